@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from limpet.agent.settings import load_settings
-from limpet.cli.doctor.agent import examine_host_ports
+from limpet.cli.doctor.pods.agent import host_port_findings
+from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.main import main
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from tests.beds.namespaces import NetnsFactory
@@ -174,14 +175,12 @@ def test_doctor_names_the_pods_that_ask_for_one_host_port(node: LabNode) -> None
         node.pod(name).add(conf=conf)
     settings = load_settings(node.config_path)
 
-    (found,) = examine_host_ports(settings)
+    (found,) = host_port_findings(read_pods(settings))
     assert "TCP port 18080" in found.what
     assert "(default/web-0, default/web-1): default/web-1" in found.what
 
     node.pods["web-1"].delete()
-    assert list(examine_host_ports(settings)) == []
-    node.stop_agent()
-    assert list(examine_host_ports(settings)) == []
+    assert list(host_port_findings(read_pods(settings))) == []
 
 
 def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -> None:

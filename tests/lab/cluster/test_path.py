@@ -188,6 +188,7 @@ def test_figures_of_the_cluster_are_served(lan: World) -> None:
 def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: World) -> None:
     node = lan.machine("node-3")
     sound = doctor(node)
+    assert sound["warn"] == sound["error"] == []
     assert any("has an identity: node-3" in what for what in sound["ok"])
     assert any("all 2 other nodes are reached" in what for what in sound["ok"])
     assert any("the controller at" in what for what in sound["ok"])

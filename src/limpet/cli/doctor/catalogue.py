@@ -51,15 +51,15 @@ KINDS: dict[str, Kind] = {
             "runtime-bin-dir runtime-no-loopback bridge-name-taken option-differs not-granted "
             "node-removed"
         ),
-        doctor="agent-silent agent-not-ready identity-damaged ",
+        doctor="agent-silent agent-not-ready identity-damaged server-inside",
         configuration="no-segment",
         controller="segment-full",
     ),
     **_of(
         Harm.ADDRESSES,
         install="segment-given-twice records-of-others address-overlaps flannel-segment",
-        files="records-unreadable record-damaged ",
-        doctor="",
+        files="records-unreadable record-damaged records-volatile",
+        doctor="address-leaks pods-on-docker",
         controller="segment-outside identity-cloned",
     ),
     **_of(
@@ -67,11 +67,15 @@ KINDS: dict[str, Kind] = {
         install=(
             "forward-drops firewall-drops-pods port-closed no-underlay-link peers-unreached "
             "tunnel-missing wireguard-missing vxlan-id-taken route-overlaps ipv6-missing ipv6-off "
-            "table-taken rule-taken endpoint-shared no-relay "
+            "table-taken rule-taken endpoint-shared endpoint-stale nat-without-relay no-relay "
             "relays-silent relay-not-leading relay-role relay-not-greeted relay-ports-closed "
             "relay-ports-taken relay-tls-port flannel-runs flannel-absent"
         ),
-        doctor=("not-as-planned sysctl-wrong tunnel-rule-missing "),
+        doctor=(
+            "not-as-planned sysctl-wrong tunnel-rule-missing own-link-down vtep-mac-changed "
+            "rule-before-ours leftover-links stale-neighbour pod-mtu no-default-route "
+            "conntrack-full"
+        ),
         configuration="host-port-shared",
     ),
     **_of(Harm.STRANGERS, security="key-revoked peer-claims"),
@@ -88,9 +92,9 @@ KINDS: dict[str, Kind] = {
         install=(
             "agent-version cni-binary-version joining-unfinished bridge-of-others bridge-shared "
             "networkmanager networkd route-shadowed relay-ports-given-out wireguard-version "
-            "file-changed "
+            "file-changed own-leftovers"
         ),
-        doctor="clock-wrong ",
+        doctor="clock-wrong sysctl-file",
         configuration="network-key-unknown",
         controller=(
             "segment-nearly-full controller-away no-further-segment controller-says cluster-disk"
@@ -102,7 +106,7 @@ KINDS: dict[str, Kind] = {
     ),
     **_of(
         Harm.SPEED,
-        install="wireguard-slow relay-by-agent ",
+        install="wireguard-slow relay-by-agent reached-by-tls",
         services="services-not-by-ebpf",
     ),
     **_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Status
-from limpet.base.errors import LimpetError
+from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
-from limpet.cli.doctor.agent import agent_findings, examine_host_ports, unheard
 from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity, examine_vxlan
 from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports
+from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs, way_findings
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
 from limpet.cli.doctor.installed.installation import (
@@ -21,9 +22,32 @@ from limpet.cli.doctor.installed.installation import (
     examine_conflist,
     find_installed,
 )
-from limpet.cli.doctor.machine.settings import examine_folders, examine_sysctls
+from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
+from limpet.cli.doctor.machine.planned import examine_planned
+from limpet.cli.doctor.machine.settings import examine_folders, examine_sysctls, planned_sysctls
+from limpet.cli.doctor.machine.storage import examine_storage
+from limpet.cli.doctor.machine.traps import (
+    examine_clock,
+    examine_connection_tracking,
+    examine_default_route,
+    examine_leftovers,
+    examine_own_links,
+    examine_rules,
+    examine_sysctl_files,
+    lasting,
+)
 from limpet.cli.doctor.names.examine import examine_names
+from limpet.cli.doctor.pods.agent import agent_findings, host_port_findings, unheard
+from limpet.cli.doctor.pods.attached import (
+    examine_docker,
+    examine_leaks,
+    examine_neighbours,
+    mtu_findings,
+    read_pods,
+)
 from limpet.cli.doctor.target import Target
+
+Piece = Callable[[], Iterable[Finding]]
 
 
 def diagnose(
@@ -35,27 +59,66 @@ def diagnose(
 
     Raises: LimpetError where it is not known what is installed.
     """
-    findings, target = _listen(find_installed(settings, cni_conf_dir, cni_bin_dir))
+    target = find_installed(settings, cni_conf_dir, cni_bin_dir)
+    findings, target, status, silent = _listen(target)
+    if silent and not target.in_lab and not target.conflist.exists() and not target.joined:
+        findings += gather(examine_own_leftovers)
+    cni = settings.pods.cni and not target.in_lab
     return gather(
-        lambda: examine_binary(target) if settings.pods.cni else (),
-        lambda: examine_conflist(target) if settings.pods.cni else (),
+        lambda: examine_binary(target) if cni else (),
+        lambda: examine_conflist(target) if cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),
         lambda: findings,
-        lambda: examine_host_ports(settings),
-        lambda: examine_sysctls(settings.pods.bridge, target.state),
         lambda: examine_folders(settings),
+        *_pods(target, status, silent=silent),
+        *_machine(target),
         lambda: examine_names(settings.dns, settings.folders.run_dir),
         lambda: examine(target, running=True),
     )
 
 
-def _listen(target: Target) -> tuple[list[Finding], Target]:
-    """What comes of the agent's own words, and what is installed as it is by them."""
+def _pods(target: Target, status: Status | None, *, silent: bool) -> Iterator[Piece]:
+    settings = target.settings
+    pods = read_pods(settings)
+    yield lambda: host_port_findings(pods)
+    yield lambda: examine_leaks(settings)
+    yield lambda: lasting(lambda: list(examine_neighbours(pods)))
+    if status is not None:
+        mtu_bytes = status.mtu_bytes
+        yield lambda: mtu_findings(pods, mtu_bytes)
+    if silent:
+        yield lambda: examine_planned(settings.pods.bridge, target.state, pods)
+    if not target.in_lab:
+        yield examine_docker
+
+
+def _machine(target: Target) -> Iterator[Piece]:
+    settings, state = target.settings, target.state
+    versions = {each.version for each in state.segments}
+    yield lambda: examine_sysctls(settings.pods.bridge, state)
+    yield examine_own_links
+    yield lambda: examine_vtep_macs(settings)
+    yield lambda: examine_servers(settings, state.cluster_cidrs)
+    yield lambda: examine_rules((*state.segments, *state.cluster_cidrs))
+    yield examine_leftovers
+    yield examine_connection_tracking
+    yield lambda: examine_clock((settings.folders.cluster_dir, settings.folders.state_dir))
+    if state.in_cluster:
+        yield lambda: examine_default_route(versions)
+    if not target.in_lab:
+        yield lambda: examine_storage(settings)
+        yield lambda: examine_sysctl_files(planned_sysctls(settings.pods.bridge, state))
+
+
+def _listen(target: Target) -> tuple[list[Finding], Target, Status | None, bool]:
+    """What comes of the agent's own words, what is installed as it is by them, its words, and
+    whether nobody is there to say any."""
     settings = target.settings
     try:
         status = ask(settings.folders.socket, "status", Status)
     except LimpetError as problem:
-        return [unheard(settings, problem)], target
+        silent = isinstance(problem, AgentUnavailable)
+        return [unheard(settings, problem)], target, None, silent
     findings = list(agent_findings(status))
     cluster = status.cluster
     state = NodeState(
@@ -65,10 +128,11 @@ def _listen(target: Target) -> tuple[list[Finding], Target]:
     )
     target = replace(target, state=state)
     if not cluster:
-        return findings, target
+        return findings, target, status, False
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
+    findings += way_findings(cluster, settings.peers.endpoints)
     findings += examine_relays(cluster, settings, agent_pid=status.pid)
     has_tunnel = bool(cluster.tunnel.backend or cluster.tunnel.problem)
     inbound = inbound_ports(cluster, settings)
-    return findings, replace(target, has_tunnel=has_tunnel, inbound=inbound)
+    return findings, replace(target, has_tunnel=has_tunnel, inbound=inbound), status, False

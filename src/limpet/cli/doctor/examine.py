@@ -32,12 +32,12 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
         lambda: _tunnel(target),
         lambda: _firewall(target, running=running),
         lambda: _runtimes(target),
-        lambda: examine_network_daemons(target.settings.pods.bridge),
+        lambda: () if target.in_lab else examine_network_daemons(target.settings.pods.bridge),
     )
 
 
 def _runtime_s_configs(target: Target) -> Iterator[Finding]:
-    if target.settings.pods.cni:
+    if target.settings.pods.cni and not target.in_lab:
         yield from examine_configs(target, read_cni_configs(target.cni_conf_dir))
         yield from examine_records(target)
 
@@ -61,7 +61,11 @@ def _firewall(target: Target, *, running: bool) -> Iterator[Finding]:
 
 def _runtimes(target: Target) -> Iterator[Finding]:
     # A pod does not see the runtime that made it, which is the one that calls Limpet.
-    if target.settings.pods.cni and "KUBERNETES_SERVICE_HOST" not in os.environ:
+    if (
+        target.settings.pods.cni
+        and not target.in_lab
+        and "KUBERNETES_SERVICE_HOST" not in os.environ
+    ):
         yield from examine_runtimes(
             find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
+from limpet.lab.world.node import LAB_MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Target:
     """Of that network: they go."""
     inbound: tuple[InboundPort, ...] = ()
     """Where others send to, beside what every node of a cluster has."""
+
+    @property
+    def in_lab(self) -> bool:
+        """A node of `limpet lab`: it has no runtime and no installation, and the machine around
+        it, with its programs and its files, is not the node's."""
+        return (self.settings.folders.state_dir / LAB_MARK).exists()
 
     @property
     def cni_conf_dir(self) -> Path:

@@ -43,6 +43,11 @@ def keep_vtep_macs(
     return macs
 
 
+def kept_vtep_macs(path: Path) -> dict[int, str]:
+    """By IP version of the underlay; empty: nothing was decided yet. Raises: StorageError."""
+    return _read(path)[0]
+
+
 def adopt_vtep_macs(path: Path, macs: Mapping[int, str]) -> None:
     """The devices that are to come have those of others that were there before, unless they have
     their own already. Raises: StorageError."""

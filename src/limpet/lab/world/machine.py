@@ -17,7 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.lab.clock import clock_environment
 from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace
-from limpet.lab.world.node import LabNode
+from limpet.lab.world.node import LAB_MARK, LabNode
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.site import Interface, Node, Site, host
 from limpet.lab.world.tunnels import end_tunnel, tunnel_ifname
@@ -106,6 +106,8 @@ class Machine(LabNode):
                 *("mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=0755"),
                 *("limpet-lab", str(self.disk)),
             )
+        (self.disk / "state").mkdir(exist_ok=True)
+        (self.disk / "state" / LAB_MARK).touch()
 
     def create(self) -> None:
         """Its namespace, with an uplink in its site's LAN. Raises: LabError."""

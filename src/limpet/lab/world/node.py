@@ -23,6 +23,10 @@ from limpet.lab.process import Daemon
 from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
 from limpet.lab.world.tunnels import run_folder
 
+LAB_MARK = "of-a-lab"
+"""File in the state folder of a world's node: `limpet doctor` there looks at no program and no file
+of the machine that the lab runs on."""
+
 DEFAULT_CONF: Mapping[str, Any] = {
     "cniVersion": "1.0.0",
     "name": "limpet",

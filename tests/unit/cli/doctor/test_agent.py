@@ -11,8 +11,8 @@ from limpet import __version__
 from limpet.agent.client import AnotherVersion, typed
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Status
-from limpet.cli.doctor.agent import agent_findings, host_port_findings, unheard
 from limpet.cli.doctor.findings import Level
+from limpet.cli.doctor.pods.agent import agent_findings, host_port_findings, unheard
 from limpet.datapath.node.pod.attachment import Attachment, Netns, PodName, PortMapping
 from limpet.ipam.leases import Holder
 

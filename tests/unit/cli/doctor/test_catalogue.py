@@ -10,6 +10,7 @@ from limpet.cli.doctor.catalogue import KINDS, Harm
 from limpet.cli.doctor.findings import Finding, by_harm, error, grouped, ok, warn
 from limpet.cli.topics.pages import find_docs, look_up, read_pages
 
+TESTS = Path(__file__).parents[3]
 CLI = Path(__file__).parents[4] / "src" / "limpet" / "cli"
 
 
@@ -52,6 +53,19 @@ def test_the_page_lists_no_finding_that_is_not_there() -> None:
     listed = text.partition("## Findings")[2]
     found = {line.split("`")[1] for line in listed.splitlines() if line.startswith("| `")}
     assert found == set(KINDS)
+
+
+def test_every_complaint_and_trap_names_a_finding_and_a_test_that_are_there() -> None:
+    text = (find_docs() / "doctor.md").read_text()
+    table = text.partition("## Complaints")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) > 40
+    for what, finding, test in rows[1:]:
+        if finding == "-":
+            continue
+        assert finding.strip("`") in KINDS, what
+        path, _, name = test.strip("`").partition("::")
+        assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8"), test
 
 
 def test_what_harms_most_comes_first_and_what_only_warns_after_all_that_is_broken() -> None:

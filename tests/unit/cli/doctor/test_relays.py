@@ -51,6 +51,11 @@ def test_what_is_wrong_on_the_way_through_nats_is_said(
     assert (found.level.value, words in found.what) == (level, True)
 
 
+def test_where_the_tunnels_are_the_cause_no_relay_is_asked_for() -> None:
+    relays = convert(RELAYS, RelaysStatus)
+    assert list(used_relay_findings(relays, {"unreached": 28}, tunnels=False)) == []
+
+
 def test_a_site_without_relays_and_a_pair_with_one_good_end_are_no_problem() -> None:
     assert used() == []
     assert used(pairs=[PAIR, {**FAILED, "relay": "buoy"}]) == []

@@ -48,7 +48,9 @@ def examine_relays(
     """
     nat_traversal, peers = cluster.nat_traversal, cluster.peers
     yield from shared_endpoint_findings(cluster.shared_endpoints)
-    yield from used_relay_findings(nat_traversal.relays, peers)
+    yield from used_relay_findings(
+        nat_traversal.relays, peers, tunnels=not (cluster.tunnel.needed and cluster.tunnel.problem)
+    )
     relaying = nat_traversal.relaying
     if relaying is not None:
         far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
@@ -75,8 +77,13 @@ def shared_endpoint_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Findi
 # Relays that this node uses
 
 
-def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Iterator[Finding]:
-    """Whether the relays that this node knows answer it, and lead to each peer. Pure."""
+def used_relay_findings(
+    relays: RelaysStatus, peers: Mapping[str, int], *, tunnels: bool = True
+) -> Iterator[Finding]:
+    """Whether the relays that this node knows answer it, and lead to each peer. Pure.
+
+    `tunnels`: this node has what it needs for them; without, no relay would help.
+    """
     silent = [each.name for each in relays.relays if not each.answers]
     answering = len(relays.relays) - len(silent)
     if silent and not answering:
@@ -98,7 +105,7 @@ def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Itera
         )
     elif answering:
         yield ok(f"relays that answer: {', '.join(each.name for each in relays.relays)}")
-    elif peers["unreached"]:
+    elif peers["unreached"] and tunnels:
         yield warn(
             "no-relay",
             "the cluster has no relay, and there are nodes that are not reached",

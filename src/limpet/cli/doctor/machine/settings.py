@@ -20,10 +20,7 @@ _LITTLE_SPACE_BYTES = 16 << 20
 
 def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
     """The node's own settings. Those of the bridge are the round's business."""
-    with RouteSocket() as route:
-        link = route.link(bridge)
-    facts = NodeFacts(own_bridge_exists=link is not None and is_ours(link))
-    planned = plan_node(bridge, state, (), facts=facts).sysctls
+    planned = planned_sysctls(bridge, state)
     wrong = False
     for path, value in planned.items():
         now = read_sysctl(path)
@@ -38,6 +35,14 @@ def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
             )
     if planned and not wrong:
         yield ok("kernel settings (sysctl) are as planned")
+
+
+def planned_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
+    """Values by path below /proc/sys. Raises: KernelError."""
+    with RouteSocket() as route:
+        link = route.link(bridge)
+    facts = NodeFacts(own_bridge_exists=link is not None and is_ours(link))
+    return dict(plan_node(bridge, state, (), facts=facts).sysctls)
 
 
 def examine_folders(settings: Settings) -> Iterator[Finding]:
@@ -63,7 +68,9 @@ def _folder(folder: Path, why: str) -> Iterator[Finding]:
         return
     usage = shutil.disk_usage(there)
     inodes = os.statvfs(there)
-    if usage.free < _LITTLE_SPACE_BYTES or (inodes.f_files and not inodes.f_favail):
+    if usage.free < min(_LITTLE_SPACE_BYTES, usage.total // 10) or (
+        inodes.f_files and not inodes.f_favail
+    ):
         yield warn(
             "disk-full",
             f"the disk of {folder} is nearly full: {usage.free >> 20} MiB, "

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from limpet import __version__
-from limpet.agent.client import AnotherVersion, call
+from limpet.agent.client import AnotherVersion
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import SegmentUse, Status
 from limpet.agent.status.said import LastRound
@@ -16,7 +14,6 @@ from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.install.units.service import UNIT, systemd_runs
 from limpet.cli.output import count
 from limpet.datapath.node.pod.attachment import Attachment
-from limpet.datapath.node.pod.attachment_codec import decode_attachment
 from limpet.datapath.node.ruleset import HostPort, plan_host_ports_of
 
 _FEW_ADDRESSES = 0.1
@@ -28,7 +25,7 @@ def unheard(settings: Settings, problem: LimpetError) -> Finding:
         return error(
             "agent-silent",
             f"the agent does not answer at {settings.folders.socket}",
-            f"pods can neither be started nor removed ({problem.__cause__})",
+            f"pods can neither be started nor removed: {problem}",
             f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
             if systemd_runs()
             else "start it: limpet agent",
@@ -121,16 +118,6 @@ def _segment(segment: SegmentUse) -> Iterator[Finding]:
 
 
 # Its pods.
-
-
-def examine_host_ports(settings: Settings) -> Iterator[Finding]:
-    """Which pods ask for the same port of the node. Nothing where no agent answers."""
-    try:
-        documents = call(settings.folders.socket, "attachments")["attachments"]
-        pods = [decode_attachment(msgspec.json.encode(each)) for each in documents]
-    except (AgentUnavailable, ValueError):
-        return  # told by its status
-    yield from host_port_findings(pods)
 
 
 def host_port_findings(pods: Iterable[Attachment]) -> Iterator[Finding]:

@@ -1,0 +1,116 @@
+"""Ways to other nodes that work badly, or will end: addresses, NATs, MACs. Judged by the status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+
+from limpet.agent.settings import Settings
+from limpet.agent.status.cluster import ClusterStatus
+from limpet.base.addresses import Address, Prefix
+from limpet.base.errors import LimpetError
+from limpet.base.ownership import VXLAN_GROUPS
+from limpet.cli.doctor.findings import Finding, error, warn
+from limpet.datapath.overlay.vtep import VTEP_FILE, kept_vtep_macs
+from limpet.linux.netlink.socket import RouteSocket
+
+
+def way_findings(
+    cluster: ClusterStatus, configured: Iterable[tuple[Address, int]]
+) -> Iterator[Finding]:
+    """`configured`: tunnel_endpoints of the settings. Pure."""
+    relays = cluster.nat_traversal.relays
+    kinds = {kind for kind in relays.nat.values() if kind in ("symmetric", "blocked")}
+    works = cluster.tunnel.backend and not cluster.tunnel.problem
+    if kinds and not relays.relays and works:
+        yield warn(
+            "nat-without-relay",
+            f"what is in front of this node is {' and '.join(sorted(kinds))}, and the cluster has "
+            "no relay",
+            "nodes behind such NATs (4G, 5G) do not reach each other directly: those pairs have "
+            "no way",
+            "give a node with a public address the role: limpet node set NAME --add-role relay",
+        )
+    by_tls = cluster.peers.get("relay-tls", 0)
+    if by_tls:
+        yield warn(
+            "reached-by-tls",
+            f"{by_tls} nodes are reached by a relay in TLS",
+            "all that goes there passes through programs and one TCP connection: it works, and "
+            "large or many packets take long",
+            "let UDP out of the site to the relays (limpet status: relays)",
+        )
+    yield from _stale(relays.endpoints, list(configured))
+
+
+def _stale(known: Iterable[str], configured: list[tuple[Address, int]]) -> Iterator[Finding]:
+    """`known`: as ADDRESS:PORT or [ADDRESS]:PORT, the configured among them."""
+    ours = {str(address) for address, _ in configured}
+    seen = {ip_address(each.rpartition(":")[0].strip("[]")) for each in known}
+    for address, port in configured:
+        public = {
+            str(each)
+            for each in seen
+            if each.version == address.version and each.is_global and str(each) not in ours
+        }
+        if public:
+            yield warn(
+                "endpoint-stale",
+                f"tunnel_endpoints has {address} port {port}, and others see this node as "
+                f"{', '.join(sorted(public))}",
+                "nodes that try the configured one first wait, and reach nobody there: the public "
+                "address has changed",
+                "correct tunnel_endpoints in the agent's configuration, or take it out: Limpet "
+                "finds public addresses by itself",
+            )
+
+
+def server_findings(addresses: Iterable[str], pod_cidrs: Iterable[Prefix]) -> Iterator[Finding]:
+    """`addresses`: HOST:PORT or URLs of who tells this node of its cluster. Pure."""
+    cidrs = list(pod_cidrs)
+    for at in addresses:
+        host = at.split("//")[-1].split("/")[0]
+        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        try:
+            address = ip_address(host)
+        except ValueError:
+            continue
+        if any(address in cidr for cidr in cidrs):
+            yield error(
+                "server-inside",
+                f"{at}, which tells this node of its cluster, is an address of a pod",
+                "the node has to reach it before it knows the way to pods: after a reboot, or on "
+                "a new node, both wait for each other",
+                "name an address that the node reaches without pods' network (the machine's, a "
+                "load balancer's, a hostPort)",
+            )
+
+
+def examine_servers(settings: Settings, pod_cidrs: Iterable[Prefix]) -> Iterator[Finding]:
+    # Only here: signatures take time to load.
+    from limpet.cluster.identity import load_identity
+
+    try:
+        identity = load_identity(settings.folders.cluster_dir)
+    except LimpetError:
+        return  # a finding of the identity
+    told = [settings.source.server] if settings.source.server else []
+    yield from server_findings([*told, *(identity.controllers if identity else ())], pod_cidrs)
+
+
+def examine_vtep_macs(settings: Settings) -> Iterator[Finding]:
+    """Whether VXLAN devices have the MACs that were decided and told once."""
+    kept = kept_vtep_macs(settings.folders.cluster_dir / VTEP_FILE)
+    with RouteSocket() as route:
+        links = {link.group: link for link in route.links().values()}
+    for version, mac in kept.items():
+        link = links.get(VXLAN_GROUPS[version])
+        if link is not None and link.mac != mac:
+            yield error(
+                "vtep-mac-changed",
+                f"{link.ifname} has the MAC {link.mac}, and peers were told {mac}",
+                "what peers send by VXLAN is dropped here (systemd-udevd and NetworkManager "
+                "rewrite MACs of devices that they do not know)",
+                f"ip link set {link.ifname} address {mac}; keep others from it: doctor says of "
+                "NetworkManager how",
+            )

@@ -1,0 +1,115 @@
+"""Faults of a node with its agent and its pods: made, found, mended."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from limpet.agent.settings import load_settings
+from limpet.cli.doctor.doctor import diagnose
+from limpet.cli.doctor.findings import Finding
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from limpet.linux.namespaces import Namespace
+from tests.conftest import NodeFactory
+from tests.waiting import wait_until
+
+
+class Doctor:
+    """Looks at one node, as a person there."""
+
+    def __init__(self, node: LabNode) -> None:
+        self.node = node
+
+    def found(self) -> dict[str, Finding]:
+        settings = load_settings(self.node.config_path)
+        with Namespace(self.node.netns_path) as netns, netns.entered():
+            findings = diagnose(settings, self.node.folder / "net.d", self.node.folder / "bin")
+        return {each.id: each for each in findings if each.id}
+
+
+@pytest.fixture
+def doctor(make_node: NodeFactory) -> Doctor:
+    # Of its own: an address that some namespace of the machine has, another test's too, is no leak.
+    node = make_node(segments=["10.245.79.0/24"], cluster_cidrs=["10.245.0.0/16"], resync_s=1)
+    node.start_agent()
+    return Doctor(node)
+
+
+def test_an_address_of_a_container_that_is_gone_is_a_leak_until_it_is_repaired(
+    doctor: Doctor,
+) -> None:
+    pod = doctor.node.pod("web-0")
+    pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
+    assert "address-leaks" not in doctor.found()
+    pod.remove()
+
+    assert "10.245.79.2" in doctor.found()["address-leaks"].what
+    doctor.node.ask("ipam.repair")
+    assert "address-leaks" not in doctor.found()
+
+
+def test_an_old_mac_of_a_pods_address_is_named(doctor: Doctor) -> None:
+    doctor.node.pod("web-0").add()
+    assert "stale-neighbour" not in doctor.found()
+    entry = "10.245.79.2 dev limpet0"
+    doctor.node.run(*f"ip neigh replace {entry} lladdr 02:00:00:00:00:09 nud permanent".split())
+
+    found = doctor.found()["stale-neighbour"]
+    assert "02:00:00:00:00:09" in found.what
+    doctor.node.run(*found.advice.split())
+    assert "stale-neighbour" not in doctor.found()
+
+
+def test_where_no_agent_runs_it_is_told_in_words_and_so_is_what_is_not_as_planned(
+    doctor: Doctor,
+) -> None:
+    doctor.node.pod("web-0").add()
+    doctor.node.stop_agent(signal.SIGKILL)
+    found = doctor.found()
+    assert "Errno" not in found["agent-silent"].why
+    assert "is it running?" in found["agent-silent"].why
+    assert "not-as-planned" not in found
+
+    doctor.node.run(*["ip", "address", "del", "10.245.79.1/24", "dev", "limpet0"])
+    doctor.node.run(*["ip", "rule", "del", "priority", "5148"])
+    doctor.node.run(*["nft", "delete", "table", "inet", "limpet"])
+    words = doctor.found()["not-as-planned"].what
+    assert "10.245.79.1/24 is missing" in words
+    assert "rule is missing" in words
+    assert "nftables table" in words
+
+    doctor.node.start_agent()
+    assert not {"not-as-planned", "agent-silent"} & doctor.found().keys()
+
+
+def test_pods_that_are_larger_than_the_uplink_now_are_named(doctor: Doctor) -> None:
+    node = doctor.node
+    node.run(*["ip", "link", "add", "up0", "type", "veth", "peer", "name", "up1"])
+    for command in (
+        "link set up0 up",
+        "link set up1 up",
+        "address add 192.0.2.1/24 dev up0",
+        "route add default via 192.0.2.2",
+    ):
+        node.run("ip", *command.split())
+    node.pod("web-0").add()
+    assert "pod-mtu" not in doctor.found()
+
+    node.run(*["ip", "link", "set", "up0", "mtu", "1400"])
+    wait_until(lambda: node.ask("status")["mtu_bytes"] == 1400)
+    found = doctor.found()["pod-mtu"]
+    assert found.what.startswith("1 pods have an MTU of up to 1450, and the uplink has 1400 now")
+    assert "web-0" in found.what
+
+
+def test_forwarding_that_somebody_turned_off_is_named(doctor: Doctor) -> None:
+    node = doctor.node
+    node.pod("web-0").add()
+    node.stop_agent()
+    assert "sysctl-wrong" not in doctor.found()
+    node.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
+
+    assert "ip_forward is 0, not 1" in doctor.found()["sysctl-wrong"].what
+    node.start_agent()
+    assert "sysctl-wrong" not in doctor.found()

@@ -1,0 +1,66 @@
+"""Ways to other nodes that work badly, by the agent's own words."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from limpet.agent.status.cluster import ClusterStatus
+from limpet.cli.doctor.cluster.ways import way_findings
+from tests.unit.cli.commands.test_path import CLUSTER, HUB, NAT_TRAVERSAL, RELAYS, TUNNEL
+
+WORKS = {**TUNNEL, "backend": "kernel", "problem": ""}
+SYMMETRIC = {"ipv4": "symmetric", "ipv6": "none"}
+
+
+def found(*configured: str, relays: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+    document = {
+        **CLUSTER,
+        "claims": [],
+        "pod_cidrs": [],
+        "segments": [],
+        "tunnel": WORKS,
+        "nat_traversal": {**NAT_TRAVERSAL, "relays": {**RELAYS, **(relays or {})}},
+        **changes,
+    }
+    endpoints = [(ip_address(each), 51820) for each in configured]
+    return [each.id for each in way_findings(convert(document, ClusterStatus), endpoints)]
+
+
+@pytest.mark.parametrize(
+    ("relays", "tunnel", "told"),
+    [
+        ({"nat": SYMMETRIC}, WORKS, ["nat-without-relay"]),
+        ({"nat": SYMMETRIC, "relays": [HUB]}, WORKS, []),
+        ({"nat": {"ipv4": "cone", "ipv6": "none"}}, WORKS, []),
+        ({"nat": SYMMETRIC}, {**WORKS, "backend": "", "problem": "no WireGuard"}, []),
+    ],
+)
+def test_a_nat_that_lets_nobody_in_needs_a_relay(
+    relays: dict[str, Any], tunnel: dict[str, Any], told: list[str]
+) -> None:
+    assert found(relays=relays, tunnel=tunnel) == told
+
+
+def test_peers_behind_a_relay_in_tls_are_told() -> None:
+    peers = {"route": 0, "unreached": 0, "apart": 0}
+    assert found(peers={**peers, "relay-tls": 2}) == ["reached-by-tls"]
+    assert found(peers=peers) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "stale"),
+    [
+        (["8.8.4.4:51820"], False),
+        (["8.8.4.4:51820", "9.9.9.9:51820"], True),
+        (["8.8.4.4:51820", "192.168.1.7:51820"], False),
+        (["8.8.4.4:51820", "[2a00::1]:51820"], False),
+    ],
+)
+def test_an_endpoint_that_is_not_ours_any_more_is_named(known: list[str], stale: bool) -> None:
+    told = found("8.8.4.4", relays={"endpoints": known})
+    assert told == (["endpoint-stale"] if stale else [])
+    assert found(relays={"endpoints": known}) == []
