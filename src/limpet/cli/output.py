@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
+from math import log2
 from typing import Any, TextIO
 
 import msgspec
@@ -174,7 +175,18 @@ def _cell(value: Any) -> str:
 
 def count(number: int) -> str:
     """As a person reads it: an IPv6 segment has more addresses than anybody counts."""
-    return str(number) if number < 10**9 else f"{number:.1e}"
+    return str(number) if number < 10**9 else f"2^{round(log2(number))}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def clear_screen() -> None:
+    """Nothing where stdout is no terminal."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[2J")
 
 
 def off_by(ahead_s: float) -> str:

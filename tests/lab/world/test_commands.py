@@ -109,7 +109,7 @@ def test_a_world_lives_on_between_commands_through_all_that_befalls_it(world: st
 
 def test_a_shell_is_in_the_place_and_limpet_there_means_that_node(world: str) -> None:
     assert "gate" in succeeds(lab("shell", "cloud", "--", "limpet", "node", "list"))
-    assert "1 pods attached" in succeeds(lab("shell", "gate", "--", "limpet", "status"))
+    assert "1 pod attached" in succeeds(lab("shell", "gate", "--", "limpet", "status"))
     address = status()["pods"][0]["addresses"][0]
     assert f"{address}/" in succeeds(lab("shell", "gate-pod-0", "--", "ip", "-br", "addr"))
     assert lab("shell", "gate", "--", "sh", "-c", "exit 7").returncode == 7

@@ -26,6 +26,7 @@ from limpet.agent.status.node import (
     Status,
     UnknownKey,
     record_line,
+    room_of,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
 from limpet.agent.status.said import LastRound, Said
@@ -122,7 +123,8 @@ class Admin:
 
     async def _status(self, _: Arguments) -> Status:
         node, node_part = self._node, self._node.node_part
-        reasons = self.reasons_not_ready()
+        reasons, segments = self.reasons_not_ready(), segment_states(node)
+        room, why_full = room_of(segments)
         return Status(
             cluster=self._cluster.status() if self._cluster is not None else None,
             version=__version__,
@@ -133,7 +135,9 @@ class Admin:
             bridge=node.settings.bridge,
             mtu_bytes=node.settings.mtu_bytes or node_part.uplink_mtu_bytes,
             cluster_cidrs=[str(each) for each in node.state.cluster_cidrs],
-            segments=segment_states(node),
+            segments=segments,
+            room=room,
+            why_full=why_full,
             networks=[_network(ledger) for ledger in node.ledgers],
             attachments=len(node.attachments),
             unknown_keys=[

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any
 
 from limpet.agent.status.cluster import ClusterStatus
 from limpet.agent.status.said import LastRound, Said, Seconds
 from limpet.ipam import leases
+
+FEW_ADDRESSES = 0.1
+"""Share of a node's addresses; with fewer a node is nearly full."""
 
 
 class SegmentUse(Said, frozen=True, kw_only=True):
@@ -18,6 +23,34 @@ class SegmentUse(Said, frozen=True, kw_only=True):
     live: int
     resting: int
     bound: int
+
+
+class Room(StrEnum):
+    """Whether a further pod gets its addresses on this node."""
+
+    FREE = "free"
+    NEARLY_FULL = "nearly full"
+    FULL = "full"
+
+
+def room_of(segments: Iterable[SegmentUse]) -> tuple[Room, str]:
+    """And why it is not free, in words.
+
+    A pod takes one address of each IP version that the node has, so the fuller of the two counts.
+    What rests, or is kept for absent pods, is given where nothing else is left.
+    """
+    by_version: dict[int, list[SegmentUse]] = {}
+    for each in segments:
+        by_version.setdefault(6 if ":" in each.prefix else 4, []).append(each)
+    few: list[str] = []
+    for version, found in sorted(by_version.items()):
+        live, size = sum(each.live for each in found), sum(each.size for each in found)
+        prefixes = ", ".join(each.prefix for each in found)
+        if live >= size:
+            return Room.FULL, f"pods have all {size} IPv{version} addresses of {prefixes}"
+        if size - live < size * FEW_ADDRESSES:
+            few.append(f"{size - live} of {size} IPv{version} addresses of {prefixes} are left")
+    return (Room.NEARLY_FULL, "; ".join(few)) if few else (Room.FREE, "")
 
 
 class NetworkUse(Said, frozen=True, kw_only=True):
@@ -61,6 +94,9 @@ class Status(Process, frozen=True, kw_only=True):
     mtu_bytes: int
     cluster_cidrs: list[str]
     segments: list[SegmentUse]
+    room: Room
+    why_full: str
+    """Also of a node that is nearly full; empty: there is room."""
     networks: list[NetworkUse]
     attachments: int
     unknown_keys: list[UnknownKey]

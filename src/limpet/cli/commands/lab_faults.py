@@ -65,7 +65,8 @@ def _reboot(world: World, target: str, _restore: bool) -> Iterator[str]:
     machines = world.select(target)
     world.reboot(machines)
     for machine in machines:
-        yield f"{machine.label} has rebooted; {len(machine.pods)} pods are back as new containers"
+        back = "its pod is" if len(machine.pods) == 1 else f"{len(machine.pods)} pods are"
+        yield f"{machine.label} has rebooted; {back} back as new containers"
 
 
 def _address(world: World, target: str, _restore: bool) -> Iterator[str]:

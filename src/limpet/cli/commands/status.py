@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from msgspec.structs import asdict
 
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
@@ -17,34 +20,130 @@ from limpet.agent.status.cluster import (
     NatTraversalStatus,
     TunnelStatus,
 )
-from limpet.agent.status.node import Status
+from limpet.agent.status.node import Room, SegmentUse, Status
 from limpet.agent.status.relays import RelayStatus, TlsRelay
 from limpet.agent.status.services import ServicesStatus
+from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
-from limpet.cli.output import Output, duration, off_by, put, put_document, put_table
+from limpet.cli.output import (
+    Output,
+    clear_screen,
+    counted,
+    duration,
+    off_by,
+    put,
+    put_document,
+    put_table,
+    say,
+)
 from limpet.cluster.topology.transports import by_preference
+
+_LOOK_AGAIN_S = 0.5
 
 
 @on_node
-def status(config: Config = None, output: Format = Output.TABLE) -> None:
-    """What the agent of this node does; exit code 1 when it is not ready."""
-    found = ask(load_settings(config).folders.socket, "status", Status)
+def status(
+    config: Config = None,
+    output: Format = Output.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
+    ] = 2.0,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until pods can be started, or --timeout is over.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="Seconds that --wait waits.")
+    ] = 300.0,
+) -> None:
+    """What the agent of this node does; exit code 1 when no pod can be started."""
+    if watch and wait:
+        raise typer.BadParameter("--watch and --wait exclude each other", param_hint="--wait")
+    agent = load_settings(config).folders.socket
+    if watch:
+        raise typer.Exit(_watch(agent, output, interval))
+    if wait:
+        _wait(agent, timeout)
+    raise typer.Exit(_show(ask(agent, "status", Status), output))
+
+
+def _show(found: Status, output: Output) -> int:
+    """The exit code."""
     if output.is_document:
         put_document(found, output)
     else:
         _print_table(found)
-    if not found.ready:
-        raise typer.Exit(1)
+    return 0 if takes_pods(found) else 1
+
+
+def takes_pods(status: Status) -> bool:
+    """Whether a pod could be started now: the agent is ready, and there is an address for it."""
+    return status.ready and status.room is not Room.FULL
+
+
+def _watch(agent: Path, output: Output, interval_s: float) -> int:
+    """Until Ctrl-C; the exit code of the last look. An agent that is away may come back."""
+    code = 1
+    try:
+        while True:
+            try:
+                found = ask(agent, "status", Status)
+            except AgentUnavailable as error:
+                clear_screen()
+                code = 1
+                say(f"limpet: {error}")
+            else:
+                clear_screen()
+                code = _show(found, output)
+                if not output.is_document:
+                    put("")
+            time.sleep(interval_s)
+    except KeyboardInterrupt:
+        return code
+
+
+def _wait(agent: Path, timeout_s: float) -> None:
+    """Returns when a pod could be started. Raises: LimpetError when the time is over."""
+    end_s = time.monotonic() + timeout_s
+    told = ""
+    while True:
+        try:
+            found = ask(agent, "status", Status)
+            if takes_pods(found):
+                return
+            why = _readiness(found)
+        except AgentUnavailable as error:
+            why = str(error)
+        if time.monotonic() >= end_s:
+            raise LimpetError(f"status --wait: not ready within {timeout_s:g} s: {why}")
+        if why != told:
+            say(f"waiting: {why}")
+            told = why
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _readiness(status: Status) -> str:
+    if not status.ready:
+        return f"not ready: {'; '.join(status.reasons)}"
+    match status.room:
+        case Room.FULL:
+            return f"full, no further pod can be started: {status.why_full}"
+        case Room.NEARLY_FULL:
+            return f"ready, nearly full: {status.why_full}"
+        case Room.FREE:
+            return "ready"
 
 
 def _print_table(status: Status) -> None:
-    ready = "ready" if status.ready else f"not ready: {'; '.join(status.reasons)}"
     put(f"agent {status.version}, process {status.pid}, up {duration(status.uptime_s)}")
-    put(ready)
-    put(f"{status.attachments} pods attached, bridge {status.bridge}")
+    put(_readiness(status))
+    put(f"{counted(status.attachments, 'pod')} attached, bridge {status.bridge}")
     last = status.last_round
-    put(f"last round: {last.changes} changes, {len(last.failed)} failed, {last.took_ms:.1f} ms")
+    changes = counted(last.changes, "change")
+    put(f"last round: {changes}, {len(last.failed)} failed, {last.took_ms:.1f} ms")
     for failure in last.failed:
         put(f"  failed: {failure}")
     if status.cluster is not None:
@@ -54,19 +153,41 @@ def _print_table(status: Status) -> None:
     if status.segments:
         put("")
         put_table(
-            [{**asdict(segment), "segment": segment.prefix} for segment in status.segments],
+            [segment_row(segment) for segment in status.segments],
             ("segment", "size", "live", "resting", "bound", "free"),
         )
     if status.networks:
         put("")
         put_table(
-            [{**asdict(network), "network": network.name} for network in status.networks],
+            [
+                {"network": each.name, "live": each.live, "bound": each.bound}
+                for each in status.networks
+            ],
             ("network", "live", "bound"),
         )
     found = len(status.findings) + len(status.unknown_keys)
     if found:
         put("")
-        put(f"{found} findings; `limpet doctor` explains them")
+        put(f"{counted(found, 'finding')}; `limpet doctor` explains them")
+
+
+_UNCOUNTED = 1 << 32
+"""Addresses that nobody fills a segment with."""
+
+
+def segment_row(segment: SegmentUse) -> dict[str, Any]:
+    """One segment, for a person."""
+    found = {
+        "segment": segment.prefix,
+        "size": segment.size,
+        "live": segment.live,
+        "resting": segment.resting,
+        "bound": segment.bound,
+        "free": segment.free,
+    }
+    if segment.size >= _UNCOUNTED:
+        found |= {"size": f"/{ip_network(segment.prefix).prefixlen}", "free": "never full"}
+    return found
 
 
 def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
@@ -82,7 +203,7 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     for told in cluster.by_former_keys:
         yield (
             f"SOMEBODY HAS A FORMER KEY OF THE CLUSTER: {told.by or 'the controller'} tells "
-            f"{told.what}, refused ({told.count} times); here {cluster.key} signs"
+            f"{told.what}, refused ({counted(told.count, 'time')}); here {cluster.key} signs"
         )
     for each in cluster.claims:
         yield f"NODE {each.node} CLAIMS WHAT IS NOT ITS OWN: {each.what}"
@@ -108,8 +229,9 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
         if peers.get(row.name) or not row.encrypted
     )
     yield (
-        f"{sum(peers.values())} other nodes: {reached}{peers.get('unreached', 0)} not reached, "
-        f"{peers.get('apart', 0)} in other communities; revision {cluster.revision}"
+        f"{counted(sum(peers.values()), 'other node')}: {reached}"
+        f"{peers.get('unreached', 0)} not reached, {peers.get('apart', 0)} in other communities; "
+        f"revision {cluster.revision}"
     )
     for failure in cluster.last_round.failed:
         yield f"  failed: {failure}"
@@ -134,7 +256,7 @@ def _tunnel(tunnel: TunnelStatus, lacking: str) -> Iterator[str]:
         made_by = f"{MADE_BY[tunnel.backend]} {tunnel.version}".rstrip()
         yield (
             f"encrypted tunnel {tunnel.ifname}: {made_by}, UDP port {tunnel.port}, "
-            f"MTU {tunnel.mtu_bytes}; {tunnel.peers} peers, {tunnel.sessions} with a "
+            f"MTU {tunnel.mtu_bytes}; {counted(tunnel.peers, 'peer')}, {tunnel.sessions} with a "
             f"session, {tunnel.active} with traffic"
         )
     if tunnel.slow:
@@ -214,7 +336,8 @@ def nat_traversal_lines(
     relaying = nat_traversal.relaying
     if relaying is not None and relaying.active:
         first, last = relaying.ports
-        yield f"this node is a relay: {len(relaying.pairs)} pairs, UDP ports {first} to {last}"
+        pairs = counted(len(relaying.pairs), "pair")
+        yield f"this node is a relay: {pairs}, UDP ports {first} to {last}"
     if relaying is not None and (relaying.trouble or not relaying.active):
         yield f"  OF LITTLE USE AS A RELAY: {relaying.trouble or 'it has no tunnel'}"
     troubles = nat_traversal.relaying_tls.troubles if nat_traversal.relaying_tls is not None else {}

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from limpet.cli.connectivity.tasks import Kind, Outcome, Target
+from limpet.cli.output import counted
 
 ALL_ROWS = 60
 """Of a table: with more only those that failed are listed."""
@@ -87,7 +88,7 @@ def summary(report: Report) -> Iterator[str]:
     if rungs:
         yield "pods reach pods by: " + ", ".join(f"{name} {n}" for name, n in rungs.most_common())
     tried, failed = len(report.results), len(report.failed)
-    words = f"{len(report.nodes)} nodes, {tried} ways tried"
+    words = f"{counted(len(report.nodes), 'node')}, {counted(tried, 'way')} tried"
     yield f"{words}: all work" if report.worked else f"{words}, {failed} of them failed"
 
 

@@ -10,6 +10,7 @@ from limpet.agent.status.relays import RelayedPair, Relaying, RelayingTls, Relay
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import InboundPort
+from limpet.cli.output import counted
 from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.linux.ports import PortHolder, port_holders
 from limpet.linux.sysctl import read_sysctl
@@ -172,7 +173,9 @@ def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> It
             f"let UDP to {span} in; a port-forward has to keep these numbers",
         )
     elif not relaying.trouble:
-        yield ok(f"a relay on UDP ports {tunnel_port} and {span}: {len(relaying.pairs)} pairs")
+        yield ok(
+            f"a relay on UDP ports {tunnel_port} and {span}: {counted(len(relaying.pairs), 'pair')}"
+        )
 
 
 def relay_port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding]:
@@ -227,7 +230,7 @@ def relay_tls_findings(relaying_tls: RelayingTls | None) -> Iterator[Finding]:
         )
     if not relaying_tls.troubles and relaying_tls.listen:
         ports = ", ".join(at.rpartition(":")[2] for at in relaying_tls.listen)
-        yield ok(f"a relay in TLS on TCP port {ports}: {len(relaying_tls.nodes)} nodes")
+        yield ok(f"a relay in TLS on TCP port {ports}: {counted(len(relaying_tls.nodes), 'node')}")
 
 
 def _joined(holders: Iterable[PortHolder]) -> str:

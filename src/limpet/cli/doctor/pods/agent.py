@@ -7,16 +7,14 @@ from collections.abc import Iterable, Iterator
 from limpet import __version__
 from limpet.agent.client import AnotherVersion
 from limpet.agent.settings import Settings
-from limpet.agent.status.node import SegmentUse, Status
+from limpet.agent.status.node import FEW_ADDRESSES, SegmentUse, Status
 from limpet.agent.status.said import LastRound
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.install.units.service import UNIT, systemd_runs
-from limpet.cli.output import count
+from limpet.cli.output import count, counted
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.ruleset import HostPort, plan_host_ports_of
-
-_FEW_ADDRESSES = 0.1
 
 
 def unheard(settings: Settings, problem: LimpetError) -> Finding:
@@ -45,7 +43,7 @@ def unheard(settings: Settings, problem: LimpetError) -> Finding:
 def agent_findings(status: Status) -> Iterator[Finding]:
     """What the agent's own words amount to. Pure."""
     if status.ready:
-        yield ok(f"the agent answers and is ready ({status.attachments} pods attached)")
+        yield ok(f"the agent answers and is ready ({counted(status.attachments, 'pod')} attached)")
     else:
         yield error(
             "agent-not-ready",
@@ -106,7 +104,7 @@ def _segment(segment: SegmentUse) -> Iterator[Finding]:
             "give the node another segment (segments in the agent's configuration; in a cluster "
             "the controller grants it: limpet status says why it does not), or remove pods",
         )
-    elif free + absent < size * _FEW_ADDRESSES:
+    elif free + absent < size * FEW_ADDRESSES:
         yield warn(
             "segment-nearly-full",
             words,
