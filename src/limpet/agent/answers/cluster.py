@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
+from limpet.agent.answers.names import KnownNames, Meant, Names, own_pods_told
+from limpet.agent.answers.own_pods import NodeWords, node_words
 from limpet.agent.answers.path import (
-    KnownPod,
-    NodeWords,
-    addresses_of,
     pairs_of,
     path_status,
     peer_between,
@@ -35,9 +36,9 @@ from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import SessionState
+from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.network import signing_keys
-from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.cni.verbs import Node
 from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
@@ -56,6 +57,19 @@ class ClusterAdmin:
         self._cluster = cluster
         self._node = node
         self.services = ServiceAdmin(cluster)
+        known = KnownNames(
+            lambda: cluster.peer_parts.peers.view,
+            self.services.pods_called,
+            self.services.way,
+            self.services.way_called,
+        )
+        lookup = PodLookup(
+            cluster.membership,
+            cluster.courier,
+            cluster.exchange.places,
+            lambda namespace, name: own_pods_told(node_words(self._node).pods, namespace, name),
+        )
+        self.names = Names(cluster.membership, lookup, known)
 
     def status(self) -> ClusterStatus:
         """The cluster's part of `limpet status`."""
@@ -147,20 +161,21 @@ class ClusterAdmin:
         return Peers(peers=peers)
 
     async def path(self, arguments: Mapping[str, Any]) -> PathAnswer:
-        """Between two words, each an address or a pod that this node knows. Raises: LimpetError.
+        """Between two words, each an address or what `Names` finds. Raises: LimpetError.
 
         `probe`: the node at the other end is asked as well.
         """
-        words, peer_parts = self._words(), self._cluster.peer_parts
-        origin, target = (str(arguments.get(key, "")) for key in ("origin", "target"))
-        service = self.services.way(target)
-        targets = [target] if service is None else _in_rotation(service)
-        origins = self._addresses_of(origin, words)
+        words, peer_parts = node_words(self._node), self._cluster.peer_parts
+        origin = await self._named(arguments, "origin", words)
+        target = await self._named(arguments, "target", words)
+        service = target.service
+        targets = [target.addresses] if service is None else _in_rotation(service)
         pairs = [
             pair
             for each in targets
-            for pair in pairs_of(origins, self._addresses_of(each, words), peer_parts.peers.view)
+            for pair in pairs_of(origin.addresses, each, peer_parts.peers.view)
         ]
+        words = replace(words, pods=(*words.pods, *origin.pods, *target.pods))
         # Before the paths are told: an answer also says by which way the peer reaches this node.
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
@@ -185,9 +200,13 @@ class ClusterAdmin:
             paths=paths, probes=probes, nat=nat, failed=peer_parts.failures, service=service
         )
 
-    def _addresses_of(self, word: str, words: NodeWords) -> tuple[Address, ...]:
+    async def _named(self, arguments: Mapping[str, Any], key: str, words: NodeWords) -> Meant:
         """Raises: LimpetError."""
-        return addresses_of(word, words.pods, self.services.pods_called(word))
+        word, services = str(arguments.get(key, "")), key == "target"
+        try:
+            return await self.names.find(word, words.pods, services=services)
+        except LimpetError as error:
+            raise LimpetError(f"path: {error}") from error
 
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
@@ -203,29 +222,11 @@ class ClusterAdmin:
         except LimpetError:  # a peer that is not probed: the path says why it has none
             return ()
 
-    def _words(self) -> NodeWords:
-        node, node_part = self._node, self._node.node_part
-        settings = node.settings
-        attached = [
-            KnownPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
-            for each in node.attachments
-            for address in each.addresses
-        ]
-        live = {pod.address for pod in attached}
-        kept = [
-            KnownPod(binding.key.namespace, binding.key.pod, address, attached=False)
-            for ledger in node.ledgers
-            for address, binding in ledger.bindings().items()
-            if address not in live
-        ]
-        mtu_bytes = pod_mtu_bytes(settings, node_part.uplink_mtu_bytes)
-        return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
 
-
-def _in_rotation(service: ServiceWay) -> list[str]:
+def _in_rotation(service: ServiceWay) -> list[tuple[Address, ...]]:
     """Addresses of endpoints that may be drawn, the first of them."""
     drawn = dict.fromkeys(each.address for each in service.endpoints if each.weight)
-    return list(drawn)[:_MOST_WAYS]
+    return [(ip_address(each),) for each in list(drawn)[:_MOST_WAYS]]
 
 
 def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:

@@ -3,74 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from ipaddress import ip_address
+from dataclasses import replace
 from typing import Any
 
+from limpet.agent.answers.own_pods import NodeWords
 from limpet.agent.status import paths as status
 from limpet.agent.status.paths import LetIn, PathStatus
 from limpet.base.addresses import Address, endpoint_text
-from limpet.base.errors import LimpetError
 from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_side
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod that this node has, or keeps an address for, or that serves wherever it is."""
-
-    namespace: str
-    name: str
-    address: Address
-    attached: bool
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWords:
-    """What the node knows beside the plan."""
-
-    pods: tuple[KnownPod, ...]
-    bridge: str
-    mtu_bytes: int
-    """MTU of its pods."""
-
-
-def addresses_of(
-    word: str, pods: Iterable[KnownPod], elsewhere: Iterable[KnownPod] = ()
-) -> tuple[Address, ...]:
-    """What a person means by `word`: an address, or a pod as `namespace/name`.
-
-    `pods`: of this node, which go before those `elsewhere`. Raises: LimpetError.
-    """
-    try:
-        return (ip_address(word),)
-    except ValueError:
-        pass
-    found = _called(word, pods) or _called(word, elsewhere)
-    if len({pod.namespace for pod in found}) > 1:
-        raise LimpetError(
-            f"path: there are several pods {word}: {', '.join(sorted({str(p) for p in found}))} "
-            "(say which, as NAMESPACE/NAME)"
-        )
-    if not found:
-        raise LimpetError(
-            f"path: {word} is neither an address nor a pod of this node, nor one that serves (a "
-            "node knows other pods of others by address only; `limpet pod list` where the "
-            "controller runs tells it)"
-        )
-    attached = [pod.address for pod in found if pod.attached]
-    return tuple(dict.fromkeys(attached or [pod.address for pod in found]))
-
-
-def _called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
-    namespace, slash, name = word.rpartition("/")
-    return [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
 
 
 def pairs_of(

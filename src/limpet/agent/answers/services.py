@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from limpet.agent.answers.path import KnownPod
+from limpet.agent.answers.own_pods import KnownPod
 from limpet.agent.status.services import (
     EndpointStatus,
     ServiceAnswer,
@@ -16,6 +16,7 @@ from limpet.agent.status.services import (
     ServiceWay,
 )
 from limpet.agent.wiring import ClusterSide
+from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 from limpet.services.catalog import Catalog
 from limpet.services.mode import Choice
@@ -79,13 +80,38 @@ class ServiceAdmin:
     def way(self, word: str) -> ServiceWay | None:
         """Of the Service whose address that is; None: of none that this node serves."""
         side = self._cluster.kubernetes.services
-        try:
-            address = ip_address(word)
-        except ValueError:
-            return None
+        address = ip_address(word)
         service = side.catalog.by_address(str(address)) if side is not None else None
-        if side is None or service is None:
+        return None if service is None else self._way(service, address)
+
+    def way_called(self, word: str) -> ServiceWay | None:
+        """Of the Service `name` or `namespace/name`, by its first address; None: there is none.
+
+        Raises: LimpetError where several have the name, or it has no cluster address.
+        """
+        side = self._cluster.kubernetes.services
+        namespace, slash, name = word.rpartition("/")
+        found = [
+            each
+            for each in (() if side is None else side.catalog)
+            if each.name == name and (not slash or each.namespace == namespace)
+        ]
+        if len(found) > 1:
+            names = ", ".join(sorted("/".join(each.key) for each in found))
+            raise LimpetError(
+                f"{word}: there are several Services of that name: {names} (say which)"
+            )
+        if not found:
             return None
+        if not found[0].addresses:
+            raise LimpetError(
+                f"{word}: that Service has no cluster address (headless, or a name of another): "
+                "name one of its pods"
+            )
+        return self._way(found[0], ip_address(found[0].addresses[0]))
+
+    def _way(self, service: Service, address: Address) -> ServiceWay:
+        side = self._side()
         return ServiceWay(
             name="/".join(service.key),
             address=str(address),

@@ -11,6 +11,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from limpet import __version__
+from limpet.agent.answers.alone import path_alone
+from limpet.agent.answers.own_pods import node_words
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.status.node import (
@@ -174,7 +176,10 @@ class Admin:
         return await self._required("peers").peers(arguments)
 
     async def _path(self, arguments: Arguments) -> PathAnswer:
-        return await self._required("path").path(arguments)
+        if self._cluster is None:
+            origin, target = (str(arguments.get(key, "")) for key in ("origin", "target"))
+            return path_alone(node_words(self._node), self._node.state.segments, origin, target)
+        return await self._cluster.path(arguments)
 
     async def _services(self, _: Arguments) -> ServicesAnswer:
         return self._required("services").services.list()

@@ -41,6 +41,17 @@ CHANGES_PER_MINUTE = Bound(
     "changes a minute",
     Above.WAITS,
 )
+POD_QUESTIONS_AT_ONCE = Bound(
+    "questions of one member which pods a node has, at once", 20, "questions", Above.DROPPED
+)
+POD_QUESTIONS_PER_S = Bound(
+    "questions of one member which pods a node has, for long",
+    5,
+    "questions a second",
+    Above.DROPPED,
+)
+FOUND_PODS = Bound("pods in one answer to such a question", 8, "pods", Above.DROPPED)
+"""There is one of a name in a namespace; who asks for the name alone may mean several."""
 HEARD_MEMBERS = Bound(
     "members that a node keeps in mind as heard", 1_024, "members", Above.OLDEST_OUT
 )

@@ -13,7 +13,6 @@ import msgspec
 from limpet.agent.client import ask as ask_agent
 from limpet.agent.status.paths import PathAnswer
 from limpet.base.errors import LimpetError
-from limpet.cli.connectivity.sockets import Echo
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
     Kind,
@@ -21,6 +20,7 @@ from limpet.cli.connectivity.tasks import (
     Target,
     Task,
 )
+from limpet.linux.echo import Echo
 
 _SMALL_BYTES = 100
 _WAIT_S = 1.0

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     RELAY_BOUND = 38
     RELAY_FREE = 39
     TUNNEL_ANEW = 48
+    POD_ASK = 64
+    POD_TOLD = 65
 
 
 class Drop(StrEnum):

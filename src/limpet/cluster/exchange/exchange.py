@@ -71,6 +71,10 @@ class Exchange:
         """Messages that were not answered: `stranger`, `unasked`, `over_rate`, `malformed`."""
         return self._counters + (self._gossip.counters if self._gossip is not None else Counter())
 
+    def places(self, uid: str) -> list[Place]:
+        """Where the node is written to; none while the exchange does not run."""
+        return self._gossip.places(uid, time.monotonic()) if self._gossip is not None else []
+
     def start(self) -> None:
         """Tells the links who we are, and compares with several neighbours; within a loop."""
         self._gossip = Gossip(

@@ -116,6 +116,10 @@ class Gossip:
         """What came from members, by uid."""
         return self._neighbours.heard
 
+    def places(self, uid: str, now_s: float) -> list[Place]:
+        """Where a member is written to."""
+        return self._neighbours.places(uid, now_s)
+
     @property
     def wake_at_s(self) -> float:
         """When `tick` has something to do."""

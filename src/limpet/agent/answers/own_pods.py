@@ -1,0 +1,58 @@
+"""What a node knows of its own pods: their names and addresses, also of those that are absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from limpet.base.addresses import Address
+from limpet.cni.attachment_plan import pod_mtu_bytes
+from limpet.cni.verbs import Node
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod that this node has, or keeps an address for, or that serves wherever it is."""
+
+    namespace: str
+    name: str
+    address: Address
+    attached: bool
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWords:
+    """What the node knows beside the plan."""
+
+    pods: tuple[KnownPod, ...]
+    bridge: str
+    mtu_bytes: int
+    """MTU of its pods."""
+
+
+def node_words(node: Node) -> NodeWords:
+    """As it is now."""
+    settings = node.settings
+    attached = [
+        KnownPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
+        for each in node.attachments
+        for address in each.addresses
+    ]
+    live = {pod.address for pod in attached}
+    kept = [
+        KnownPod(binding.key.namespace, binding.key.pod, address, attached=False)
+        for ledger in node.ledgers
+        for address, binding in ledger.bindings().items()
+        if address not in live
+    ]
+    mtu_bytes = pod_mtu_bytes(settings, node.node_part.uplink_mtu_bytes)
+    return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
+
+
+def called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
+    """Those that `word` names, as NAME or NAMESPACE/NAME."""
+    namespace, slash, name = word.rpartition("/")
+    return [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
