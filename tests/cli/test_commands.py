@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +64,123 @@ def test_status_says_how_full_the_node_is(node: LabNode, limpet: Shell) -> None:
     assert limpet.json("status")["attachments"] == 1
 
 
-@pytest.mark.parametrize("command", [("path", "10.244.7.2", "10.244.7.3"), ("peer", "list")])
+def test_status_reads_as_a_person_writes(node: LabNode, limpet: Shell) -> None:
+    node.pod("web-0").add()
+
+    limpet("status")
+
+    lines = [" ".join(line.split()) for line in limpet.out.splitlines()]
+    assert "1 pod attached, bridge limpet0" in lines
+    assert "fd00:7::/64 /64 1 0 0 never full" in lines
+    assert "e+" not in limpet.out
+
+
+def test_a_node_that_is_full_says_so_and_is_exit_code_1(
+    make_node: NodeFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node(segments=["10.246.1.0/28", "fd46:1::/64"])
+    node.start_agent()
+    limpet = Shell(node, capsys)
+    pods = [node.pod(f"web-{number}") for number in range(13)]
+    for pod in pods[:-1]:
+        pod.add()
+
+    assert limpet("status") == 0
+    assert "ready, nearly full: 1 of 13 IPv4 addresses of 10.246.1.0/28 are left" in limpet.out
+    pods[-1].add()
+    assert limpet("status") == 1
+    words = "full, no further pod can be started: pods have all 13 IPv4 addresses of 10.246.1.0/28"
+    assert words in limpet.out.splitlines()
+    assert limpet.json("status")["room"] == "full"
+    assert limpet("status", "--wait", "--timeout", "0") == 1
+    assert "not ready within 0 s: full, no further pod" in limpet.err
+
+    pods[0].delete()  # its address is kept for it, and given where nothing else is left
+    assert limpet("status", "--wait", "--timeout", "0") == 0
+
+
+def test_status_waits_until_pods_can_be_started(
+    make_node: NodeFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node(segments=["10.246.2.0/29"])
+    limpet = Shell(node, capsys)
+    starting = threading.Thread(target=node.start_agent)
+    starting.start()
+    try:
+        assert limpet("status", "--wait") == 0
+    finally:
+        starting.join()
+
+    assert "ready" in limpet.out.splitlines()
+
+
+def test_watching_tells_again_and_again_also_while_the_agent_is_away(node: LabNode) -> None:
+    words = ("status", "--watch", "--interval", "0.1", "--config", str(node.config_path))
+    with subprocess.Popen(
+        [sys.executable, "-m", "limpet", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        lines = iter(watching.stdout.readline, "")
+        try:
+            for words_of_it in ("ready\n", "ready\n"):
+                next(line for line in lines if line == words_of_it)
+            node.stop_agent()
+            next(line for line in lines if "ask the agent" in line)
+            node.start_agent()
+            for words_of_it in ("ready\n", "ready\n"):
+                next(line for line in lines if line == words_of_it)
+        finally:
+            watching.send_signal(signal.SIGINT)
+            watching.stdout.read()
+    assert watching.returncode == 0
+
+
+def test_who_is_not_root_is_told_so(node: LabNode) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        config = Path(folder, "agent.toml")
+        config.write_bytes(node.config_path.read_bytes())
+
+        asked = _as_nobody("status", "--config", str(config))
+        config.chmod(0o600)
+        unread = _as_nobody("status", "--config", str(config))
+
+    assert "permission denied (only root may ask: sudo)" in asked
+    assert "is it running" not in asked
+    assert unread == (
+        f"limpet: read configuration {config}: permission denied (only root may read it: sudo)\n"
+    )
+
+
+def _as_nobody(*words: str) -> str:
+    """What it says on stderr."""
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    command = [*nobody, sys.executable, "-m", "limpet", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    return done.stderr
+
+
+def test_a_node_of_its_own_tells_the_ways_between_its_pods(node: LabNode, limpet: Shell) -> None:
+    one, other = node.pod("web-0"), node.pod("web-1")
+    one.add()
+    other.add()
+
+    assert limpet("path", "default/web-0", "web-1") == 0
+    assert "default/web-0 (10.244.7.2) -> default/web-1 (10.244.7.3)\n" in limpet.out
+    assert "  there: on this node, over limpet0, MTU 1450\n" in limpet.out
+    assert limpet.out.count("reachable, as far as this node knows") == 2
+    assert limpet("path", "web-0", "192.0.2.9") == 1
+    assert "in no cluster: the node's own routes lead there" in limpet.out
+    assert "not known here" in limpet.out
+    assert limpet("path", "web-0", "crane-1") == 1
+    assert "crane-1 is neither an address nor a pod of this node" in limpet.err
+
+
+@pytest.mark.parametrize("command", [("service", "list"), ("peer", "list")])
 def test_a_node_in_no_cluster_says_so_when_asked_for_others(
     limpet: Shell, command: tuple[str, ...]
 ) -> None:

@@ -74,6 +74,9 @@ def read_configuration(
         if path is None:
             return {}, str(source)
         raise ConfigError(f"read configuration {source}: there is no such file") from error
+    except PermissionError as error:
+        words = "permission denied (only root may read it: sudo)"
+        raise ConfigError(f"read configuration {source}: {words}") from error
     except OSError as error:
         raise ConfigError(f"read configuration {source}: {error.strerror}") from error
     try:

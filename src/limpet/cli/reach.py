@@ -76,7 +76,7 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     Raises: ControllerUnavailable, LimpetError with its words on failure.
     """
     path = load_settings(reach.config).socket
-    by_name = reach.names_cluster or (reach.config is None and not path.exists())
+    by_name = reach.names_cluster or (reach.config is None and not _is_there(path))
     if by_name and (found := _kubeconfigs(reach)) is not None:
         # Here: only who asks an API server waits for TLS and YAML to be loaded.
         from limpet.controller.admin.api_server import Cluster, call_cluster
@@ -93,6 +93,14 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     from limpet.controller.admin.client import call
 
     return call(path, verb, **arguments)
+
+
+def _is_there(path: Path) -> bool:
+    """True also where its folder is not to be looked into: who asks there is told so."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def _kubeconfigs(reach: Reach) -> list[Path] | None:

@@ -8,8 +8,10 @@ from ipaddress import ip_address
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.documents import Known
 from limpet.cluster.exchange import messages
+from limpet.cluster.exchange import pod_messages as pods
 from limpet.cluster.exchange.digest import Index
 from limpet.cluster.exchange.messages import Digest, Item, Listing, MessageError, Push, Want
+from limpet.cluster.exchange.pod_messages import PodAsk, PodsTold, ToldPod
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.topology import transports
@@ -62,6 +64,28 @@ def exchange_message(data: bytes) -> None:
     assert messages.decode(messages.encode(found)) == found
     if isinstance(found, Digest):
         list(Index(Known(KINDS)).differing(found))
+
+
+def _pod_asks() -> Iterator[bytes]:
+    yield pods.encode(PodAsk(bytes(8), "shop", "web-0"))
+    yield pods.encode(PodAsk(b"\1" * 8, "", "w" * 253))
+
+
+@fuzzed(seeds=_pod_asks, errors=(DatagramError,), shape=Shape.MSGPACK)
+def pod_ask(data: bytes) -> None:
+    found = pods.parse_ask(data)
+    assert pods.parse_ask(pods.encode(found)) == found
+
+
+def _pods_told() -> Iterator[bytes]:
+    yield pods.encode(PodsTold(bytes(8)))
+    yield pods.encode(PodsTold(bytes(8), (ToldPod("shop", "web-0", ("10.244.1.2", "fd00::2")),)))
+
+
+@fuzzed(seeds=_pods_told, errors=(DatagramError,), shape=Shape.MSGPACK)
+def pods_told(data: bytes) -> None:
+    found = pods.parse_told(data)
+    assert pods.parse_told(pods.encode(found)) == found
 
 
 def _probes() -> Iterator[bytes]:

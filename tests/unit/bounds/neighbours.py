@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
+from typing import cast
 
 from limpet.base.bounds import neighbours
-from limpet.base.rate_limit import TokenBucket
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError
-from limpet.cluster.datagrams.peer_socket import Rates
+from limpet.base.rate_limit import TokenBucket, TokenBuckets
+from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
 from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.exchange.exchange import Room
 from limpet.cluster.exchange.messages import (
@@ -21,6 +22,10 @@ from limpet.cluster.exchange.messages import (
     encode,
 )
 from limpet.cluster.exchange.neighbours import Contact, Neighbours, Place
+from limpet.cluster.exchange.pod_lookup import PodLookup
+from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
+from limpet.cluster.exchange.pod_messages import encode as encode_pods
+from limpet.cluster.membership import Membership
 from tests.unit.bounds.probes import probe
 
 _NONCE = bytes(8)
@@ -140,3 +145,36 @@ def _(amount: int) -> bool:
     for number in range(amount):
         heard.hear(f"n{number}", Place(_FROM, 7471), 1, 100, 0.0)
     return "n0" in heard.heard
+
+
+class _Courier:
+    def on(self, kind: Kind, handler: Handler) -> None: ...
+
+
+def _question_rates() -> TokenBuckets:
+    """Those of a node that answers which pods it has."""
+    courier, membership = cast(PeerSocket, _Courier()), cast(Membership, None)
+    return PodLookup(membership, courier, lambda _uid: [], lambda *_: ()).rates
+
+
+@probe(neighbours.POD_QUESTIONS_AT_ONCE)
+def _(amount: int) -> bool:
+    rates = _question_rates()
+    return all(rates.take("a", 0.0) for _ in range(amount)) and rates.take("b", 0.0)
+
+
+@probe(neighbours.POD_QUESTIONS_PER_S)
+def _(amount: int) -> bool:
+    rates = _question_rates()
+    assert rates.take("a", 0.0, neighbours.POD_QUESTIONS_AT_ONCE.most)
+    return rates.take("a", 1.0001, amount)
+
+
+@probe(neighbours.FOUND_PODS)
+def _(amount: int) -> bool:
+    body = encode_pods(PodsTold(_NONCE, (ToldPod("shop", "web", ()),) * amount))
+    try:
+        parse_told(body)
+    except DatagramError:
+        return False
+    return True

@@ -58,7 +58,7 @@ class Names:
 
         Raises: LimpetError.
         """
-        kind, word = _split(said)
+        kind, word = kind_said(said)
         if not kind:
             try:
                 address = ip_address(word)
@@ -90,7 +90,7 @@ class Names:
                 word, [*self._known.serving(word), *self._labelled()]
             )
             if pods:
-                found["pod"] = _pod(word, pods)
+                found["pod"] = pod_meant(word, pods)
         if kind in ("", "node") and (node := self._node(word)) is not None:
             found["node"] = node
         if kind in ("", "service") and (way := self._known.service_called(word)) is not None:
@@ -141,7 +141,7 @@ class Names:
             for address in self._of_node(uid, pod.addresses)
         ]
         if pods:
-            return {"pod": _pod(word, pods)}
+            return {"pod": pod_meant(word, pods)}
         silent = looked.asked - len(looked.answered)
         heard = f"{looked.asked} other nodes were asked"
         raise LimpetError(
@@ -154,13 +154,17 @@ class Names:
 _TRY = "limpet peer list tells the nodes; an address works always"
 
 
-def _split(said: str) -> tuple[str, str]:
+def kind_said(said: str) -> tuple[str, str]:
+    """What kind of thing is meant, empty where that is not said, and the word itself."""
     kind, colon, word = said.partition(":")
     return (kind, word) if colon and kind in KINDS else ("", said)
 
 
-def _pod(word: str, pods: Iterable[KnownPod]) -> Meant:
-    """Raises: LimpetError where they are of several namespaces."""
+def pod_meant(word: str, pods: Iterable[KnownPod]) -> Meant:
+    """The pod of which these are; attached ones go before those whose address is kept.
+
+    Raises: LimpetError where they are of several namespaces.
+    """
     found = tuple(dict.fromkeys(pods))
     if len({pod.namespace for pod in found}) > 1:
         raise LimpetError(

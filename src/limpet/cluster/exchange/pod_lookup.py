@@ -65,9 +65,10 @@ class PodLookup:
         self._courier = courier
         self._places = places
         self._own_pods = own_pods
-        self._rates = TokenBuckets(
+        self.rates = TokenBuckets(
             bounds.POD_QUESTIONS_PER_S.most, bounds.POD_QUESTIONS_AT_ONCE.most, most=_MOST_ASKING
         )
+        """Questions that are answered, by the uid of who asks."""
         self._open: dict[bytes, Looked] = {}
         courier.on(Kind.POD_ASK, self._asked)
         courier.on(Kind.POD_TOLD, self._told)
@@ -117,7 +118,7 @@ class PodLookup:
         """Raises: DatagramError."""
         if not self._membership.may_talk(received.uid):
             raise DatagramError(Drop.UNHANDLED, "its sender is not to know of pods here")
-        if not self._rates.take(received.uid, time.monotonic()):
+        if not self.rates.take(received.uid, time.monotonic()):
             raise DatagramError(Drop.OVER_RATE, "it asks for too many pods")
         ask = parse_ask(received.body)
         answer = told(ask.nonce, self._own_pods(ask.namespace, ask.name))

@@ -9,9 +9,9 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given
 
-from limpet.agent.answers.path import KnownPod, NodeWords, addresses_of, pairs_of, path_status
+from limpet.agent.answers.own_pods import KnownPod, NodeWords
+from limpet.agent.answers.path import pairs_of, path_status
 from limpet.agent.status.paths import PathStatus
-from limpet.base.errors import LimpetError
 from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import View, view_of
@@ -106,30 +106,6 @@ def test_what_a_peer_told_of_its_way_to_us_says_nothing_of_its_way_to_others() -
     found = path(THERE, "10.244.3.7", seen((PEER, plain(2))), {PEER: plain(1), uid(3): plain(1)})
 
     assert found.reachable is None
-
-
-def test_a_pod_is_known_by_namespace_and_name_with_all_its_addresses() -> None:
-    assert addresses_of("default/web-0", WORDS.pods) == (WEB.address, WEB6.address)
-    assert addresses_of("web-0", WORDS.pods) == (WEB.address, WEB6.address)
-    assert addresses_of("10.9.9.9", WORDS.pods) == (ip_address("10.9.9.9"),)
-
-
-def test_a_name_that_several_pods_have_is_asked_back() -> None:
-    with pytest.raises(LimpetError, match="default/web-0, shop/web-0"):
-        addresses_of("web-0", (WEB, OTHER_WEB))
-
-    assert addresses_of("shop/web-0", (WEB, OTHER_WEB)) == (OTHER_WEB.address,)
-
-
-def test_a_pod_of_this_node_goes_before_one_of_that_name_elsewhere() -> None:
-    assert addresses_of("web-0", (WEB,), (OTHER_WEB,)) == (WEB.address,)
-    assert addresses_of("shop/web-0", (WEB,), (OTHER_WEB,)) == (OTHER_WEB.address,)
-
-
-@pytest.mark.parametrize("word", ["nobody", "shop/web-0", "10.0.0.300", "", "/", "a/b/c"])
-def test_of_what_is_not_here_it_is_said_where_it_may_be_known(word: str) -> None:
-    with pytest.raises(LimpetError, match="limpet pod list"):
-        addresses_of(word, WORDS.pods)
 
 
 def test_both_ip_versions_are_explained_where_both_ends_have_them() -> None:

@@ -30,6 +30,8 @@ SOUND: dict[str, Any] = {
     "segments": [
         {"prefix": "10.244.7.0/24", "size": 253, "live": 3, "resting": 0, "bound": 9, "free": 241}
     ],
+    "room": "free",
+    "why_full": "",
     "networks": [],
     "unknown_keys": [],
     "findings": [],
