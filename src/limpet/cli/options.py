@@ -18,11 +18,18 @@ from limpet.cli.output import Output
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
+    # Not `readable`: what keeps it from being read is said by who reads it.
+    typer.Option(
+        "--config", readable=False, help=f"The agent's configuration (default: {DEFAULT_PATH})."
+    ),
 ]
 ControllerConfig = Annotated[
     Path | None,
-    typer.Option("--config", help=f"The controller's configuration (default: {CONTROLLER_PATH})."),
+    typer.Option(
+        "--config",
+        readable=False,
+        help=f"The controller's configuration (default: {CONTROLLER_PATH}).",
+    ),
 ]
 Format = Annotated[
     Output,

@@ -10,7 +10,7 @@ import pytest
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-from tests.lab.bed import a_world, everybody_reaches_everybody, routes
+from tests.lab.bed import a_world, everybody_reaches_everybody, is_refused, limpet, routes
 from tests.lab.forging import (
     PORT,
     dropped,
@@ -229,4 +229,8 @@ def test_without_a_default_community_nodes_in_none_reach_nobody_of_the_edge(worl
 
     assert reaches(world, "crane-1", "crane-2") == NONE
     assert reaches(world, "crane-1", "digger-1") == NONE
-    assert world.machine("digger-1").ask("status")["cluster"]["peers"]["apart"] == 3
+    digger = world.machine("digger-1")
+    assert digger.ask("status")["cluster"]["peers"]["apart"] == 3
+    (pod,) = world.machine("crane-1").pods.values()
+    words = is_refused(lambda: limpet(digger, "path", pod.name, "10.244.0.1"))
+    assert "0 other nodes were asked" in words, "nor is told of others' pods"

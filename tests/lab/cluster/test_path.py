@@ -135,10 +135,39 @@ def test_two_pods_of_a_node_meet_on_its_bridge(lan: World) -> None:
     assert "there: on this node, over limpet0" in text
 
 
-def test_what_nobody_has_is_refused_with_where_it_may_be_known(lan: World) -> None:
+def test_names_of_pods_and_nodes_are_known_across_nodes_without_a_controller(lan: World) -> None:
+    node, other = lan.machine("node-1"), lan.machine("node-2")
+    (pod,), (far,) = node.pods.values(), other.pods.values()
+    lan.controller.stop()
+    try:
+        for word in (f"{far.namespace}/{far.name}", far.name, f"pod:{far.name}"):
+            found = path(node, pod.name, word)
+            assert {each["there"]["target"] for each in found} == {
+                str(each.ip) for each in far.addresses
+            }
+            assert {each["there"]["target_pod"] for each in found} == {
+                f"{far.namespace}/{far.name}"
+            }
+        # Neither end is here: the third node tells what it knows of the two.
+        is_refused(lambda: limpet(lan.machine("node-3"), "path", pod.name, far.name))
+        found = path(node, "node-1", "node-2")
+        assert {each["there"]["target"] for each in found} == set(
+            map(str, other.overlay_addresses())
+        )
+    finally:
+        lan.controller.start()
+        for machine in lan.machines.values():
+            wait_until(partial(is_connected, machine))
+
+
+def is_connected(machine: Machine) -> bool:
+    return bool(machine.ask("status")["cluster"]["controller"]["connected"])
+
+
+def test_what_nobody_has_is_refused_with_who_was_asked(lan: World) -> None:
     words = is_refused(lambda: limpet(lan.machine("node-1"), "path", "nobody", "10.244.0.1"))
 
-    assert "limpet pod list" in words
+    assert "2 other nodes were asked, none has it" in words
 
 
 def test_an_address_without_a_node_is_exit_code_1(lan: World) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.answers.path import NodeWords, path_status
+from limpet.agent.answers.own_pods import NodeWords
+from limpet.agent.answers.path import path_status
 from limpet.agent.answers.peers import count_peers, peer_statuses
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row

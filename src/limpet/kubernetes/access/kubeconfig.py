@@ -109,9 +109,10 @@ def read_kubeconfig(paths: Sequence[Path], context: str = "") -> Access:
 def find_kubeconfig(environment: Mapping[str, str] = os.environ) -> list[Path]:
     """The files that kubectl would read: those of KUBECONFIG, else that of the home folder."""
     if named := environment.get("KUBECONFIG", ""):
-        return [Path(each) for each in named.split(os.pathsep) if each and Path(each).exists()]
+        return [Path(each) for each in named.split(os.pathsep) if each and os.path.exists(each)]
     found = Path(environment.get("HOME") or "/root") / ".kube" / "config"
-    return [found] if found.exists() else []
+    # Of another person's home it is not to be known: os.path.exists says no then.
+    return [found] if os.path.exists(found) else []
 
 
 def _access(chosen: _Table, cluster: _Table, user: _Table, source: str) -> Access:
