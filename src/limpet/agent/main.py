@@ -21,7 +21,7 @@ import structlog
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
 from limpet.agent.policies.slot import PolicySlot
-from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
+from limpet.agent.settings import Settings, load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
 from limpet.base.decoding import decode_plain_json
@@ -87,11 +87,11 @@ def _config_of(arguments: Sequence[str]) -> Path | None:
         return None
     if len(arguments) == 2 and arguments[0] == "--config":
         return Path(arguments[1])
-    # What explains, and what is in the wrong: services have no use for it, and it takes 0.6 MiB.
+    # What is in the wrong: services have no use for it, and it takes 0.6 MiB.
     import argparse
 
-    parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
-    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    parser = argparse.ArgumentParser(prog="limpet agent", add_help=False)
+    parser.add_argument("--config", type=Path)
     named: Path | None = parser.parse_args(arguments).config
     return named
 
