@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.picture.timeline import Entry, Timeline
 from limpet.timeline.log import Recorded, entries_of
@@ -14,9 +18,8 @@ _LONGEST_WAIT_S = 50.0
 """Below what whoever asks waits for any answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a person wants to see. Raises LimpetError where it makes no sense."""
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a person wants to see. Raises ValueError where it makes no sense."""
 
     before: int | None = None
     after: int | None = None
@@ -31,13 +34,24 @@ class Asked:
 
     def __post_init__(self) -> None:
         if not 0 < self.limit <= MOST_ENTRIES:
-            raise LimpetError(f"events: limit {self.limit}: from 1 to {MOST_ENTRIES}")
+            raise ValueError(f"limit {self.limit}: from 1 to {MOST_ENTRIES}")
         if not 0 <= self.wait_s <= _LONGEST_WAIT_S:
-            raise LimpetError(f"events: wait_s {self.wait_s}: from 0 to {_LONGEST_WAIT_S:g}")
+            raise ValueError(f"wait_s {self.wait_s}: from 0 to {_LONGEST_WAIT_S:g}")
 
     def is_after(self, first: int) -> bool:
         """Whether nothing below the sequence `first` can be meant."""
         return self.after is not None and self.after >= first - 1
+
+
+def asked_of(arguments: Mapping[str, Any]) -> Asked:
+    """As a verb of a socket has it, where `node` stands for `about`. Raises: LimpetError."""
+    given = {key: value for key, value in arguments.items() if value is not None}
+    node = given.pop("node", "")
+    about = given.pop("about", ()) or ((node,) if node else ())
+    try:
+        return convert({**given, "about": about}, Asked)
+    except msgspec.ValidationError as error:
+        raise LimpetError(f"events: {error}") from error
 
 
 def answer(recorded: Sequence[Recorded], asked: Asked) -> Timeline:

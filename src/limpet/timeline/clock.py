@@ -57,4 +57,6 @@ def dated(moment: Moment, began_s: dict[str, float]) -> tuple[float, Clock]:
     if moment.clock is Clock.KEPT or known_s is None:
         return moment.wall_s, moment.clock
     at_s = known_s + moment.since_boot_s
-    return (moment.wall_s, Clock.KEPT) if abs(at_s - moment.wall_s) < SET_S else (at_s, Clock.MENDED)
+    return (
+        (moment.wall_s, Clock.KEPT) if abs(at_s - moment.wall_s) < SET_S else (at_s, Clock.MENDED)
+    )

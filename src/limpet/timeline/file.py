@@ -21,7 +21,9 @@ NEWER, OLDER = "events.log", "events.before.log"
 class EventFile:
     """Raises OSError, from all methods; they may be called again after that."""
 
-    def __init__(self, folder: Path, disk: Disk | None = None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._folder = folder
         self._disk = disk or Disk()
         self._half_bytes = most_bytes // 2
@@ -37,9 +39,7 @@ class EventFile:
         """
         data = b"".join(map(encode, batch))
         fd = self._open()
-        if self._size and (
-            self._size + len(data) > self._half_bytes or self._is_old(batch, old_s)
-        ):
+        if self._size and (self._size + len(data) > self._half_bytes or self._is_old(batch, old_s)):
             fd = self._begin_anew()
         if data:
             self._disk.pwrite(fd, data, self._size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,28 +16,21 @@ from limpet.base.process.threads import in_thread
 from limpet.base.process.wall_clock import is_kept
 from limpet.base.records.codec import NewerRecordError
 from limpet.base.timer import Timer
-from limpet.picture.said import Level
 from limpet.picture.timeline import Clock, Happening, Timeline
 from limpet.timeline.answer import Asked, answer
 from limpet.timeline.clock import Moment, doubted, was_set_s
-from limpet.timeline.file import EventFile, read_all
+from limpet.timeline.file import read_all
 from limpet.timeline.limits import Limits
 from limpet.timeline.log import Recorded
+from limpet.timeline.writer import Writer
 
 _log = structlog.get_logger("timeline")
 
 TOGETHER_S = 0.3
 """What happens within it is looked at together, and written by one call."""
-_SYNC_S, _SYNC_SOON_S = 60.0, 5.0
-"""Until it survives a power cut: a disk is not worn out by links that flap. What warns does sooner.
-That the process ends loses nothing that was written."""
 _LOOK_S = 60.0
 """How often what was held back is looked at."""
 _IN_MEMORY = 512
-_MOST_WAITING = 4_096
-"""That could not be written yet; the oldest are in no file then."""
-_OLD_S = 7 * 86_400.0
-"""A file is begun anew after a week, so what is kept is never older than two."""
 
 
 def moment_now(boot: str) -> Moment:
@@ -53,25 +45,22 @@ def read_boot() -> str:
 
 
 class Recorder:
-    """Nothing that fails here ends anything else: `trouble` says it, and later ones are kept."""
+    """What cannot be kept is known as long as the process runs, all the same."""
 
     def __init__(self, folder: Path | None, now: Callable[[], Moment]) -> None:
         """`folder`: None: nothing is kept longer than the process runs."""
         self._folder = folder
         self._now = now
-        self._file = EventFile(folder) if folder is not None else None
         self._known: deque[Recorded] = deque(maxlen=_IN_MEMORY)
         self._limits = Limits(time.monotonic())
         self._noted: list[Happening] = []
         self._at: Moment | None = None
         """When the first of `_noted` happened."""
-        self._unwritten: deque[Recorded] = deque(maxlen=_MOST_WAITING)
-        self._sync_at_s = math.inf
-        self._writing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._timer = Timer("timeline", self._take)
-        self.trouble = ""
-        """Why it is not kept; empty: it is."""
+        self._writer = Writer(folder, self._look_at) if folder is not None else None
+        self._problem = ""
+        """Why nothing is kept at all."""
 
     def start(self) -> Recorded | None:
         """Reads what was kept; the last of it."""
@@ -80,9 +69,10 @@ class Recorder:
                 self._known.extend(read_all(self._folder))
             except (OSError, NewerRecordError) as error:
                 words = cause(error) if isinstance(error, OSError) else str(error)
-                self._fail(f"read {self._folder}: {words}")
+                _log.warning("what was kept of events cannot be read", error=words)
                 if isinstance(error, NewerRecordError):
-                    self._file = None  # a later Limpet's: it is left alone
+                    self._writer = None  # a later Limpet's: it is left alone
+                    self._problem = f"read {self._folder}: {words}"
         return self._known[-1] if self._known else None
 
     def note(self, *happenings: Happening) -> None:
@@ -100,12 +90,14 @@ class Recorder:
         self._timer.stop()
         self._take()
         self._timer.stop()
-        while self._writing is not None:
-            await asyncio.wait((self._writing,))
-        if self._file is not None:
-            self._sync_at_s = -math.inf
-            await self._write()
-            self._file.close()
+        if self._writer is not None:
+            await self._writer.close()
+        self._timer.stop()
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not kept; empty: it is."""
+        return self._problem or (self._writer.trouble if self._writer is not None else "")
 
     # Asking
 
@@ -143,59 +135,26 @@ class Recorder:
             moment = doubted(moment, before.moment.wall_s)
             if noted and (ahead_s := was_set_s(before.moment, moment)):
                 noted.insert(0, _clock_was_set(ahead_s, moment))
+        before_all = self.newest
         for each in self._limits.take(noted, time.monotonic()):
             recorded = Recorded(self.newest + 1, moment, each)
             self._known.append(recorded)
-            self._unwritten.append(recorded)
-            soon_s = _SYNC_S if each.level in (Level.OK, Level.NOTE) else _SYNC_SOON_S
-            self._sync_at_s = min(self._sync_at_s, time.monotonic() + soon_s)
-        if self._unwritten:
+            if self._writer is not None:
+                self._writer.put(recorded)
+        if self.newest > before_all:
             self._changed.set()
             self._changed = asyncio.Event()
-        self._write_soon()
+        if self._limits.holds:
+            self._look_at(time.monotonic() + _LOOK_S)
+        if self._writer is not None:
+            self._writer.write()
 
-    def _write_soon(self) -> None:
-        if self._writing is None and self._file is not None and self._is_due():
-            self._writing = asyncio.create_task(self._write_all())
-        if self._limits.holds or self._sync_at_s < math.inf:
-            self._timer.set(min(self._sync_at_s, time.monotonic() + _LOOK_S))
-
-    def _is_due(self) -> bool:
-        return bool(self._unwritten) or self._sync_at_s <= time.monotonic()
-
-    async def _write_all(self) -> None:
-        try:
-            while self._is_due() and await self._write():
-                pass
-        finally:
-            self._writing = None
-            if not self._timer.is_set and self._sync_at_s < math.inf:
-                self._timer.set(self._sync_at_s)
-
-    async def _write(self) -> bool:
-        """Whether what waited is written."""
-        file = self._file
-        if file is None:
-            return False
-        batch = list(self._unwritten)
-        self._unwritten.clear()
-        sync = self._sync_at_s <= time.monotonic()
-        try:
-            await in_thread(lambda: file.append(batch, sync=sync, old_s=_OLD_S), "timeline")
-        except OSError as error:
-            self._unwritten.extendleft(reversed(batch))
-            self._sync_at_s = time.monotonic() + _SYNC_S
-            self._fail(f"write {self._folder}: {cause(error)}")
-            return False
-        if sync:
-            self._sync_at_s = math.inf
-        self.trouble = ""
-        return True
-
-    def _fail(self, words: str) -> None:
-        if words != self.trouble:
-            _log.warning("the timeline of events is not kept", error=words)
-        self.trouble = words
+    def _look_at(self, at_s: float) -> None:
+        """At the latest; nothing is looked at later for it."""
+        if self._noted:
+            return  # that is soon
+        if not self._timer.is_set or not self._limits.holds:
+            self._timer.set(at_s)
 
 
 def _clock_was_set(ahead_s: float, moment: Moment) -> Happening:

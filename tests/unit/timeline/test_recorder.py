@@ -12,7 +12,7 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.picture.timeline import Clock, Happening
 from limpet.timeline import recorder as recording
-from limpet.timeline.answer import Asked
+from limpet.timeline.answer import Asked, asked_of
 from limpet.timeline.clock import Moment
 from limpet.timeline.file import NEWER, read_all
 from limpet.timeline.recorder import Recorder
@@ -186,8 +186,19 @@ async def test_it_lies_on_the_disk_before_long_and_a_flood_is_few_syncs(
     assert len(syncs) == 1
 
 
-def test_what_makes_no_sense_is_refused_in_words() -> None:
-    with pytest.raises(LimpetError, match="limit 0: from 1 to"):
-        Asked(limit=0)
-    with pytest.raises(LimpetError, match="wait_s 1000"):
-        Asked(wait_s=1000)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"limit": 0}, "limit 0: from 1 to"),
+        ({"wait_s": 1000}, "wait_s 1000"),
+        ({"after": "x"}, "Expected `int | null`, got `str`"),
+        ({"befor": 1}, "unknown field `befor`"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(LimpetError, match=words):
+        asked_of(arguments)
+
+
+def test_a_verb_may_say_node_for_what_it_is_about() -> None:
+    assert asked_of({"node": "n1", "before": None}).about == ("n1",)

@@ -10,9 +10,13 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from limpet import __version__
 from limpet.agent.answers.alone import path_alone
+from limpet.agent.answers.looks import Looks
 from limpet.agent.answers.own_pods import node_words
+from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.status.node import (
@@ -31,7 +35,7 @@ from limpet.agent.status.node import (
     room_of,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
-from limpet.agent.status.said import LastRound, Said
+from limpet.agent.status.said import LastRound
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.addresses import Address
 from limpet.base.decoding import convert
@@ -59,6 +63,7 @@ class Admin:
         repair: Repair,
         cluster: ClusterSide | None,
         policies: PolicySlot,
+        happenings: NodeHappenings,
         *,
         why_not_joined: Callable[[], str] = str,
     ) -> None:
@@ -73,13 +78,15 @@ class Admin:
             from limpet.agent.answers.cluster import ClusterAdmin
 
             self._cluster = ClusterAdmin(cluster, node)
+        sides = None if cluster is None or self._cluster is None else (cluster, self._cluster)
         self._repair = repair
         self._started_s = time.monotonic()
-        self._verbs: dict[str, Callable[[Arguments], Awaitable[Said]]] = {
+        self._verbs: dict[str, Callable[[Arguments], Awaitable[Struct]]] = {
             "status": self._status,
             "attachments": self._attachments,
             "peers": self._peers,
             "path": self._path,
+            **Looks(node, sides, policies, happenings).verbs,
             "services": self._services,
             "service": self._service,
             "ipam.list": self._list,
@@ -89,7 +96,7 @@ class Admin:
             **{verb: partial(policies.answer, verb) for verb in POLICY_VERBS},
         }
 
-    async def answer(self, verb: str, arguments: Arguments) -> Said:
+    async def answer(self, verb: str, arguments: Arguments) -> Struct:
         """Raises: LimpetError."""
         known = self._verbs.get(verb)
         if known is None:

@@ -84,7 +84,7 @@ def _here(facts: PairFacts, view: View, now_s: float, as_of_s: float) -> Directi
         traffic=Traffic(
             sent_bytes=reading.sent_bytes,
             received_bytes=reading.received_bytes,
-            handshake_at_s=reading.handshake_ns / 1e9 if reading.handshake_ns else None,
+            handshake_at_s=reading.last_handshake_ns / 1e9 if reading.last_handshake_ns else None,
         )
         if reading is not None
         else Traffic(),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from limpet import __version__
-from limpet.agent.answers.cluster import session_status, tunnel_statuses
-from limpet.agent.answers.peers import kind_of, unable
+from limpet.agent.answers.cluster import session_status, tunnel_statuses, unable
+from limpet.agent.answers.peers import kind_of
 from limpet.agent.answers.picture.detail import PairFacts, pair_detail
 from limpet.agent.answers.picture.nodes import (
     PeerFacts,
@@ -36,17 +36,19 @@ from limpet.agent.answers.picture.workloads import (
     service_of,
 )
 from limpet.agent.policies.said import Policies as SaidPolicies
-from limpet.agent.status.node import SegmentUse
 from limpet.base.errors import LimpetError
 from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.segments import SegmentUse
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.sites import sites_of
+from limpet.cni.usage import segment_usage
+from limpet.cni.verbs import Node as PodNode
 from limpet.datapath.overlay.state import PeerPart
 from limpet.paths.summary import WaySummary, asked_of, summarize, why_indirect
 from limpet.picture.nodes import Node, NodeState
-from limpet.picture.pair import Pair, PairDetail
+from limpet.picture.pair import PairDetail
 from limpet.picture.picture import Also, LeftOut, Picture, Unchanged, Viewer
-from limpet.picture.workloads import Workloads
+from limpet.picture.workloads import Policy, Service, Workloads
 
 if TYPE_CHECKING:  # in memory only where they are meant
     from limpet.agent.answers.services import ServiceAdmin
@@ -74,7 +76,7 @@ class _Gathered:
     viewer: Viewer
     nat: Mapping[str, str]
     backend: str
-    usage: list[SegmentUse]
+    usage: tuple[SegmentUse, ...]
     pods: int
     workloads: Workloads
     left_out: LeftOut
@@ -83,8 +85,11 @@ class _Gathered:
 class PictureAnswers:
     """For the event loop's thread. Remembers the last picture while somebody looks."""
 
-    def __init__(self, cluster: ClusterSide, services: ServiceAdmin, policies: PolicySlot) -> None:
+    def __init__(
+        self, cluster: ClusterSide, services: ServiceAdmin, policies: PolicySlot, node: PodNode
+    ) -> None:
         self._cluster = cluster
+        self._node = node
         self._services = services
         self._policies = policies
         self._turn = secrets.token_hex(4)
@@ -94,19 +99,16 @@ class PictureAnswers:
         self._last_s = 0.0
         self._making = asyncio.Lock()
 
-    async def picture(
-        self, arguments: Mapping[str, Any], usage: Iterable[SegmentUse], pods: int
-    ) -> Picture | Unchanged:
+    async def picture(self, arguments: Mapping[str, Any]) -> Picture | Unchanged:
         """`known`: version that whoever asks has; `wait_s`: how long another one is waited for.
 
         Raises: LimpetError.
         """
         known, wait_s = str(arguments.get("known", "")), _seconds(arguments.get("wait_s", 0))
         until_s = time.monotonic() + wait_s
-        use = list(usage)
         while True:
-            stirred = self._cluster.stirred
-            found = await self._present(use, pods)
+            stirred = self._cluster.happenings.stirred
+            found = await self._present()
             if found.version != known:
                 return found
             left_s = until_s - time.monotonic()
@@ -119,11 +121,11 @@ class PictureAnswers:
             except TimeoutError:
                 pass
 
-    async def _present(self, usage: list[SegmentUse], pods: int) -> Picture:
+    async def _present(self) -> Picture:
         async with self._making:
             if self._last is not None and time.monotonic() < self._last_s + _PAUSE_S:
                 return self._last
-            gathered = await self._gather(usage, pods)
+            gathered = await self._gather()
             before = self._last
             made = await asyncio.to_thread(self._make, gathered, before)
             self._last, self._last_s = made, time.monotonic()
@@ -131,7 +133,7 @@ class PictureAnswers:
 
     # Gathering
 
-    async def _gather(self, usage: list[SegmentUse], pods: int) -> _Gathered:
+    async def _gather(self) -> _Gathered:
         cluster = self._cluster
         view = cluster.peer_parts.peers.view
         lacking = unable(cluster.peer_parts)
@@ -153,8 +155,8 @@ class PictureAnswers:
             viewer=self._viewer(as_of_s, now_s),
             nat=cluster.nat_traversal.relays.report()["nat"],
             backend=", ".join(each.backend for each in (tunnel, ipsec) if each and each.backend),
-            usage=usage,
-            pods=pods,
+            usage=segment_usage(self._node.ledgers, self._node.state.segments),
+            pods=len(self._node.attachments),
             workloads=workloads,
             left_out=left_out,
         )
@@ -175,20 +177,23 @@ class PictureAnswers:
             here=summarize(ladder) if ladder is not None else None,
             told=ways.get(uid),
             has_told=uid in ways,
+            since_at_s=cluster.happenings.since_at_s.get(uid),
         )
 
-    def _facts(
-        self, uid: str, seen: Seen, lacking: Mapping[str, str], ahead_s: float
-    ) -> PeerFacts:
+    def _facts(self, uid: str, seen: Seen, lacking: Mapping[str, str], ahead_s: float) -> PeerFacts:
         """`ahead_s`: of the wall clock against the monotonic one."""
         if not seen.is_allowed or seen.here is None:
             return PeerFacts()
         if seen.is_reached and not seen.here.is_silent:
             return PeerFacts(NodeState.ANSWERS)
         heard = self._cluster.exchange.heard.get(uid)
-        heard_at_s = round((heard.at_s + ahead_s) / _HEARD_STEP_S) * _HEARD_STEP_S if heard else None
+        heard_at_s = (
+            round((heard.at_s + ahead_s) / _HEARD_STEP_S) * _HEARD_STEP_S if heard else None
+        )
         part = self._cluster.peer_parts.overlay.planned.parts.get(uid, PeerPart())
-        why = "it answers by no way" if seen.here.is_silent else part.refused or lacking.get(uid, "")
+        why = (
+            "it answers by no way" if seen.here.is_silent else part.refused or lacking.get(uid, "")
+        )
         return PeerFacts(NodeState.SILENT, why, heard_at_s)
 
     def _viewer(self, as_of_s: float, now_s: float) -> Viewer:
@@ -213,7 +218,9 @@ class PictureAnswers:
         )
 
     async def _workloads(self) -> tuple[Workloads, LeftOut]:
-        services, services_why, policies, policies_why = (), "", (), ""
+        services: tuple[Service, ...] = ()
+        policies: tuple[Policy, ...] = ()
+        services_why = policies_why = ""
         try:
             found = self._services.with_endpoints(MOST_SERVICES)
             uids = {
@@ -267,7 +274,6 @@ class PictureAnswers:
         ]
         report = cluster.nat_traversal.report()
         tls = report.relaying_tls
-        settings = cluster.settings.relay
         made = Picture(
             as_of_s=0.0,
             revision=cluster.membership.replica.known.revision,
@@ -282,7 +288,6 @@ class PictureAnswers:
                 own=own,
                 relaying=report.relaying,
                 tls_nodes=tls.nodes if tls is not None else (),
-                most=(settings.pairs_per_node, settings.bytes_per_s),
             ),
             communities=communities_of(nodes, view.network),
             workloads=gathered.workloads,
@@ -377,6 +382,3 @@ def _seconds(value: object) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= _LONGEST_WAIT_S:
         raise LimpetError(f"picture: wait_s {str(value)[:40]}: from 0 to {_LONGEST_WAIT_S:g}")
     return float(value)
-
-
-__all__ = ["Pair", "PictureAnswers"]

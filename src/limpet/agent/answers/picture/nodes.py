@@ -1,4 +1,4 @@
-"""The cluster's nodes as this one sees them: documents, paths -> nodes, relays, communities. Pure."""
+"""The cluster's nodes as this one sees them: documents -> nodes, relays, communities. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from limpet.agent.status.node import SegmentUse
 from limpet.agent.status.relays import Relaying, RelayStatus
 from limpet.base.addresses import Prefix, endpoint_text
 from limpet.cluster.keys import key_name
@@ -14,6 +13,7 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network as NetworkDocument
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.segments import SegmentUse
 from limpet.cluster.topology.sites import By
 from limpet.cluster.topology.sites import Site as Place
 from limpet.picture.nodes import Machine, Node, NodeState, Relay, RelayLoad, Segment, Site
@@ -47,9 +47,9 @@ def segments_of(grant: Grant) -> tuple[Segment, ...]:
 def own_segments(usage: Iterable[SegmentUse]) -> tuple[Segment, ...]:
     return tuple(
         Segment(
-            prefix=each.prefix,
+            prefix=str(each.prefix),
             size=each.size,
-            free=each.free,
+            free=each.size - each.live - each.bound,
             live=each.live,
             resting=each.resting,
             bound=each.bound,
@@ -109,7 +109,9 @@ def site_values(sites: Mapping[str, Place], nat: Mapping[str, str]) -> tuple[Sit
         if uid in nat:
             seen[place.name].add(nat[uid])
     return tuple(
-        Site(name=name, by=by[name].value, nat=next(iter(seen[name])) if len(seen[name]) == 1 else "")
+        Site(
+            name=name, by=by[name].value, nat=next(iter(seen[name])) if len(seen[name]) == 1 else ""
+        )
         for name in sorted(by)
     )
 
@@ -140,16 +142,15 @@ def relays_of(
     own: str,
     relaying: Relaying | None,
     tls_nodes: Collection[str] = (),
-    most: tuple[int, int] = (0, 0),
 ) -> tuple[Relay, ...]:
     """All of the cluster. `known`: those that this node uses, as it finds them. `relaying`: what it
-    relays itself, and `most` pairs of one node and bytes a second."""
+    relays itself."""
     found = {each.uid: each for each in known}
     return tuple(
         _relay(
             nodes[uid],
             found.get(uid),
-            _load(relaying, tls_nodes, most) if uid == own and relaying is not None else RelayLoad(),
+            _load(relaying, tls_nodes) if uid == own and relaying is not None else RelayLoad(),
             trouble=relaying.trouble if uid == own and relaying is not None else "",
         )
         for uid in sorted(nodes)
@@ -173,10 +174,5 @@ def _relay(entry: NodeEntry, known: RelayStatus | None, load: RelayLoad, *, trou
     )
 
 
-def _load(relaying: Relaying, tls_nodes: Collection[str], most: tuple[int, int]) -> RelayLoad:
-    return RelayLoad(
-        pairs=len(relaying.pairs),
-        connections=len(tls_nodes),
-        most_pairs=most[0] or None,
-        most_bytes_per_s=float(most[1]) or None,
-    )
+def _load(relaying: Relaying, tls_nodes: Collection[str]) -> RelayLoad:
+    return RelayLoad(pairs=len(relaying.pairs), connections=len(tls_nodes))
