@@ -32,7 +32,18 @@ class WaySummary:
 
 def summarize(ladder: Ladder) -> WaySummary:
     choice = ladder.choice()
-    return WaySummary(choice.path, ladder.is_silent, round_trip_s(choice), _loss(choice))
+    return WaySummary(choice.path, ladder.is_silent, _rtt_s(choice), _loss(choice))
+
+
+def _rtt_s(choice: Choice) -> float:
+    """Of what proves the rung: beside it the link of a route is asked, but seldom."""
+    proof = choice.path.rung.proof if choice.path is not None else None
+    proving = [
+        state.rtt_s
+        for candidate, state in choice.states.items()
+        if state.used and candidate.kind is proof
+    ]
+    return max(proving, default=0.0) or round_trip_s(choice)
 
 
 def _loss(choice: Choice) -> float | None:

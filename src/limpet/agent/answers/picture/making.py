@@ -256,7 +256,7 @@ class PictureAnswers:
         cluster = self._cluster
         view = cluster.peer_parts.peers.view
         nodes, own = view.snapshot.nodes, view.uid
-        here = {own: next(iter(gathered.nat.values()), "")}
+        here = {own: kind for kind in gathered.nat.values() if kind not in ("", "unknown")}
         in_clear = [
             (own, uid)
             for uid, seen in gathered.seen.items()
