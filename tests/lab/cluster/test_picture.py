@@ -191,9 +191,7 @@ def test_an_agent_that_was_killed_says_so_and_remembers_what_was_before(world: W
 
     starts = found(
         lambda: [
-            each
-            for each in events(crane, after=before[0].sequence).entries
-            if each.kind == "agent"
+            each for each in events(crane, after=before[0].sequence).entries if each.kind == "agent"
         ]
     )
     assert starts[0].words.startswith("the agent started, version ")

@@ -16,6 +16,7 @@ from limpet import __version__
 from limpet.agent.answers.alone import path_alone
 from limpet.agent.answers.looks import Looks
 from limpet.agent.answers.own_pods import node_words
+from limpet.agent.answers.segments import segment_states
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
@@ -28,7 +29,6 @@ from limpet.agent.status.node import (
     Records,
     Released,
     Repaired,
-    SegmentUse,
     Status,
     UnknownKey,
     record_line,
@@ -41,7 +41,6 @@ from limpet.base.addresses import Address
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
-from limpet.cni.usage import segment_usage
 from limpet.cni.verbs import Node
 from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
@@ -265,21 +264,6 @@ class Admin:
             ledger.forget(address, now_s=now_s)
         await asyncio.wrap_future(ledger.durable())
         return Released(released=[str(address) for address in meant])
-
-
-def segment_states(node: Node) -> list[SegmentUse]:
-    """Of each segment its size, and how many addresses are in each state."""
-    return [
-        SegmentUse(
-            prefix=str(use.prefix),
-            size=use.size,
-            free=use.size - use.live - use.bound,
-            live=use.live,
-            resting=use.resting,
-            bound=use.bound,
-        )
-        for use in segment_usage(node.ledgers, node.state.segments)
-    ]
 
 
 def _what(arguments: Arguments) -> Address | PodKey:

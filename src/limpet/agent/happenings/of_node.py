@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from limpet import __version__
-from limpet.agent.happenings.words import Fact, Who, by_name, differences, fullness
+from limpet.agent.answers.segments import segment_states
+from limpet.agent.happenings.words import Fact, Who, by_name, differences
+from limpet.agent.status.node import Room, room_of
 from limpet.base import faults
-from limpet.cni.usage import segment_usage
 from limpet.cni.verbs import Node
 from limpet.picture.said import Level
 from limpet.picture.timeline import Happening
@@ -78,16 +79,15 @@ class NodeHappenings:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def _look(self, node: Node) -> None:
-        facts = []
-        by_version: dict[int, list[int]] = {}
-        for use in segment_usage(node.ledgers, node.state.segments):
-            sums = by_version.setdefault(use.prefix.version, [0, 0])
-            sums[0] += use.size
-            sums[1] += use.live
-        for version, (size, live) in by_version.items():
-            full = fullness(size, live)
-            state = f"{full}, {live} of {size} addresses are in use" if full else ""
-            what = f"IPv{version} addresses for pods"
-            facts.append(Fact("addresses", what, state, well="have room again", mark=full))
+        room, words = room_of(segment_states(node))
+        fact = Fact(
+            "addresses",
+            "addresses for pods",
+            words,
+            level=Level.FAIL if room is Room.FULL else Level.WARN,
+            well="have room again",
+            mark=room.value if words else "",
+        )
+        facts = [fact]
         self.recorder.note(*differences(self.here, self._before, facts))
         self._before = by_name(facts)

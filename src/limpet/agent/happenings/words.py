@@ -80,19 +80,6 @@ def node_removed(here: Who, peer: Who) -> Happening:
     )
 
 
-NEARLY_FULL, FULL = "nearly full", "full"
-_FEW, _SHARE = 3, 0.05
-
-
-def fullness(size: int, live: int) -> str:
-    """Of a segment, or of several; empty: there is room. What is kept for absent pods, or rests, is
-    given where nothing else is free."""
-    free = size - live
-    if free <= 0:
-        return FULL
-    return NEARLY_FULL if free <= max(_FEW, size * _SHARE) else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One thing of which the last state counts."""

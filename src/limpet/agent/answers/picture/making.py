@@ -256,7 +256,8 @@ class PictureAnswers:
         cluster = self._cluster
         view = cluster.peer_parts.peers.view
         nodes, own = view.snapshot.nodes, view.uid
-        here = {own: kind for kind in gathered.nat.values() if kind not in ("", "unknown")}
+        known = [kind for kind in gathered.nat.values() if kind != "unknown"]
+        here = {own: known[0]} if known else {}
         in_clear = [
             (own, uid)
             for uid, seen in gathered.seen.items()
