@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo fuzz fuzz-quick image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -35,6 +35,10 @@ test-kube: setup compiled
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup
 	$(py) scripts/build-image
+
+# The pages of docs/ as a site, build/site/index.html: no server is needed, and no other host.
+docs: setup
+	scripts/build-docs
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := $(addprefix tests/datapath/,tunnel/test_wireguard_device.py tunnel/test_wireguard.py tunnel/test_tunnels.py \

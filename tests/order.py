@@ -17,6 +17,7 @@ LONGEST_FIRST = (
     "lab/storms",
     "soak",
     "faults",
+    "docs",
     "lab",
     "cli/install",
     "clients",

@@ -15,7 +15,6 @@ from limpet.base.bounds.strangers import JOIN_TOKEN
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.output import Output
-from limpet.cli.usage.commands import NounApp
 
 Config = Annotated[
     Path | None,
@@ -54,7 +53,7 @@ Words = list[str] | None
 
 def group(words: str) -> typer.Typer:
     """Commands under one noun; `words` say what they are about."""
-    return NounApp(help=words, no_args_is_help=True)
+    return typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
 
 
 def given_token(command: str, token: str, file: str) -> str:

@@ -18,7 +18,7 @@ import structlog
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 from limpet.base.process.secrecy import dump_nothing
-from limpet.base.process.signals import hears_stops, hold_back, ignore, let_in
+from limpet.base.process.signals import STOPS, hold_back, let_in
 
 _log = structlog.get_logger("process")
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
 
 
 async def _until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-    working = asyncio.current_task()
+    loop, working = asyncio.get_running_loop(), asyncio.current_task()
     assert working is not None
     told = False
 
@@ -88,16 +88,17 @@ async def _until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None
         faulthandler.dump_traceback_later(_END_S, exit=True)
         working.cancel()
 
-    with hears_stops(asyncio.get_running_loop(), stop):
-        let_in()
-        try:
-            returned = await main()
-        except asyncio.CancelledError:
-            if not told:
-                raise
+    for number in STOPS:
+        loop.add_signal_handler(number, stop)
+    let_in()
+    try:
+        returned = await main()
+    except asyncio.CancelledError:
         if not told:
-            return returned
-        ignore()
+            raise
+    if not told:
+        return returned
+    hold_back()  # the loop hears no second one, and it would kill
     return None
 
 

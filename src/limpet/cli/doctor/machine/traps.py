@@ -61,7 +61,7 @@ def lasting(look: Callable[[], list[T]]) -> list[T]:
 
 
 def examine_own_links() -> Iterator[Finding]:
-    for ifname in lasting(links_down):
+    for ifname in lasting(_links_down):
         yield error(
             "own-link-down",
             f"{ifname} is down",
@@ -71,8 +71,7 @@ def examine_own_links() -> Iterator[Finding]:
         )
 
 
-def links_down() -> list[str]:
-    """Names of links of ours that are not up. Raises: KernelError."""
+def _links_down() -> list[str]:
     with RouteSocket() as route:
         links = route.links().values()
     return [each.ifname for each in links if _is_wanted(each) and not each.up]

@@ -1,0 +1,71 @@
+"""Each block says what it is; commands say where they run, or which test plays them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+
+import msgspec
+import pytest
+import yaml
+
+from limpet.agent import settings as of_agents
+from limpet.controller import settings as of_controllers
+from limpet.lab.topology import parse_topology
+from tests.docs.pages import CHECKOUT, Block, blocks, pages
+
+LANGUAGES = {"console", "text", "toml", "yaml", "json", "diff", "mermaid"}
+WORLDS = {"plain", "lab", "node", "deb", "skip"}
+FOR_USERS = [page for page in pages() if not page.startswith("docs/decisions/")]
+ALL = [block for page in FOR_USERS for block in blocks(page)]
+CONSOLES = [block for block in ALL if block.language == "console"]
+
+
+@pytest.mark.parametrize("block", ALL, ids=str)
+def test_each_block_says_what_it_is(block: Block) -> None:
+    assert block.language in LANGUAGES, f"{block}: a fence names one of {sorted(LANGUAGES)}"
+    if block.language != "console":
+        assert not re.search(r"^(\$|limpet|kubectl|helm|make|systemctl) ", block.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", CONSOLES, ids=str)
+def test_each_block_of_commands_says_in_which_world_it_runs(block: Block) -> None:
+    worlds = WORLDS & block.marker.keys()
+
+    assert len(worlds) == 1, f"{block}: one of {sorted(WORLDS)}: {block.marker}"
+    assert block.marker.keys() <= worlds | {"at", "fails", "gives", "asks", "within"}, (
+        f"{block}: {block.marker}"
+    )
+    assert block.commands
+
+
+@pytest.mark.parametrize("block", [b for b in CONSOLES if "skip" in b.marker], ids=str)
+def test_commands_that_are_not_run_here_name_the_test_that_plays_them(block: Block) -> None:
+    path, _, name = block.marker["skip"].partition("::")
+    file = CHECKOUT / path
+
+    assert path.startswith("tests/"), block
+    assert name, f"{block}: tests/…/test_….py::test_…"
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert name in {each.name for each in ast.walk(tree) if isinstance(each, functions)}, block
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
+def test_settings_that_a_page_shows_are_read(block: Block) -> None:
+    """`toml agent`, `toml controller` or `toml topology`: whose settings they are."""
+    (whose,) = block.marker
+    if whose == "topology":
+        parse_topology(block.text, "page", str(block))
+    else:
+        read = {"agent": of_agents, "controller": of_controllers}[whose].parse_settings
+        read(tomllib.loads(block.text), str(block))
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if b.language in {"yaml", "json"}], ids=str)
+def test_documents_that_a_page_shows_can_be_read(block: Block) -> None:
+    if block.language == "json":
+        msgspec.json.decode(block.text)
+    else:
+        assert all(isinstance(each, dict) for each in yaml.safe_load_all(block.text))

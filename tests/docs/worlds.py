@@ -1,0 +1,134 @@
+"""Worlds in which commands of pages run, as a person types them: one of the lab, or a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from limpet.lab.launch import launcher
+from limpet.lab.world.worlds import take_down
+from tests.cli.install.service_machine import ServiceMachine
+from tests.clients.machine import OUTSIDE
+from tests.docs.pages import Block, Command, printed_as_shown
+from tests.waiting import wait_until
+
+Run = Callable[[str, Mapping[str, str], str], CompletedProcess[str]]
+"""What is typed, the block's marker, what is pasted when the command asks: to its end."""
+
+CLOUD = "203.0.113.10"
+"""Where pages say that the controller is."""
+_LIMPET = f"{shlex.quote(sys.executable)} -m limpet"
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Plays blocks in their order; what one gives (a token) is pasted where the next one asks."""
+
+    run: Run
+    given: dict[str, str]
+
+    def play_all(self, blocks: list[Block]) -> None:
+        """Goes on behind what fails. Raises: AssertionError with all that did."""
+        failed = []
+        for block in blocks:
+            try:
+                self.play(block)
+            except AssertionError as error:
+                failed.append(str(error))
+        assert not failed, "\n\n".join(failed)
+
+    def play(self, block: Block) -> None:
+        """Raises: AssertionError with the page, the line, the command and what it said."""
+        for command in block.commands:
+            if "within" in block.marker:
+                wait_until(partial(self._works, block, command), f"{block}: {command.text}")
+            else:
+                assert not (wrong := self._wrong(block, command)), wrong
+
+    def _works(self, block: Block, command: Command) -> bool:
+        return not self._wrong(block, command)
+
+    def _wrong(self, block: Block, command: Command) -> str:
+        pasted = self.given.get(block.marker.get("asks", ""), "")
+        done = self.run(command.text, block.marker, pasted)
+        said = f"{block}: $ {command.text}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        expected = int(block.marker.get("fails", "0") or "1")
+        if done.returncode != expected:
+            return said
+        if missing := printed_as_shown(command.shown, done.stdout + done.stderr):
+            return f"{said}\nwhich does not have {missing!r}"
+        if name := block.marker.get("gives", ""):
+            self.given[name] = done.stdout.strip().splitlines()[-1] + "\n"
+        return ""
+
+
+@contextlib.contextmanager
+def on_this_machine(folder: Path) -> Iterator[Player]:
+    """`limpet lab` of a world that nobody else has; it is taken down however the page ends."""
+    name = f"docs{os.getpid()}"
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    script = bin_folder / "limpet"
+    script.write_text(
+        '#!/bin/sh\nif [ "$1" = lab ] && [ $# -gt 1 ]; then\n'
+        f'    sub=$2; shift 2; exec {_LIMPET} lab "$sub" --name {name} "$@"\nfi\n'
+        f'exec {_LIMPET} "$@"\n'
+    )
+    script.chmod(0o755)
+    environment = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
+
+    def run(text: str, marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
+        words = ["sh", "-euc", f"cd {folder}; {text}"]
+        if at := marker.get("at", ""):
+            words = [str(script), "lab", "shell", at, "--", *words]
+        return launcher().run(words, input=pasted, env=environment)
+
+    try:
+        yield Player(run, {})
+    finally:
+        take_down(name)
+
+
+@contextlib.contextmanager
+def in_the_lab(topology: str, folder: Path) -> Iterator[Player]:
+    """A world where every pod reaches every other; `at=crane-1` is typed on that node."""
+    with on_this_machine(folder) as player:
+        for words in (f"up {topology}", "status --ping"):
+            done = player.run(f"limpet lab {words}", {}, "")
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield player
+
+
+@contextlib.contextmanager
+def on_a_machine() -> Iterator[Player]:
+    """Debian with systemd and containerd, and a controller next door; `at=cloud` is typed there."""
+    with ServiceMachine() as machine:
+        machine.write("/usr/local/bin/limpet", f'#!/bin/sh\nexec {_LIMPET} "$@"\n')
+        machine.path("/usr/local/bin/limpet").chmod(0o755)
+        machine.run("ip", "address", "add", f"{CLOUD}/32", "dev", "uplink", netns=OUTSIDE)
+        settings = "/tmp/cloud/controller.toml"
+        machine.write(
+            settings,
+            'state_dir = "/tmp/cloud/state"\nsocket = "/tmp/cloud/c.sock"\nlisten = "[::]:7470"\n',
+        )
+        machine.start(*shlex.split(_LIMPET), "controller", "--config", settings, netns=OUTSIDE)
+        wait_until(machine.path("/tmp/cloud/c.sock").exists, "the controller listens")
+        path = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin"}
+
+        def run(text: str, marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
+            cloud = marker.get("at", "") == "cloud"
+            return machine.try_run(
+                *("sh", "-euc", f"cd /root; {text}"),
+                netns=OUTSIDE if cloud else "",
+                env=path | ({"LIMPET_CONTROLLER_CONFIG": settings} if cloud else {}),
+                stdin=pasted,
+            )
+
+        yield Player(run, {})
