@@ -1,5 +1,6 @@
 """Services beside the real kube-proxy in its nftables and iptables modes: what connections cost at
-several numbers of Services, how soon a change is served, and what memory that takes.
+several numbers of Services (iptables up to 1,000), how soon a change is served, and what memory
+that takes.
 
 `services_cluster` says who stands for whom. What connections cost is told with both ends in one
 thread (`flows`), and by clients and servers in processes of their own, which wait for each other.
@@ -137,7 +138,7 @@ def _figures(found: Found) -> Iterator[Figure]:
     for size in SIZES:
         for kind, words, unit, target in _BESIDE:
             values = found[f"{kind}-{size}"]
-            for mode in MODES:
+            for mode in (each for each in MODES if each in values):
                 yield Figure(
                     f"services-{size}-{kind.removesuffix('_us')}-{mode}",
                     f"Services: {size:,}: {words} (reference: kube-proxy {mode})",
@@ -162,7 +163,7 @@ def _figures(found: Found) -> Iterator[Figure]:
             found[f"new-{size}"][DIRECT],
         )
     for what, words, unit in (("ask", "64 bytes and an answer", "1/s"), ("send", "TCP", "Gbit/s")):
-        for reference in (*MODES, DIRECT):
+        for reference in (each for each in (*MODES, DIRECT) if each in found[what]):
             beside = "pod to pod" if reference == DIRECT else f"kube-proxy {reference}"
             yield Figure(
                 f"services-{what}-{reference}",

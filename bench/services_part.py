@@ -36,7 +36,7 @@ NAME_PORTS, ECHO_PORT, SINK_PORT, FLOW_PORT = (8080, 8081), 8082, 8083, 8084
 itself."""
 _RESET = struct.pack("ii", 1, 0)
 """A connection that is closed so leaves nothing: no port waits for stray packets of it."""
-_PATIENCE_S, _REQUEST_S = 120.0, 10.0
+_PATIENCE_S, _REQUEST_S = 300.0, 10.0
 _ASK_AGAIN_S = 0.001
 _NFT_NEW_GENERATION = 10 << 8 | 15
 """NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: something of nftables has changed."""

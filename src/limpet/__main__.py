@@ -7,36 +7,50 @@ import sys
 
 from limpet.base.process.signals import end_at_once
 
+_HELP = frozenset({"-h", "--help"})
+
 
 def main() -> int:
     """Exit code. Agent and controller start without the command line's libraries."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["agent"]:
+    if arguments[:1] == ["agent"] and _names_settings_alone(arguments[1:]):
         # Which msgspec imports where it is there, for what typing has too: 0.3 MiB.
         end_at_once()
         _do_without("rich", "typing_extensions")
         from limpet.agent.main import main as agent
 
         return agent(arguments[1:])
-    if arguments[:1] == ["controller"] and all(
-        each.startswith("--config") for each in arguments[1:2]
-    ):
+    if arguments[:1] == ["controller"] and _names_settings_alone(arguments[1:]):
         end_at_once()
         _do_without("rich")
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
-    if arguments[:2] == ["dns", "serve"] and "--help" not in arguments:
+    if arguments[:2] == ["dns", "serve"] and _names_settings_alone(arguments[2:]):
         end_at_once()
         _do_without("rich")
         return _serve_names(arguments[2:])
-    if arguments[:2] == ["dns", "ready"] and "--help" not in arguments:
+    if arguments[:1] == ["__complete"]:
+        from limpet.cli.completion.names import main as complete
+
+        return complete(arguments[1:])
+    if arguments[:2] == ["dns", "ready"] and not _HELP.intersection(arguments):
         from limpet.dns.handover.ready import main as ready
 
         return ready(arguments[2:])
     from limpet.cli.main import main as command_line
 
     return command_line(arguments)
+
+
+def _names_settings_alone(arguments: list[str]) -> bool:
+    """Else a person has typed it, and the command line explains itself, and what is wrong."""
+    match arguments:
+        case [] | ["--config", _]:
+            return True
+        case [one]:
+            return one.startswith("--config=")
+    return False
 
 
 def _serve_names(arguments: list[str]) -> int:

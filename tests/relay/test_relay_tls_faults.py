@@ -18,6 +18,7 @@ from limpet.agent.status.relays import RelayingTls
 from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import allow_many_files
+from limpet.base.rate_limit import SourceRates
 from limpet.cli.doctor.cluster.relays import relay_tls_findings
 from limpet.cli.doctor.findings import Level
 from limpet.cluster.topology import transports
@@ -121,8 +122,8 @@ def test_one_address_has_few_of_the_places_of_those_who_have_proven_nothing(
 def test_a_site_that_members_have_come_from_is_not_held_up_by_strangers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_tls_server, "_RATE_PER_S", 0.0)
-    monkeypatch.setattr(relay_tls_server, "_BURST", 1.0)
+    one_at_all = SourceRates(each=(20.0, 100.0), strangers=(0.0, 1.0), members=None, most=100)
+    monkeypatch.setattr(relay_tls_server, "handshake_rates", lambda: one_at_all)
 
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)

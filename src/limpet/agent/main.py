@@ -20,8 +20,9 @@ import structlog
 
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
+from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import PolicySlot
-from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
+from limpet.agent.settings import Settings, load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
 from limpet.base.decoding import decode_plain_json
@@ -87,11 +88,11 @@ def _config_of(arguments: Sequence[str]) -> Path | None:
         return None
     if len(arguments) == 2 and arguments[0] == "--config":
         return Path(arguments[1])
-    # What explains, and what is in the wrong: services have no use for it, and it takes 0.6 MiB.
+    # What is in the wrong: services have no use for it, and it takes 0.6 MiB.
     import argparse
 
-    parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
-    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    parser = argparse.ArgumentParser(prog="limpet agent", add_help=False)
+    parser.add_argument("--config", type=Path)
     named: Path | None = parser.parse_args(arguments).config
     return named
 
@@ -156,12 +157,13 @@ class _Agent:
     """All parts of the agent, put together."""
 
     def __init__(self, settings: Settings, why_not_joined: Callable[[], str]) -> None:
-        self._kernel = NodeKernel()
+        kernel = NodeKernel()
         announcer, reaper = Announcer(), Reaper()
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
         self._ledgers = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
         originals = _Originals(settings.folders.state_dir / "sysctls.json")
         self._cluster: ClusterSide | None = None
+        self._happenings = NodeHappenings(settings.folders.state_dir)
         self._loop = Loop(self._tell)
         self._ports = PortPart(
             self._loop, settings.pods.port_security, self._attachments, self._unrecorded
@@ -170,7 +172,7 @@ class _Agent:
         node_part = NodePart(
             self._loop,
             settings.pods,
-            kernel=self._kernel,
+            kernel=kernel,
             guards=PodGuards(self._ports),
             pods=PodKeeper(
                 self._attachments,
@@ -183,7 +185,7 @@ class _Agent:
         )
         self._loop.add(node_part)
         self._node = Node(
-            kernel=self._kernel,
+            kernel=kernel,
             ledgers=self._ledgers,
             attachments=self._attachments,
             reaper=reaper,
@@ -198,7 +200,12 @@ class _Agent:
         membership = None if self._cluster is None else self._cluster.membership
         self._policies = PolicySlot(self._loop, node_part, settings, self._attachments, membership)
         admin = Admin(
-            self._node, repair, self._cluster, self._policies, why_not_joined=why_not_joined
+            self._node,
+            repair,
+            self._cluster,
+            self._policies,
+            self._happenings,
+            why_not_joined=why_not_joined,
         )
         self._metrics = self._metrics_server(settings.metrics_listen, admin)
         dispatcher = Dispatcher(self._node, admin, settings.dns)
@@ -221,8 +228,9 @@ class _Agent:
             loop=self._loop,
             node_part=self._node.node_part,
             ledgers=self._ledgers,
-            route=self._kernel.route,
+            route=self._node.kernel.route,
             before_sysctl=originals.keep,
+            happenings=self._happenings,
         )
 
     def _metrics_server(self, listen: Sequence[Listen], admin: Admin) -> MetricsServer | None:
@@ -240,6 +248,7 @@ class _Agent:
         )
 
     async def start(self) -> None:
+        self._happenings.start(self._node)
         self._ledgers.open_known()
         for attachment in self._attachments:
             with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
@@ -264,7 +273,8 @@ class _Agent:
 
     async def stop(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
-            parts.callback(self._kernel.close)
+            parts.push_async_callback(self._happenings.stop)
+            parts.callback(self._node.kernel.close)
             parts.callback(self._node.announcer.close)
             parts.callback(self._ledgers.close)
             parts.callback(self._node.reaper.close)
@@ -308,7 +318,7 @@ class _Agent:
     def _unrecorded(self) -> set[str]:
         """Host ends of pods whose record is gone. Raises: KernelError."""
         recorded = {each.link.host_ifname for each in self._attachments}
-        return {each for each in self._kernel.pod_links() - recorded if self._is_held(each)}
+        return {each for each in self._node.kernel.pod_links() - recorded if self._is_held(each)}
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

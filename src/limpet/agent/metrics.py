@@ -10,7 +10,8 @@ from prometheus_client.core import Metric
 
 from limpet.agent.answers.cluster import tunnel_statuses
 from limpet.agent.answers.peers import count_peers
-from limpet.agent.answers.verbs import Admin, segment_states
+from limpet.agent.answers.segments import segment_states
+from limpet.agent.answers.verbs import Admin
 from limpet.agent.policies.slot import PolicySlot
 from limpet.base.metrics.figures import Exposition, Figures, Values
 from limpet.cni.verbs import Node

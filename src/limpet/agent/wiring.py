@@ -11,6 +11,8 @@ from typing import assert_never
 
 import structlog
 
+from limpet.agent.happenings.of_cluster import ClusterHappenings, Watched
+from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.kubernetes_side import KubernetesSide
 from limpet.agent.nat_traversal import NatTraversal
 from limpet.agent.node_state import NodeInCluster
@@ -84,6 +86,7 @@ class ClusterSide:
         ledgers: Ledgers,
         route: RouteSocket,
         before_sysctl: Callable[[str], None],
+        happenings: NodeHappenings,
     ) -> None:
         """Raises: LimpetError."""
         if segments := settings.pods.segments:
@@ -125,11 +128,10 @@ class ClusterSide:
         self.nat_traversal = NatTraversal(
             self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
-        self.pods = PodReports(ledgers, folder / "reports.json")
         self.session = Session(
             self.membership,
             ControllerLink(identity),
-            pods=self.pods,
+            pods=PodReports(ledgers, folder / "reports.json"),
             segment_demand=partial(_wanted_versions, self.membership, ledgers, node_part),
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
@@ -149,6 +151,17 @@ class ClusterSide:
             settings,
             node_part,
             self.peer_parts.peers.view.segments.get(identity.uid, ()),
+        )
+        self.happenings = ClusterHappenings(
+            happenings,
+            Watched(
+                self.membership,
+                self.session,
+                self.kubernetes,
+                self.probing,
+                self.peer_parts,
+                self.nat_traversal.relays,
+            ),
         )
         self.membership.subscribe(self.tell)
 
@@ -171,8 +184,10 @@ class ClusterSide:
         self.kubernetes.start()
         if self.kubernetes.services is None:
             self.membership.announce_gone(())  # nobody here looks after what was said of pods
+        self.happenings.start()
 
     async def close(self) -> None:
+        self.happenings.stop()
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
             parts.callback(self.peer_parts.close)
@@ -189,7 +204,8 @@ class ClusterSide:
         self._events.tell(event)
 
     def _pass_on(self, event: Event | News) -> None:
-        """Who hears what, in which order."""
+        """Who hears what, in which order; what goes into the timeline does so first."""
+        self.happenings.hear(event)
         peer_parts, probing, nat_traversal = self.peer_parts, self.probing, self.nat_traversal
         match event:
             case News():  # Exchange, Prober, Session and what makes relays hear it themselves
@@ -200,8 +216,7 @@ class ClusterSide:
                 if event.network:
                     self.kubernetes.look_at_choice()
             case PodsChanged():
-                self.pods.changed()
-                self.session.wake()
+                self.session.pods_changed()
                 self.kubernetes.pods_changed()
             # The datapath
             case LinksChanged(links):

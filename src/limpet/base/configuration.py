@@ -17,6 +17,7 @@ from msgspec.structs import FieldInfo, fields
 from limpet.base.addresses import Listen, Prefix, parse_listen
 from limpet.base.decoding import convert
 from limpet.base.errors import ConfigError
+from limpet.base.text.nearest import nearest
 
 CONTROLLER_PATH = Path("/etc/limpet/controller.toml")
 """Where the controller's settings are, unless something else is said."""
@@ -110,7 +111,9 @@ def read_struct(kind: type[_Kind], table: Mapping[str, Any], at: str = "") -> _K
     known = sorted(configuration_keys(kind))
     if unknown := sorted(table.keys() - set(known)):
         where = f" in [{at}]" if at else ""
-        raise ValueError(f"unknown key {unknown[0]!r}{where} (known: {', '.join(known)})")
+        meant = nearest(unknown[0], known)
+        hint = f"did you mean {meant}?" if meant else f"known: {', '.join(known)}"
+        raise ValueError(f"unknown key {unknown[0]!r}{where} ({hint})")
     return _struct(kind, table, at and f"{at}.")
 
 

@@ -14,13 +14,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from limpet.base.bounds.words import FILE
 from limpet.base.errors import StorageError
 
-_LARGEST_FILE_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1 << 18
 
 
-def read_regular(path: Path, most_bytes: int = _LARGEST_FILE_BYTES) -> bytes:
+def read_regular(path: Path, most_bytes: int = FILE.most) -> bytes:
     """Content of a regular file; a pipe or a device in its place is an error at once: it would be
     waited for, or read for ever. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

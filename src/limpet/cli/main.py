@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from limpet import __version__
 from limpet.base.errors import LimpetError
+from limpet.cli.options import Config
 from limpet.cli.output import put, say, tame_stderr
+from limpet.cli.usage.commands import Command, Noun
+from limpet.cli.usage.groups import GROUPS
 
 _COMMANDS = {
     "status": "status:status",
@@ -37,6 +39,7 @@ _COMMANDS = {
     "controller": "controller:controller",
     "connectivity": "connectivity:connectivity",
     "lab": "lab:lab",
+    "completion": "completion:completion",
 }
 """A command, or a noun with several: where it is, as MODULE:OBJECT of `limpet.cli.commands`."""
 
@@ -64,14 +67,17 @@ class _Table(Mapping[str, Any]):
         alone = typer.Typer(
             rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
         )
-        alone.command(name)(found)
+        alone.command(name, cls=Command)(found)
         return typer.main.get_command(alone)
 
 
-class _Commands(TyperGroup):
+class _Commands(Noun):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Table(self.commands)  # type: ignore[assignment]  # nothing is added later
+
+    def headings(self, ctx: Any) -> Sequence[tuple[str, Sequence[str]]]:
+        return [*GROUPS.items()]
 
 
 app = typer.Typer(
@@ -82,6 +88,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
 )
 
 
@@ -127,12 +134,9 @@ def _main(
     pass
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)
-def agent(context: typer.Context) -> None:
-    """Run the agent of this node; --config names its configuration."""
+@app.command(cls=Command)
+def agent(config: Config = None) -> None:
+    """Run the agent of this node, until it is told to stop."""
     from limpet.agent.main import main
 
-    raise typer.Exit(main(context.args))
+    raise typer.Exit(main([] if config is None else ["--config", str(config)]))

@@ -15,6 +15,7 @@ from limpet.base.bounds.strangers import JOIN_TOKEN
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.output import Output
+from limpet.cli.usage.commands import NounApp
 
 Config = Annotated[
     Path | None,
@@ -53,7 +54,7 @@ Words = list[str] | None
 
 def group(words: str) -> typer.Typer:
     """Commands under one noun; `words` say what they are about."""
-    return typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
+    return NounApp(help=words, no_args_is_help=True)
 
 
 def given_token(command: str, token: str, file: str) -> str:

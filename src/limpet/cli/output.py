@@ -68,8 +68,23 @@ def put_document(document: Any, output: Output) -> None:
     # Only here: few ask for it, and it takes longer to load than most commands to run.
     import yaml
 
-    plain = json.loads(json.dumps(msgspec.to_builtins(document)))  # without aliases and tuples
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=_YAML_WIDTH)
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True  # a value that is there twice stands there twice, as in JSON
+
+    plain = msgspec.to_builtins(document, str_keys=True)
+    sys.stdout.write(
+        yaml.dump(plain, Dumper=Plain, sort_keys=False, allow_unicode=False, width=_YAML_WIDTH)
+    )
+
+
+def put_script(text: str) -> None:
+    """A program that we made, for a shell to read: printable lines.
+
+    Raises: ValueError for one that a terminal could take for something else.
+    """
+    if escaped(text, keep="\n\t") != text:
+        raise ValueError("print a script: not printable")
     sys.stdout.write(text)
 
 

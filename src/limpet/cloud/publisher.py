@@ -58,7 +58,7 @@ class Publisher:
         """`elsewhere`: kinds of documents that are published by another road."""
         self._membership = membership
         self._requests = asking
-        self._pods = pods
+        self.pods = pods
         self._segment_demand = segment_demand
         self._random = random
         self.elsewhere = elsewhere
@@ -180,7 +180,7 @@ class Publisher:
 
     async def _report_pods(self, path: str) -> float:
         for _ in range(_MOST_REPORTS):
-            report = self._pods.report(self._base)
+            report = self.pods.report(self._base)
             if report is None:
                 break
             await self._report(path, report)
@@ -194,5 +194,5 @@ class Publisher:
                 raise
             self._base = None
         else:
-            self._pods.acknowledged(answer.sequence)
+            self.pods.acknowledged(answer.sequence)
             self._base = answer.sequence

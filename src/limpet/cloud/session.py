@@ -106,6 +106,11 @@ class Session:
         """There may be something to tell, or to ask for."""
         self._publisher.wake()
 
+    def pods_changed(self) -> None:
+        """An address was given, came free, or is kept for nobody any more."""
+        self._publisher.pods.changed()
+        self._publisher.wake()
+
     def network_changed(self) -> None:
         """Connects anew at once: old connections may be dead, or a way may be there now."""
         self._moved.set()

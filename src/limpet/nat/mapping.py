@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from limpet.base.addresses import Address, Endpoint
+from limpet.base.bounds.members import NAT_OBSERVATIONS
 
 FRESH_S = 400.0
 """An observation counts for so long; far relays are asked every three minutes."""
@@ -21,7 +22,6 @@ CLOSE_S = 5.0
 RELAYS_S = 45.0
 """An observation by a relay outweighs those by peers for so long; the nearest relays are asked
 every 20 s."""
-_MOST = 64
 
 
 class NatKind(IntEnum):
@@ -70,7 +70,7 @@ class NatView:
         """Takes an observation; True: the mapping has moved, as its observer saw another before."""
         before = self._seen.pop(asked_at, None)
         sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
-        if len(self._seen) > _MOST:
+        if len(self._seen) > NAT_OBSERVATIONS.most:
             del self._seen[next(iter(self._seen))]
         version = asked_at[0].version
         believed = sight in self._fresh(version, now_s)

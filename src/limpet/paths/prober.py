@@ -32,6 +32,7 @@ from limpet.datapath.event import (
     TunnelOnlyChanged,
 )
 from limpet.paths.ladder.candidates import Facts, port_of, usable
+from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import OwnEnds, flannel_path, own_facts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
@@ -363,6 +364,11 @@ class Prober:
         self.reach.take()
         if self._running:
             self._tell(ReachChanged())
+
+    def ladder(self, uid: str) -> Ladder | None:
+        """To be looked at; None: the node is none that is probed."""
+        peer = self._ladders.get(uid)
+        return None if peer is None else peer.ladder
 
     # Measuring
 

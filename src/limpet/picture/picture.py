@@ -83,3 +83,12 @@ class Picture(Shown, frozen=True, kw_only=True):
     communities: tuple[Community, ...] = ()
     workloads: Workloads = Workloads()
     also: Also = Also()
+
+
+class Unchanged(Shown, frozen=True, kw_only=True):
+    """The picture is the one that whoever asks has."""
+
+    unchanged: bool
+    """True: in place of a picture."""
+    as_of_s: AtS
+    version: str

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from limpet.agent.settings import load_settings
 from limpet.cli.doctor.doctor import diagnose
 from limpet.cli.doctor.findings import Finding
+from limpet.cli.doctor.installed.installation import find_installed
+from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS
+from limpet.cli.doctor.mends import mends
+from limpet.cli.install.files import Manifest
+from limpet.cli.main import main
+from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.linux.namespaces import Namespace
 from tests.conftest import NodeFactory
@@ -113,3 +122,91 @@ def test_forwarding_that_somebody_turned_off_is_named(doctor: Doctor) -> None:
     assert "ip_forward is 0, not 1" in doctor.found()["sysctl-wrong"].what
     node.start_agent()
     assert "sysctl-wrong" not in doctor.found()
+
+
+# Mends: the fault is made, `--fix` mends it, and doctor is content.
+
+
+def fix(doctor: Doctor, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit code, and what was said to the person."""
+    node = doctor.node
+    folders = ["--cni-conf-dir", str(node.folder), "--cni-bin-dir", str(node.folder)]
+    with Namespace(node.netns_path) as netns, netns.entered():
+        code = main(["doctor", "--config", str(node.config_path), *folders, "--fix", *words])
+    return code, capsys.readouterr().err
+
+
+def test_nothing_is_mended_unless_a_person_or_yes_says_so(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doctor.node.pod("web-0").add()
+    entry = "10.245.79.2 dev limpet0"
+    doctor.node.run(*f"ip neigh replace {entry} lladdr 02:00:00:00:00:09 nud permanent".split())
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+
+    code, said = fix(doctor, capsys)
+    assert code == 1
+    assert "to mend stale-neighbour: forget on limpet0 that 10.245.79.2 is at 02:00" in said
+    assert "nothing was done" in said
+    assert "stale-neighbour" in doctor.found()
+
+    fix(doctor, capsys, "--yes")
+    assert "stale-neighbour" not in doctor.found()
+    assert "nothing that --fix mends" in fix(doctor, capsys, "--yes")[1]
+
+
+def test_leaks_are_mended(doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = doctor.node.pod("web-0")
+    pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
+    pod.remove()
+    assert "address-leaks" in doctor.found()
+
+    fix(doctor, capsys, "--yes")
+    assert "address-leaks" not in doctor.found()
+
+
+def test_settings_links_and_macs_are_mended_without_an_agent(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = doctor.node
+    node.pod("web-0").add()
+    node.stop_agent()
+    folder = load_settings(node.config_path).folders.cluster_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    adopt_vtep_macs(folder / VTEP_FILE, {4: "0e:4c:00:00:00:01"})
+    node.run(*["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+    node.run(*["ip", "link", "set", "limpet0", "down"])
+    vxlan = f"group {0x6C696D04} type vxlan id 77 dstport 8999"
+    node.run(*f"ip link add limvx4 address 0e:4c:00:00:00:02 {vxlan}".split())
+    made = {"sysctl-wrong", "own-link-down", "vtep-mac-changed"}
+    assert made <= doctor.found().keys()
+
+    fix(doctor, capsys, "--yes")
+    assert not made & doctor.found().keys()
+
+
+def test_the_binary_and_files_for_network_daemons_are_mended_and_former_ones_are_kept(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    node = doctor.node
+    settings = load_settings(node.config_path)
+    manifest = Manifest.load(settings.folders.state_dir)
+    binary = node.folder / "bin" / "limpet"
+    manifest.put("binary", binary, b"an old one", 0o755)
+    binary.chmod(0o644)
+    target = find_installed(settings, node.folder, None)
+    assert doctor.found()["cni-binary-not-executable"]
+
+    (mend,) = mends({"cni-binary-not-executable"}, target)
+    mend.apply()
+    assert not {"cni-binary-not-executable", "cni-binary-version"} & doctor.found().keys()
+
+    own = tmp_path / "limpet.conf"
+    own.write_text("# a person's\n")
+    daemon = replace(NETWORK_DAEMONS[1], file=str(own))
+    put = Manifest.load(settings.folders.state_dir)
+    put.put("daemon", Path(daemon.file), daemon.text("limpet0").encode(), 0o644)
+    assert "ManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n" in own.read_text()
+    kept = Manifest.load(settings.folders.state_dir)
+    kept.take_back(kept.files[str(own)])
+    assert own.read_text() == "# a person's\n"

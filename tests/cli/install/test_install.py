@@ -548,6 +548,15 @@ def test_doctor_finds_what_was_damaged_and_nothing_before(machine: ServiceMachin
     limpet(machine, "install", *SEGMENTS)
     assert errors(machine, "doctor") == []
 
+    machine.run("systemctl", "stop", "limpet-agent")
+    machine.path(BINARY).unlink()
+    machine.run("mkdir", "/run/NetworkManager")
+    assert len(errors(machine, "doctor")) == 2
+    limpet(machine, "doctor", "--fix", "--yes")
+    assert errors(machine, "doctor") == []
+    written = machine.path("/etc/NetworkManager/conf.d/limpet.conf")
+    assert written.read_text().startswith("[keyfile]\nunmanaged-devices=interface-name:lim*;")
+
     machine.path(BINARY).chmod(0o644)
     come_first(machine)
     drop_forwarded(machine)
@@ -561,6 +570,9 @@ def test_doctor_finds_what_was_damaged_and_nothing_before(machine: ServiceMachin
         assert words in finding["what"]
         assert finding["why"]
         assert finding["advice"]
+
+    limpet(machine, "uninstall")
+    assert not written.exists()
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,13 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         *(each for each in rooms if each.split(".")[1] in ("cni", "ipam", "linux")),
         *("limpet.datapath", "limpet.datapath.node", "limpet.datapath.change"),
         *("limpet.datapath.loop", "limpet.datapath.notified", "limpet.datapath.part"),
+        # What has happened is kept on each node.
+        *(each for each in rooms if each.split(".")[1] == "timeline"),
+        *("limpet.picture", "limpet.picture.said", "limpet.picture.timeline"),
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
         f"limpet.agent.{each}"
-        for each in ("answers", "dispatch", "main", "policies", "settings", "status")
+        for each in ("answers", "dispatch", "happenings", "main", "policies", "settings", "status")
     }
     of_policies = {each for each in found if each.startswith("limpet.agent.policies.")}
     assert of_policies == {"limpet.agent.policies.slot"}

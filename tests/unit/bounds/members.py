@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from typing import Any
 
 import msgspec
@@ -28,6 +29,9 @@ from limpet.cluster.seal import read_sealed, seal
 from limpet.controller.api.member_rates import MemberRate, MemberRates
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import merge_report
+from limpet.nat.mapping import NatView
+from limpet.relay.server.streams import ask_rate
+from limpet.relay.server.unasked_pairs import tell_rates
 from tests.unit.bounds.probes import probe
 from tests.unit.cluster_values import node_key, presence
 
@@ -281,3 +285,40 @@ def _(amount: int) -> bool:
             taken.add(True)
     assert len(taken) == 1, "all of them, or none"
     return taken.pop()
+
+
+@probe(members.RELAY_ASKS)
+def _(amount: int) -> bool:
+    rate = ask_rate(0.0)
+    return all(rate.take(0.0) for _ in range(amount))
+
+
+@probe(members.RELAY_ASKS_PER_S)
+def _(amount: int) -> bool:
+    rate = ask_rate(0.0)
+    assert rate.take(0.0, members.RELAY_ASKS.most)
+    return all(rate.take(1.0001) for _ in range(amount))
+
+
+@probe(members.RELAY_TELLS)
+def _(amount: int) -> bool:
+    rates = tell_rates()
+    return all(rates.take("end", 0.0) for _ in range(amount))
+
+
+@probe(members.RELAY_TELLS_PER_S)
+def _(amount: int) -> bool:
+    rates = tell_rates()
+    assert rates.take("end", 0.0, members.RELAY_TELLS.most)
+    return all(rates.take("end", 1.0001) for _ in range(amount))
+
+
+@probe(members.NAT_OBSERVATIONS)
+def _(amount: int) -> bool:
+    """The first one is still remembered."""
+    view = NatView()
+    seen_as = (IPv4Address("203.0.113.9"), 4000)
+    for port in range(amount):
+        view.see((IPv4Address("198.51.100.1"), 1 + port), seen_as, 0.0)
+    asked_first = (IPv4Address("198.51.100.1"), 1)
+    return view.see(asked_first, (IPv4Address("203.0.113.9"), 4001), 0.0)

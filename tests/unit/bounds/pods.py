@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 
-from limpet.base.bounds.pods import ALLOWED_ADDRESSES, ALLOWED_MACS
-from limpet.base.errors import CniError
+from limpet.base.bounds.pods import ALLOWED_ADDRESSES, ALLOWED_MACS, PROBER_ANSWER
+from limpet.base.errors import CniError, LimpetError
+from limpet.cli.connectivity.tasks import decode_outcomes
 from limpet.cni.protocol.request import parse_request
 from tests.unit.bounds.probes import probe
 
@@ -40,3 +43,12 @@ def _(amount: int) -> bool:
 @probe(ALLOWED_MACS)
 def _(amount: int) -> bool:
     return _is_taken("limpet.dev/allowed-macs", [f"02:00:00:00:00:{n:02x}" for n in range(amount)])
+
+
+@probe(PROBER_ANSWER)
+def _(amount: int) -> bool:
+    packed = base64.b64encode(zlib.compress(b"[" + b" " * (amount - 2) + b"]"))
+    try:
+        return decode_outcomes("z:" + packed.decode()) == []
+    except LimpetError:
+        return False

@@ -6,14 +6,16 @@ import tempfile
 
 from limpet.base.acceptor.admission import Admission
 from limpet.base.bounds import strangers
+from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError
 from limpet.cli.options import given_token
-from limpet.controller.api.connections import ELSEWHERE, PATIENCE
+from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
+from limpet.relay.server.tls_server import handshake_rates
 from tests.unit.bounds.probes import probe
 
 
 def _api() -> Admission[int]:
-    return Admission(ELSEWHERE, ELSEWHERE, PATIENCE)
+    return Admission(ELSEWHERE, KNOWN, PATIENCE)
 
 
 @probe(strangers.API_WAITING)
@@ -96,3 +98,66 @@ def _(amount: int) -> bool:
             return len(given_token("join", "", file.name)) == amount
         except LimpetError:
             return False
+
+
+def _have_turns(
+    amount: int, now_s: float, *, sources: int, known: bool, before: Admission[int] | None = None
+) -> Admission[int] | None:
+    """So many begin a handshake one after the other; None: one of them has to wait."""
+    api = before or _api()
+    for each in range(amount):
+        source = (each % sources).to_bytes(2)
+        if known:
+            api.know(source)
+        api.arrive(each, source, now_s)
+        api.has_sent(each)
+        if api.take(now_s) is None:
+            return None
+        api.leave(each)
+    return api
+
+
+def _probe_handshakes(at_once: Bound, per_s: Bound, *, sources: int, known: bool) -> None:
+    @probe(at_once)
+    def _(amount: int) -> bool:
+        return _have_turns(amount, 0.0, sources=sources, known=known) is not None
+
+    @probe(per_s)
+    def _(amount: int) -> bool:
+        used_up = _have_turns(at_once.most, 0.0, sources=sources, known=known)
+        again = _have_turns(amount, 1.0001, sources=sources, known=known, before=used_up)
+        return again is not None
+
+
+_probe_handshakes(
+    strangers.API_HANDSHAKES, strangers.API_HANDSHAKES_PER_S, sources=1000, known=False
+)
+_probe_handshakes(
+    strangers.API_HANDSHAKES_OF_ONE, strangers.API_HANDSHAKES_OF_ONE_PER_S, sources=1, known=False
+)
+_probe_handshakes(
+    strangers.API_KNOWN_HANDSHAKES, strangers.API_KNOWN_HANDSHAKES_PER_S, sources=1000, known=True
+)
+_probe_handshakes(
+    strangers.API_KNOWN_HANDSHAKES_OF_ONE,
+    strangers.API_KNOWN_HANDSHAKES_OF_ONE_PER_S,
+    sources=1,
+    known=True,
+)
+
+
+def _probe_relay(at_once: Bound, per_s: Bound, *, sources: int) -> None:
+    @probe(at_once)
+    def _(amount: int) -> bool:
+        rates = handshake_rates()
+        return all(rates.take(each % sources, 0.0) for each in range(amount))
+
+    @probe(per_s)
+    def _(amount: int) -> bool:
+        rates = handshake_rates()
+        assert all(rates.take(each % sources, 0.0) for each in range(at_once.most))
+        return all(rates.take(each % sources, 1.0001) for each in range(amount))
+
+
+_probe_relay(strangers.RELAY_HANDSHAKES, strangers.RELAY_HANDSHAKES_PER_S, sources=1000)
+_probe_relay(strangers.RELAY_HANDSHAKES_OF_ONE, strangers.RELAY_HANDSHAKES_OF_ONE_PER_S, sources=1)

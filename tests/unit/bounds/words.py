@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from limpet.base.bounds.words import (
     CELL,
+    FILE,
     LINE,
     LOG_FIELDS,
     LOG_LINES,
@@ -17,6 +20,7 @@ from limpet.base.bounds.words import (
     LOG_VALUE,
     NAME,
 )
+from limpet.base.disk import read_regular
 from limpet.base.process.log import in_bounds
 from limpet.base.process.log_limits import LogLimits
 from limpet.base.text.names import name_problem
@@ -78,3 +82,13 @@ def _printed(print_it: Callable[..., None], *words: Any) -> str:
 @probe(NAME)
 def _(amount: int) -> bool:
     return name_problem("x" * amount) == ""
+
+
+@probe(FILE)
+def _(amount: int) -> bool:
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(amount)
+        try:
+            return len(read_regular(Path(file.name))) == amount
+        except OSError:
+            return False

@@ -89,14 +89,16 @@ def answering(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[N
 
 
 def agent(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
-    """Answers by verb; what is no type is an error in `WORST` words."""
+    """Answers by verb, at its worst where there is a type of it, or as it is given; an error in
+    `WORST` words where there is neither."""
 
     def answer(connection: socket.socket) -> None:
         length = frames.request_length(connection.recv(frames.REQUEST_HEADER_BYTES))
         call = frames.decode_request(connection.recv(length, socket.MSG_WAITALL))
         assert isinstance(call, frames.AdminCall)
         if call.verb in kinds:
-            code, said = 0, worst(kinds[call.verb])
+            found = kinds[call.verb]
+            code, said = 0, found if isinstance(found, dict) else worst(found)
         else:
             code, said = 1, {"error": WORST}
         connection.sendall(frames.encode_answer(code, json.dumps(said).encode()))

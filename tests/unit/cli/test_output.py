@@ -239,6 +239,7 @@ def test_the_wide_table_has_columns_that_the_other_leaves_out(
 
 _WITHOUT_RESULT = {
     "agent",
+    "completion",
     "connectivity pod",
     "controller",
     "dns ready",

@@ -101,7 +101,7 @@ class ClusterAdmin:
                 for link in peer_parts.own.links
             ],
             peers=count_peers(
-                peer_parts.peers.view, peer_parts.overlay.planned, _unable(peer_parts)
+                peer_parts.peers.view, peer_parts.overlay.planned, unable(peer_parts)
             ),
             claims=[
                 PeerClaim(node=membership.name_of(uid), uid=uid, what=what)
@@ -154,7 +154,7 @@ class ClusterAdmin:
             peer_parts.overlay.planned,
             heard_s=heard_s,
             every=every,
-            unable=_unable(peer_parts),
+            unable=unable(peer_parts),
             readings=peer_parts.tunnels.readings_by_uid(),
             now_ns=time.time_ns(),
         )
@@ -186,7 +186,7 @@ class ClusterAdmin:
                 *pair,
                 words,
                 dict(self._cluster.probing.ways),
-                _unable(peer_parts),
+                unable(peer_parts),
             )
             for pair in pairs
         ]
@@ -265,5 +265,6 @@ def tunnel_statuses(peer_parts: PeerParts) -> tuple[TunnelStatus, TunnelStatus |
     return convert((found["tunnel"], found["ipsec"]), tuple[TunnelStatus, TunnelStatus | None])
 
 
-def _unable(peer_parts: PeerParts) -> Mapping[str, str]:
+def unable(peer_parts: PeerParts) -> Mapping[str, str]:
+    """Peers that have a path by a tunnel which does not come about, by uid, and why."""
     return unable_peers(peer_parts.tunnels, time.monotonic())

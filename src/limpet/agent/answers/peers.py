@@ -95,13 +95,13 @@ def count_peers(
     `unable`: as `unable_peers` tells them.
     """
     found = Counter(
-        _kind(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
+        kind_of(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
     )
     return {kind: found[kind] for kind in (*transports.TRANSPORTS, "unreached", "apart")}
 
 
-def _kind(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:
-    """Empty: the peer was removed from the cluster."""
+def kind_of(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:
+    """A rung, `unreached` or `apart`. Empty: the peer was removed from the cluster."""
     grant = view.snapshot.nodes[uid].grant
     if grant.tombstone:
         return ""
@@ -179,7 +179,7 @@ def _peer_status(
     return PeerStatus(
         name=grant.name,
         uid=uid,
-        state=_STATES.get(_kind(uid, view, plan, unable), "reached"),
+        state=_STATES.get(kind_of(uid, view, plan, unable), "reached"),
         rung=_rung(part, plan, path, able=uid not in unable),
         endpoint=endpoint_text(tunnelled.endpoint)
         if tunnelled is not None and tunnelled.endpoint is not None

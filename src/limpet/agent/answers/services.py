@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,19 @@ class ServiceAdmin:
             why_not_ebpf=side.sockets.why_not,
             failed=side.failures,
         )
+
+    def with_endpoints(self, most: int) -> Iterator[tuple[ServiceLine, Iterable[EndpointStatus]]]:
+        """The first so many. Raises: LimpetError."""
+        side = self._side()
+        for service in sorted(side.catalog, key=lambda each: each.key)[:most]:
+            found = _endpoints(service, side.catalog, side.part.here)
+            yield _line(service, side), list(found)
+
+    @property
+    def count(self) -> int:
+        """How many there are; 0 where nothing tells of them."""
+        side = self._cluster.kubernetes.services
+        return sum(1 for _ in side.catalog) if side is not None else 0
 
     async def show(self, name: str) -> ServiceAnswer:
         """`name`: as NAMESPACE/NAME, or a cluster address. Raises: LimpetError."""

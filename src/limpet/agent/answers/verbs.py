@@ -10,9 +10,14 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from limpet import __version__
 from limpet.agent.answers.alone import path_alone
+from limpet.agent.answers.looks import Looks
 from limpet.agent.answers.own_pods import node_words
+from limpet.agent.answers.segments import segment_states
+from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.status.node import (
@@ -24,20 +29,18 @@ from limpet.agent.status.node import (
     Records,
     Released,
     Repaired,
-    SegmentUse,
     Status,
     UnknownKey,
     record_line,
     room_of,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
-from limpet.agent.status.said import LastRound, Said
+from limpet.agent.status.said import LastRound
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.addresses import Address
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
-from limpet.cni.usage import segment_usage
 from limpet.cni.verbs import Node
 from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
@@ -59,6 +62,7 @@ class Admin:
         repair: Repair,
         cluster: ClusterSide | None,
         policies: PolicySlot,
+        happenings: NodeHappenings,
         *,
         why_not_joined: Callable[[], str] = str,
     ) -> None:
@@ -73,13 +77,15 @@ class Admin:
             from limpet.agent.answers.cluster import ClusterAdmin
 
             self._cluster = ClusterAdmin(cluster, node)
+        sides = None if cluster is None or self._cluster is None else (cluster, self._cluster)
         self._repair = repair
         self._started_s = time.monotonic()
-        self._verbs: dict[str, Callable[[Arguments], Awaitable[Said]]] = {
+        self._verbs: dict[str, Callable[[Arguments], Awaitable[Struct]]] = {
             "status": self._status,
             "attachments": self._attachments,
             "peers": self._peers,
             "path": self._path,
+            **Looks(node, sides, policies, happenings).verbs,
             "services": self._services,
             "service": self._service,
             "ipam.list": self._list,
@@ -89,7 +95,7 @@ class Admin:
             **{verb: partial(policies.answer, verb) for verb in POLICY_VERBS},
         }
 
-    async def answer(self, verb: str, arguments: Arguments) -> Said:
+    async def answer(self, verb: str, arguments: Arguments) -> Struct:
         """Raises: LimpetError."""
         known = self._verbs.get(verb)
         if known is None:
@@ -258,21 +264,6 @@ class Admin:
             ledger.forget(address, now_s=now_s)
         await asyncio.wrap_future(ledger.durable())
         return Released(released=[str(address) for address in meant])
-
-
-def segment_states(node: Node) -> list[SegmentUse]:
-    """Of each segment its size, and how many addresses are in each state."""
-    return [
-        SegmentUse(
-            prefix=str(use.prefix),
-            size=use.size,
-            free=use.size - use.live - use.bound,
-            live=use.live,
-            resting=use.resting,
-            bound=use.bound,
-        )
-        for use in segment_usage(node.ledgers, node.state.segments)
-    ]
 
 
 def _what(arguments: Arguments) -> Address | PodKey:

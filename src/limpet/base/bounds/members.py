@@ -97,3 +97,21 @@ NUMBER = Bound(
     "before it",
     Above.REFUSED,
 )
+
+# A relay
+
+RELAY_ASKS = Bound(
+    "messages of one node to a relay over TLS, at once", 500, "messages", Above.CLOSED
+)
+RELAY_ASKS_PER_S = Bound("... for long", 50, "messages a second", Above.CLOSED)
+RELAY_TELLS = Bound(
+    "times that a node is told by a relay of one that asks for it, at once",
+    5,
+    "times",
+    Above.DROPPED,
+)
+"""It goes to wherever a hello came from, also where another's address was written on it."""
+RELAY_TELLS_PER_S = Bound("... for long", 1, "times a second", Above.DROPPED)
+NAT_OBSERVATIONS = Bound(
+    "endpoints that say how they see a node from outside", 64, "endpoints", Above.OLDEST_OUT
+)

@@ -18,6 +18,23 @@ API_INSIDE = Bound(
     "connections to the controller without a node's certificate", 128, "connections", Above.WAITS
 )
 API_INSIDE_OF_ONE = Bound("... from one address", 32, "connections", Above.WAITS)
+API_HANDSHAKES = Bound(
+    "TLS handshakes with the controller from addresses that no node has come from lately, at once",
+    200,
+    "handshakes",
+    Above.WAITS,
+)
+"""One takes 1 to 2 ms of the processor."""
+API_HANDSHAKES_PER_S = Bound("... for long", 100, "handshakes a second", Above.WAITS)
+API_HANDSHAKES_OF_ONE = Bound("... from one address at once", 100, "handshakes", Above.WAITS)
+API_HANDSHAKES_OF_ONE_PER_S = Bound("... for long", 20, "handshakes a second", Above.WAITS)
+API_KNOWN_HANDSHAKES = Bound(
+    "... from addresses that nodes have come from lately, at once", 600, "handshakes", Above.WAITS
+)
+"""Sites with hundreds of nodes behind one NAT, all of which come back at once."""
+API_KNOWN_HANDSHAKES_PER_S = Bound("... for long", 300, "handshakes a second", Above.WAITS)
+API_KNOWN_HANDSHAKES_OF_ONE = Bound("... from one of them at once", 400, "handshakes", Above.WAITS)
+API_KNOWN_HANDSHAKES_OF_ONE_PER_S = Bound("... for long", 200, "handshakes a second", Above.WAITS)
 API_FIRST_S = Bound(
     "time for a connection to send something, and then for its request's head",
     10,
@@ -62,6 +79,16 @@ RELAY_GREETING = Bound(
 )
 """And as many from addresses that nodes have come from lately."""
 RELAY_GREETING_OF_ONE = Bound("... from one address", 32, "connections", Above.OLDEST_OUT)
+RELAY_HANDSHAKES = Bound(
+    "TLS handshakes with a relay from addresses that no node has come from lately, at once",
+    400,
+    "handshakes",
+    Above.CLOSED,
+)
+RELAY_HANDSHAKES_PER_S = Bound("... for long", 200, "handshakes a second", Above.CLOSED)
+RELAY_HANDSHAKES_OF_ONE = Bound("... from one address at once", 100, "handshakes", Above.CLOSED)
+"""It may be a whole site's."""
+RELAY_HANDSHAKES_OF_ONE_PER_S = Bound("... for long", 20, "handshakes a second", Above.CLOSED)
 RELAY_GREETING_S = Bound(
     "time for a node to prove itself to a relay, and to say something", 5, "seconds", Above.CLOSED
 )

@@ -18,7 +18,7 @@ import structlog
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 from limpet.base.process.secrecy import dump_nothing
-from limpet.base.process.signals import STOPS, hold_back, let_in
+from limpet.base.process.signals import hears_stops, hold_back, ignore, let_in
 
 _log = structlog.get_logger("process")
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
 
 
 async def _until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-    loop, working = asyncio.get_running_loop(), asyncio.current_task()
+    working = asyncio.current_task()
     assert working is not None
     told = False
 
@@ -88,17 +88,16 @@ async def _until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None
         faulthandler.dump_traceback_later(_END_S, exit=True)
         working.cancel()
 
-    for number in STOPS:
-        loop.add_signal_handler(number, stop)
-    let_in()
-    try:
-        returned = await main()
-    except asyncio.CancelledError:
+    with hears_stops(asyncio.get_running_loop(), stop):
+        let_in()
+        try:
+            returned = await main()
+        except asyncio.CancelledError:
+            if not told:
+                raise
         if not told:
-            raise
-    if not told:
-        return returned
-    hold_back()  # the loop hears no second one, and it would kill
+            return returned
+        ignore()
     return None
 
 

@@ -1,11 +1,16 @@
-"""SIGTERM and SIGINT while there is no event loop that hears them."""
+"""SIGTERM and SIGINT: before there is an event loop, while one runs, and behind it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
+import socket
+from collections.abc import Callable, Iterator
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
+_OTHERS = bytes({*range(256)} - {*STOPS})
 
 
 def end_at_once() -> None:
@@ -24,6 +29,46 @@ def hold_back() -> None:
     """They wait until they are let in, also by the program that comes in this process's place:
     before that they would kill it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+
+
+@contextlib.contextmanager
+def hears_stops(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
+    """The loop calls `stop` for each of them.
+
+    Not by the loop's own way: it takes a signal back to what it does by default (Lib/asyncio/
+    unix_events.py) while other threads, which have blocked nothing, can still be given one.
+    """
+    hearing, telling = socket.socketpair()
+
+    def heard() -> None:
+        if hearing.recv(4096).strip(_OTHERS):
+            stop()
+
+    with hearing, telling:
+        hearing.setblocking(False)
+        telling.setblocking(False)
+        loop.add_reader(hearing, heard)
+        before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+        former = {number: signal.signal(number, _do_nothing) for number in STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                if signal.getsignal(number) is _do_nothing:  # they are not ignored
+                    signal.signal(number, handler)
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(hearing)
+
+
+def ignore() -> None:
+    """The process ends already. It stays so while Python ends, which resets all other handlers
+    (_PySignal_Fini in Modules/signalmodule.c)."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Python has written the number to the descriptor that wakes the loop."""
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -15,14 +15,13 @@ from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, put, put_document, say, show
 from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.usage.commands import NounApp
 from limpet.controller.settings import load_settings
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-controller = typer.Typer(
-    help="The IP controller; without a command, run it.",
-    rich_markup_mode=None,
-    invoke_without_command=True,
+controller = NounApp(
+    help="The IP controller; without a command, run it.", invoke_without_command=True
 )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from limpet.agent.settings import load_settings
-from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
@@ -62,13 +62,24 @@ def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
 @dns.command("serve")
 def dns_serve(config: Config = None) -> None:
     """Answer names: the process that systemd, or the pod, runs."""
-    raise LimpetError("dns serve: options go behind the command: limpet dns serve --config FILE")
+    from limpet.agent.names.main import main
+
+    raise typer.Exit(main([] if config is None else ["--config", str(config)]))
 
 
 @dns.command("ready")
-def dns_ready() -> None:
+def dns_ready(
+    any_process: Annotated[
+        bool, typer.Option("--any", help="Any process that answers will do.")
+    ] = False,
+    socket: Annotated[
+        Path, typer.Option("--socket", help="`dns.sock` of the agent's `run_dir`.")
+    ] = Path("/run/limpet/dns.sock"),
+) -> None:
     """Whether this pod's process is the one that answers names: for a kubelet's probes."""
-    raise LimpetError("dns ready: limpet dns ready [--any] [--socket PATH]")
+    from limpet.dns.handover.ready import main
+
+    raise typer.Exit(main([*(["--any"] if any_process else ()), "--socket", str(socket)]))
 
 
 def _ask(config: Config, request: dict[str, str]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def lab_status(
 
 @lab.command("fault")
 def lab_fault(
-    kind: Annotated[Fault, typer.Argument(help="What happens.")],
+    kind: Annotated[Fault, typer.Argument(metavar="KIND", help="What happens.")],
     target: Annotated[
         str | None,
         typer.Argument(

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from limpet.base.bounds.pods import PROBER_ANSWER
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 
@@ -23,7 +24,6 @@ ANSWER_PORT = 7479
 MAX_MESSAGE_BYTES = 4096
 """Source: kubernetes.io, termination messages."""
 _COMPRESSED = "z:"
-_MOST_UNPACKED_BYTES = 1 << 20
 """Of what a pod tells: more than a thousand targets, each with an error."""
 _WORDS = (200, 60, 20)
 """Characters of an error, the first that makes all of them fit."""
@@ -106,7 +106,7 @@ def decode_outcomes(text: str) -> list[Outcome]:
         data = text.encode()
         if text.startswith(_COMPRESSED):
             packed = base64.b64decode(text.removeprefix(_COMPRESSED))
-            data = zlib.decompressobj().decompress(packed, _MOST_UNPACKED_BYTES)
+            data = zlib.decompressobj().decompress(packed, PROBER_ANSWER.most)
         return decode_json(data, list[Outcome])
     except (msgspec.MsgspecError, ValueError, zlib.error) as error:
         raise LimpetError(f"read what the pod has told: {error}") from error

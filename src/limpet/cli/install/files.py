@@ -26,7 +26,7 @@ class InstalledFile:
     """One file that we have put somewhere."""
 
     role: str
-    """binary, config, shim_conf, unit, dns_unit or conflist."""
+    """binary, config, shim_conf, unit, dns_unit, daemon or conflist."""
     path: str
     sha256: list[str]
     """Of every content that we have ever put there; another one is a person's edit."""

@@ -87,7 +87,8 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     give_back(removal, lambda: give_back_devices(state_dir))
     _remove_kernel_state(settings, removal, keep_pods=to_flannel)
     _remove_run_dir(settings)
-    take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
+    for role in ("unit", "shim_conf", "daemon"):
+        take_back(manifest, manifest.of_role(role), removal)
     if systemd_runs():
         attempt(removal, lambda: systemctl("daemon-reload"))
     _settle_records(settings.folders.data_dir, removal)

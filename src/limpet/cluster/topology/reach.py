@@ -24,6 +24,29 @@ def may_talk(network: Network, one: Grant, other: Grant) -> bool:
     return network.default_community is DefaultCommunity.ALL
 
 
+def why_apart(network: Network, one: Grant, other: Grant) -> str:
+    """Why the two may not reach each other, for a person; empty: they may."""
+    if may_talk(network, one, other):
+        return ""
+    for each in (one, other):
+        if each.tombstone:
+            return f"{each.name} was removed from the cluster"
+    if one.uid == other.uid:
+        return "they are one node"
+    said = [
+        f"{each.name} is in {', '.join(each.communities) or 'no community'}"
+        for each in (one, other)
+    ]
+    mend = "limpet community add puts nodes into one"
+    if not one.communities and not other.communities:
+        return (
+            f"neither {one.name} nor {other.name} is in a community, and the cluster's "
+            f"default_community is {network.default_community.value} ({mend}, or limpet network "
+            "set --default-community all lets all of them talk)"
+        )
+    return f"they share no community: {', '.join(said)} ({mend})"
+
+
 def share_what_is_behind(one: Grant, other: Grant) -> bool:
     """Whether one other network is behind both: the cloud's, with ways of its own between them."""
     behind_both = bool(one.prefixes_behind and other.prefixes_behind)

@@ -39,19 +39,23 @@ ELSEWHERE = Room(
     waiting_of_one=strangers.API_WAITING_OF_ONE.most,
     inside=strangers.API_INSIDE.most,
     inside_of_one=strangers.API_INSIDE_OF_ONE.most,
-    rate=(100.0, 200.0),
-    rate_of_one=(20.0, 100.0),
+    rate=(strangers.API_HANDSHAKES_PER_S.most, strangers.API_HANDSHAKES.most),
+    rate_of_one=(
+        strangers.API_HANDSHAKES_OF_ONE_PER_S.most,
+        strangers.API_HANDSHAKES_OF_ONE.most,
+    ),
 )
-"""A handshake takes 1 to 2 ms of the processor."""
 KNOWN = Room(
     waiting=strangers.API_WAITING.most,
     waiting_of_one=strangers.API_WAITING_OF_ONE.most,
     inside=strangers.API_INSIDE.most,
     inside_of_one=strangers.API_INSIDE_OF_ONE.most,
-    rate=(300.0, 600.0),
-    rate_of_one=(200.0, 400.0),
+    rate=(strangers.API_KNOWN_HANDSHAKES_PER_S.most, strangers.API_KNOWN_HANDSHAKES.most),
+    rate_of_one=(
+        strangers.API_KNOWN_HANDSHAKES_OF_ONE_PER_S.most,
+        strangers.API_KNOWN_HANDSHAKES_OF_ONE.most,
+    ),
 )
-"""Sites with hundreds of nodes behind one NAT, all of which come back at once."""
 PATIENCE = Patience(
     first_s=strangers.API_FIRST_S.most,
     turn_s=strangers.API_TURN_S.most,

@@ -105,7 +105,7 @@ class Ladder:
         path = self.path
         if path is not None and not facts.clear and not path.rung.encrypted:
             self.path = path = None  # it would go unencrypted
-        kept = self._choice().stands_on(path) if not before else frozenset()
+        kept = self.choice().stands_on(path) if not before else frozenset()
         for candidate in candidates_for(facts, links, path):
             if candidate in withdrawn:
                 continue
@@ -119,7 +119,7 @@ class Ladder:
             elif reprobe:
                 state.restart(at_s, urgent=urgent)
             self._states[candidate] = state
-        choice = self._choice()
+        choice = self.choice()
         for candidate, state in self._states.items():
             state.gates = tuple(self._gates_of(candidate))
             if candidate.kind is ProbeKind.TUNNEL:
@@ -131,7 +131,7 @@ class Ladder:
             self._look_around(at_s, every=True)
         self._choose(at_s)
         if self.path is path and path is not None:
-            self.path = self._choice().without_link(path)
+            self.path = self.choice().without_link(path)
             if self.path is not path:
                 self._mark_used()
 
@@ -288,7 +288,7 @@ class Ladder:
         if candidate.kind is ProbeKind.OVERLAY:
             yield self._states[link_candidate(candidate)]
         if candidate.kind is ProbeKind.SITE:
-            yield from self._choice().links_to(candidate.address)
+            yield from self.choice().links_to(candidate.address)
 
     def _miss(self, candidate: Candidate, state: ProbeState, now_s: float, stretch: float) -> None:
         used = state.used and state.proven
@@ -374,14 +374,14 @@ class Ladder:
 
     # Choosing
 
-    def _choice(self) -> Choice:
+    def choice(self) -> Choice:
         return Choice(self._facts, self._links, self._states, self.path, self._lead)
 
     def _in_doubt(self) -> bool:
         return any(each.used and not each.proven for each in self._states.values())
 
     def _choose(self, now_s: float) -> None:
-        choice = self._choice()
+        choice = self.choice()
         best, grade = choice.best()
         now = self.path
         if best is None:
@@ -404,7 +404,7 @@ class Ladder:
                 state.next_s = now_s  # so that the peer hears of it
 
     def _mark_used(self) -> None:
-        used = self._choice().stands_on(self.path)
+        used = self.choice().stands_on(self.path)
         for candidate, state in self._states.items():
             state.used = candidate in used
 
@@ -423,12 +423,12 @@ class Ladder:
     @property
     def is_silent(self) -> bool:
         """The peer answers by no way."""
-        return not (self.path is not None and self._is_firm()) and is_silent(self._choice())
+        return not (self.path is not None and self._is_firm()) and is_silent(self.choice())
 
     @property
     def round_trip_s(self) -> float:
         """Of the path; 0: not measured yet."""
-        return round_trip_s(self._choice())
+        return round_trip_s(self.choice())
 
     @property
     def relay_in_doubt(self) -> bool:

@@ -53,6 +53,7 @@ never answered is asked at most every 30 s with traffic and every 60 s without.
 """
 _SLOWEST_QUICK = 4
 _LONG_S, _TOGETHER_S = 30.0, 4.0
+_LATELY = 1 << 32
 
 
 class Question(NamedTuple):
@@ -79,6 +80,19 @@ class Streaks:
     proven_s: float = -math.inf
     rested: bool = False
     """Proven, it was left alone for a pause at least once."""
+    lately: int = 1
+    """The last 32 in bits, 1 for a miss, the newest lowest; a 1 stands before the first."""
+
+    def note(self, *, missed: bool) -> None:
+        self.lately = self.lately << 1 | missed
+        if self.lately > 2 * _LATELY:
+            self.lately = self.lately % _LATELY | _LATELY
+
+    @property
+    def loss(self) -> float | None:
+        """Share of misses, 0 to 1; None: nothing was asked yet."""
+        count = self.lately.bit_length() - 1
+        return (self.lately.bit_count() - 1) / count if count else None
 
 
 @dataclass(slots=True)
@@ -167,6 +181,7 @@ class ProbeState:
         if not self.streaks.misses:
             self.streaks.failing_s = self.sent_s
         self.streaks.misses += 1
+        self.streaks.note(missed=True)
         if self.streaks.misses < (MISSES if self.proven else TRIES):
             return False
         lost, self.proven, self.urgent = self.proven, False, False
@@ -182,6 +197,7 @@ class ProbeState:
         first = self.streaks.answered_s == -math.inf
         self.waiting, self.streaks.misses = False, 0
         self.streaks.answers += 1
+        self.streaks.note(missed=False)
         self.streaks.answered_s, self.via = now_s, via
         self.rtt_s = rtt_s if first else self.rtt_s + _RTT_WEIGHT * (rtt_s - self.rtt_s)
         if self.streaks.answers >= self.streaks.needed:

@@ -12,6 +12,7 @@ from functools import partial
 
 import structlog
 
+from limpet.base.bounds.members import RELAY_ASKS, RELAY_ASKS_PER_S
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.membership import Membership
@@ -36,8 +37,6 @@ _log = structlog.get_logger("relay")
 
 IDLE_S = 45.0
 """Three pings of a node that did not come."""
-_ASKS_PER_S, _ASKS_BURST = 50.0, 500.0
-"""Control frames of one node."""
 
 
 class RelayRefused(LimpetError):
@@ -122,6 +121,11 @@ class OwnStreams:
                 end.on_gone()
 
 
+def ask_rate(now_s: float) -> TokenBucket:
+    """How often one node may send what is no packet."""
+    return TokenBucket(RELAY_ASKS_PER_S.most, RELAY_ASKS.most, now_s)
+
+
 class RelayedNode:
     def __init__(
         self,
@@ -147,7 +151,7 @@ class RelayedNode:
         self._on_end = on_end
         self._ends: dict[int, tuple[str, StreamEnd]] = {}
         """Peer and end, by channel."""
-        self._asks = TokenBucket(_ASKS_PER_S, _ASKS_BURST, self.session.heard_s)
+        self._asks = ask_rate(self.session.heard_s)
 
     @property
     def peers(self) -> list[str]:

@@ -18,7 +18,15 @@ import structlog
 
 from limpet.base.acceptor.places import Places, source_of
 from limpet.base.addresses import Listen
-from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE, RELAY_GREETING_S
+from limpet.base.bounds.strangers import (
+    RELAY_GREETING,
+    RELAY_GREETING_OF_ONE,
+    RELAY_GREETING_S,
+    RELAY_HANDSHAKES,
+    RELAY_HANDSHAKES_OF_ONE,
+    RELAY_HANDSHAKES_OF_ONE_PER_S,
+    RELAY_HANDSHAKES_PER_S,
+)
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.process.listeners import open_listener
 from limpet.base.rate_limit import SourceRates
@@ -33,12 +41,8 @@ _log = structlog.get_logger("relay-tls")
 
 GREETING_S = float(RELAY_GREETING_S.most)
 """From the TCP connection to a member's first frame."""
-MOST_NODES = 1024
 _SWEEP_S = 5.0
-_RATE_PER_S, _BURST = 200.0, 400.0
-"""Handshakes with strangers; one takes a millisecond."""
-_SOURCE_RATE_PER_S, _SOURCE_BURST, _MOST_SOURCES = 20.0, 100.0, 4096
-"""Handshakes from one address, which may be a whole site's."""
+_MOST_NODES, _MOST_SOURCES = 1024, 4096
 _RETRY_S = 30.0
 _BACKLOG = 256
 _ACCEPTED_PER_TURN = 16
@@ -69,12 +73,7 @@ class RelayTlsServer:
             _places(),
         )
         """Of those from elsewhere, and of those from where nodes have come from lately."""
-        self._rates = SourceRates(
-            each=(_SOURCE_RATE_PER_S, _SOURCE_BURST),
-            strangers=(_RATE_PER_S, _BURST),
-            members=None,
-            most=_MOST_SOURCES,
-        )
+        self._rates = handshake_rates()
         self._timer = Timer("relay over TLS", self._sweep)
 
     async def start(self) -> None:
@@ -174,7 +173,7 @@ class RelayTlsServer:
         if before is not None:  # it has noticed before us that the old connection is dead
             self.counters["replaced"] += 1
             self._drop(before, "it has connected again")
-        elif len(self._nodes) >= MOST_NODES:
+        elif len(self._nodes) >= _MOST_NODES:
             self.counters["full"] += 1
             return False
         self._nodes[node.uid] = node
@@ -205,6 +204,16 @@ class RelayTlsServer:
                 self.counters["gone"] += 1
                 self._drop(node, "it has been silent")
         self._timer.set_in(_SWEEP_S)
+
+
+def handshake_rates() -> SourceRates:
+    """How often whoever has proven nothing may begin one."""
+    return SourceRates(
+        each=(RELAY_HANDSHAKES_OF_ONE_PER_S.most, RELAY_HANDSHAKES_OF_ONE.most),
+        strangers=(RELAY_HANDSHAKES_PER_S.most, RELAY_HANDSHAKES.most),
+        members=None,
+        most=_MOST_SOURCES,
+    )
 
 
 class TlsListeners:

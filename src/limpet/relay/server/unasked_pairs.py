@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from limpet.base.bounds.members import RELAY_TELLS, RELAY_TELLS_PER_S
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import Kind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
@@ -15,10 +16,12 @@ from limpet.relay.messages import (
 )
 from limpet.relay.server.pairs import LIFETIME_S, End, Place
 
-_TELLS_PER_S, _TELLS = 1.0, 5
-"""Of one end that is waited for, however often it is asked for: what is told goes to wherever a
-hello came from, also where another's address was written on it."""
 _UNASKED = bytes(8)
+
+
+def tell_rates() -> TokenBuckets:
+    """How often one end that is waited for is told, however often it is asked for."""
+    return TokenBuckets(RELAY_TELLS_PER_S.most, RELAY_TELLS.most, most=1 << 16)
 
 
 class UnaskedPairs:
@@ -29,7 +32,7 @@ class UnaskedPairs:
         """Where a node said hello from, by uid."""
         self._courier = courier
         self._tell = tell
-        self._rate = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
+        self._rate = tell_rates()
         self._serial = int.from_bytes(os.urandom(3))
 
     def tell(self, end: End) -> None:

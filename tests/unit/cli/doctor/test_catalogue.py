@@ -8,6 +8,8 @@ from pathlib import Path
 
 from limpet.cli.doctor.catalogue import KINDS, Harm
 from limpet.cli.doctor.findings import Finding, by_harm, error, grouped, ok, warn
+from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS
+from limpet.cli.doctor.mends import MENDED
 from limpet.cli.topics.pages import find_docs, look_up, read_pages
 
 TESTS = Path(__file__).parents[3]
@@ -31,13 +33,17 @@ def ids_of_the_code() -> Iterator[str]:
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Call) and _names_of(node.func) & _MAKERS:
                     first = node.args[0]
+                    if ast.unparse(first) == "each.id":  # of NETWORK_DAEMONS
+                        continue
                     assert isinstance(first, ast.Constant), f"{path}:{node.lineno}: no constant id"
                     assert isinstance(first.value, str)
                     yield first.value
 
 
 def test_every_finding_of_the_code_is_in_the_catalogue_and_no_other() -> None:
-    assert set(ids_of_the_code()) | {"not-looked-at"} == set(KINDS)
+    daemons = {each.id for each in NETWORK_DAEMONS}
+    assert set(ids_of_the_code()) | daemons | {"not-looked-at"} == set(KINDS)
+    assert set(KINDS) >= MENDED
 
 
 def test_every_topic_that_a_finding_names_is_there_and_its_page_lists_it() -> None:
@@ -45,6 +51,10 @@ def test_every_topic_that_a_finding_names_is_there_and_its_page_lists_it() -> No
     for id, kind in KINDS.items():
         assert look_up(pages, kind.topic)
         assert f"| `{id}` | " in pages["doctor"].text, id
+        (row,) = (r for r in pages["doctor"].text.splitlines() if r.startswith(f"| `{id}` |"))
+        assert ("`--fix`" in row) == (id in MENDED), (
+            f"{id}: docs/doctor.md says whether it is mended"
+        )
         assert f"`limpet help {kind.topic}`" in look_up(pages, id)
 
 

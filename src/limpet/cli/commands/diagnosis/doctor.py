@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from limpet.agent.settings import load_settings
+from limpet.agent.settings import Settings, load_settings
+from limpet.base.errors import LimpetError
 from limpet.cli.commands.install import BinDir, ConfDir
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
-from limpet.cli.output import Output, show
+from limpet.cli.output import Output, say, show
+
+if TYPE_CHECKING:
+    from limpet.cli.doctor.findings import Finding
 
 
 @on_node
@@ -16,6 +25,10 @@ def doctor(
     config: Config = None,
     cni_bin_dir: BinDir = None,
     cni_conf_dir: ConfDir = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend what is safe to mend, after saying what.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
     output: Format = Output.TABLE,
 ) -> None:
     """Look for whatever may be wrong, the worst first; exit code 1 when something is."""
@@ -23,8 +36,45 @@ def doctor(
     from limpet.cli.doctor.findings import by_harm, errors, grouped
 
     require_root("doctor")
-    findings = by_harm(diagnose(load_settings(config), cni_conf_dir, cni_bin_dir))
+    settings = load_settings(config)
+    findings = by_harm(diagnose(settings, cni_conf_dir, cni_bin_dir))
+    if fix and _mend(findings, settings, (cni_conf_dir, cni_bin_dir), yes=yes):
+        findings = by_harm(diagnose(settings, cni_conf_dir, cni_bin_dir))
     answer = {"findings": [each.document() for each in findings]}
     show(answer, output, *grouped(findings))
     if errors(findings):
         raise typer.Exit(1)
+
+
+def _mend(
+    findings: Sequence[Finding],
+    settings: Settings,
+    folders: tuple[Path | None, Path | None],
+    *,
+    yes: bool,
+) -> bool:
+    """Whether anything was done. Raises: LimpetError where nobody can be asked."""
+    from limpet.cli.doctor.installed.installation import find_installed
+    from limpet.cli.doctor.mends import mends
+
+    target = find_installed(settings, *folders)
+    found = list(mends({each.id for each in findings}, target))
+    if not found:
+        say("limpet doctor: there is nothing that --fix mends; see what each finding says")
+        return False
+    for each in found:
+        say(f"limpet doctor: to mend {each.id}: {each.what}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise LimpetError(
+                "limpet doctor: nothing was done, since nobody can be asked here (--fix --yes "
+                "does it)"
+            )
+        if not typer.confirm("Do that?", err=True):
+            return False
+    for each in found:
+        try:
+            each.apply()
+        except LimpetError as error:
+            say(f"limpet doctor: {each.id} is not mended: {error}")
+    return True

@@ -100,17 +100,21 @@ def examine_servers(settings: Settings, pod_cidrs: Iterable[Prefix]) -> Iterator
 
 def examine_vtep_macs(settings: Settings) -> Iterator[Finding]:
     """Whether VXLAN devices have the MACs that were decided and told once."""
+    for ifname, mac in changed_vtep_macs(settings):
+        yield error(
+            "vtep-mac-changed",
+            f"{ifname} has another MAC than {mac}, which peers were told",
+            "what peers send by VXLAN is dropped here (systemd-udevd and NetworkManager rewrite "
+            "MACs of devices that they do not know)",
+            f"ip link set {ifname} address {mac}; keep others from it: doctor says of "
+            "NetworkManager how",
+        )
+
+
+def changed_vtep_macs(settings: Settings) -> list[tuple[str, str]]:
+    """VXLAN devices that have another MAC than is kept, and that. Raises: LimpetError."""
     kept = kept_vtep_macs(settings.folders.cluster_dir / VTEP_FILE)
     with RouteSocket() as route:
         links = {link.group: link for link in route.links().values()}
-    for version, mac in kept.items():
-        link = links.get(VXLAN_GROUPS[version])
-        if link is not None and link.mac != mac:
-            yield error(
-                "vtep-mac-changed",
-                f"{link.ifname} has the MAC {link.mac}, and peers were told {mac}",
-                "what peers send by VXLAN is dropped here (systemd-udevd and NetworkManager "
-                "rewrite MACs of devices that they do not know)",
-                f"ip link set {link.ifname} address {mac}; keep others from it: doctor says of "
-                "NetworkManager how",
-            )
+    found = [(links.get(VXLAN_GROUPS[version]), mac) for version, mac in kept.items()]
+    return [(link.ifname, mac) for link, mac in found if link is not None and link.mac != mac]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.agent.settings import Settings
@@ -20,21 +21,27 @@ _LITTLE_SPACE_BYTES = 16 << 20
 
 def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
     """The node's own settings. Those of the bridge are the round's business."""
-    planned = planned_sysctls(bridge, state)
-    wrong = False
-    for path, value in planned.items():
-        now = read_sysctl(path)
-        if f"/{bridge}/" not in path and now != value:
-            wrong = True
-            yield error(
-                "sysctl-wrong",
-                f"sysctl {path.replace('/', '.')} is {now}, not {value}",
-                "pods' packets are not forwarded as they should be",
-                "the agent sets it; if it changes again and again, look for another program in "
-                "/etc/sysctl.d",
-            )
+    planned, wrong = planned_sysctls(bridge, state), wrong_sysctls(bridge, state)
+    for path, value in wrong.items():
+        yield error(
+            "sysctl-wrong",
+            f"sysctl {path.replace('/', '.')} is {read_sysctl(path)}, not {value}",
+            "pods' packets are not forwarded as they should be",
+            "the agent sets it; if it changes again and again, look for another program in "
+            "/etc/sysctl.d",
+        )
     if planned and not wrong:
         yield ok("kernel settings (sysctl) are as planned")
+
+
+def wrong_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
+    """What should be, by path, where something else is. Raises: KernelError."""
+    planned = planned_sysctls(bridge, state)
+    return {
+        path: value
+        for path, value in planned.items()
+        if f"/{bridge}/" not in path and read_sysctl(path) != value
+    }
 
 
 def planned_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
@@ -82,27 +89,65 @@ def _folder(folder: Path, why: str) -> Iterator[Finding]:
         yield ok(f"{folder} can be written, {usage.free >> 20} MiB free")
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkDaemon:
+    """A program that sets links up, and how it is told to leave ours alone."""
+
+    id: str
+    """Of the finding."""
+    name: str
+    runs: str
+    """A folder that is there while it does."""
+    settings: str
+    """The folder of its settings."""
+    told: str
+    """Words there that say it has been told."""
+    harm: str
+    file: str
+    section: str
+    lines: tuple[str, ...]
+
+    def text(self, bridge: str) -> str:
+        """What `file` should have."""
+        lines = (line.format(bridge=bridge) for line in self.lines)
+        return "\n".join([f"[{self.section}]", *lines]) + "\n"
+
+
+NETWORK_DAEMONS = (
+    NetworkDaemon(
+        "networkmanager",
+        "NetworkManager",
+        "run/NetworkManager",
+        "etc/NetworkManager/conf.d",
+        "interface-name:lim",
+        "it may take over pods' interfaces and their addresses",
+        "/etc/NetworkManager/conf.d/limpet.conf",
+        "keyfile",
+        ("unmanaged-devices=interface-name:lim*;interface-name:{bridge}",),
+    ),
+    NetworkDaemon(
+        "networkd",
+        "systemd-networkd",
+        "run/systemd/netif",
+        "etc/systemd",
+        "ManageForeignRoutes=no",
+        "it removes routes and rules of others when it starts; the agent puts them back",
+        "/etc/systemd/networkd.conf.d/limpet.conf",
+        "Network",
+        ("ManageForeignRoutes=no", "ManageForeignRoutingPolicyRules=no"),
+    ),
+)
+
+
 def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Finding]:
-    if (root / "run/NetworkManager").is_dir() and not _mentions(
-        root / "etc/NetworkManager/conf.d", "interface-name:lim"
-    ):
-        yield warn(
-            "networkmanager",
-            "NetworkManager runs",
-            "it may take over pods' interfaces and their addresses",
-            "put into /etc/NetworkManager/conf.d/limpet.conf: "
-            f"[keyfile] unmanaged-devices=interface-name:lim*;interface-name:{bridge}",
-        )
-    if (root / "run/systemd/netif").is_dir() and not _mentions(
-        root / "etc/systemd", "ManageForeignRoutes=no"
-    ):
-        yield warn(
-            "networkd",
-            "systemd-networkd runs",
-            "it removes routes and rules of others when it starts; the agent puts them back",
-            "put into /etc/systemd/networkd.conf.d/limpet.conf: "
-            "[Network] ManageForeignRoutes=no ManageForeignRoutingPolicyRules=no",
-        )
+    for each in NETWORK_DAEMONS:
+        if (root / each.runs).is_dir() and not _mentions(root / each.settings, each.told):
+            yield warn(
+                each.id,
+                f"{each.name} runs",
+                each.harm,
+                f"put into {each.file}: {' '.join(each.text(bridge).split())}",
+            )
 
 
 def _mentions(folder: Path, words: str) -> bool:

@@ -61,7 +61,7 @@ def lasting(look: Callable[[], list[T]]) -> list[T]:
 
 
 def examine_own_links() -> Iterator[Finding]:
-    for ifname in lasting(_links_down):
+    for ifname in lasting(links_down):
         yield error(
             "own-link-down",
             f"{ifname} is down",
@@ -71,7 +71,8 @@ def examine_own_links() -> Iterator[Finding]:
         )
 
 
-def _links_down() -> list[str]:
+def links_down() -> list[str]:
+    """Names of links of ours that are not up. Raises: KernelError."""
     with RouteSocket() as route:
         links = route.links().values()
     return [each.ifname for each in links if _is_wanted(each) and not each.up]

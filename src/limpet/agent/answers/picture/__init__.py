@@ -1,0 +1,4 @@
+"""What a node knows of the network, as `limpet.picture` has it: also with no cloud there.
+
+Call `making.PictureAnswers`; the other files are pure. In memory only where somebody looks.
+"""

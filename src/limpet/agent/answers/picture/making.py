@@ -1,0 +1,385 @@
+"""Makes the picture of what this node knows, whenever somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from limpet import __version__
+from limpet.agent.answers.cluster import session_status, tunnel_statuses, unable
+from limpet.agent.answers.peers import kind_of
+from limpet.agent.answers.picture.detail import PairFacts, pair_detail
+from limpet.agent.answers.picture.nodes import (
+    PeerFacts,
+    communities_of,
+    machine_of,
+    network_of,
+    node_of,
+    own_segments,
+    relays_of,
+    roles_of,
+    site_values,
+)
+from limpet.agent.answers.picture.ways import Seen, pair_of
+from limpet.agent.answers.picture.workloads import (
+    MOST_POLICIES,
+    MOST_SERVICES,
+    named_nodes,
+    policies_of,
+    service_of,
+)
+from limpet.agent.policies.said import Policies as SaidPolicies
+from limpet.base.errors import LimpetError
+from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.segments import SegmentUse
+from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.sites import sites_of
+from limpet.cni.usage import segment_usage
+from limpet.cni.verbs import Node as PodNode
+from limpet.datapath.overlay.state import PeerPart
+from limpet.paths.summary import WaySummary, asked_of, summarize, why_indirect
+from limpet.picture.nodes import Node, NodeState
+from limpet.picture.pair import PairDetail
+from limpet.picture.picture import Also, LeftOut, Picture, Unchanged, Viewer
+from limpet.picture.workloads import Policy, Service, Workloads
+
+if TYPE_CHECKING:  # in memory only where they are meant
+    from limpet.agent.answers.services import ServiceAdmin
+    from limpet.agent.policies.slot import PolicySlot
+    from limpet.agent.wiring import ClusterSide
+
+_LONGEST_WAIT_S = 50.0
+"""Below what whoever asks waits for any answer."""
+_LOOK_EVERY_S = 2.0
+"""How often something is looked at of which nobody is told, such as round trips."""
+_PAUSE_S = 0.2
+"""At least between two pictures, however much changes."""
+_CHUNK = 200
+"""Peers that are looked at in one go: the loop serves pods as well."""
+_HEARD_STEP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What was looked at on the event loop; the rest of the work is done elsewhere."""
+
+    as_of_s: float
+    seen: dict[str, Seen]
+    facts: dict[str, PeerFacts]
+    viewer: Viewer
+    nat: Mapping[str, str]
+    backend: str
+    usage: tuple[SegmentUse, ...]
+    pods: int
+    workloads: Workloads
+    left_out: LeftOut
+
+
+class PictureAnswers:
+    """For the event loop's thread. Remembers the last picture while somebody looks."""
+
+    def __init__(
+        self, cluster: ClusterSide, services: ServiceAdmin, policies: PolicySlot, node: PodNode
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._services = services
+        self._policies = policies
+        self._turn = secrets.token_hex(4)
+        """Of this agent: its numbers begin anew with it."""
+        self._number = 0
+        self._last: Picture | None = None
+        self._last_s = 0.0
+        self._making = asyncio.Lock()
+
+    async def picture(self, arguments: Mapping[str, Any]) -> Picture | Unchanged:
+        """`known`: version that whoever asks has; `wait_s`: how long another one is waited for.
+
+        Raises: LimpetError.
+        """
+        known, wait_s = str(arguments.get("known", "")), _seconds(arguments.get("wait_s", 0))
+        until_s = time.monotonic() + wait_s
+        while True:
+            stirred = self._cluster.happenings.stirred
+            found = await self._present()
+            if found.version != known:
+                return found
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return Unchanged(unchanged=True, as_of_s=found.as_of_s, version=found.version)
+            await asyncio.sleep(min(_PAUSE_S, left_s))
+            try:
+                async with asyncio.timeout(min(_LOOK_EVERY_S, max(left_s - _PAUSE_S, 0))):
+                    await stirred.wait()
+            except TimeoutError:
+                pass
+
+    async def _present(self) -> Picture:
+        async with self._making:
+            if self._last is not None and time.monotonic() < self._last_s + _PAUSE_S:
+                return self._last
+            gathered = await self._gather()
+            before = self._last
+            made = await asyncio.to_thread(self._make, gathered, before)
+            self._last, self._last_s = made, time.monotonic()
+            return made
+
+    # Gathering
+
+    async def _gather(self) -> _Gathered:
+        cluster = self._cluster
+        view = cluster.peer_parts.peers.view
+        lacking = unable(cluster.peer_parts)
+        seen: dict[str, Seen] = {}
+        facts: dict[str, PeerFacts] = {}
+        as_of_s, now_s = time.time(), time.monotonic()
+        for count, (uid, entry) in enumerate(list(view.snapshot.nodes.items()), 1):
+            if uid != view.uid and not entry.grant.tombstone:
+                seen[uid] = self._seen(uid, entry, lacking)
+                facts[uid] = self._facts(uid, seen[uid], lacking, as_of_s - now_s)
+            if count % _CHUNK == 0:
+                await asyncio.sleep(0)
+        workloads, left_out = await self._workloads()
+        tunnel, ipsec = tunnel_statuses(cluster.peer_parts)
+        return _Gathered(
+            as_of_s=as_of_s,
+            seen=seen,
+            facts=facts,
+            viewer=self._viewer(as_of_s, now_s),
+            nat=cluster.nat_traversal.relays.report()["nat"],
+            backend=", ".join(each.backend for each in (tunnel, ipsec) if each and each.backend),
+            usage=segment_usage(self._node.ledgers, self._node.state.segments),
+            pods=len(self._node.attachments),
+            workloads=workloads,
+            left_out=left_out,
+        )
+
+    def _seen(self, uid: str, entry: NodeEntry, lacking: Mapping[str, str]) -> Seen:
+        cluster = self._cluster
+        view, plan = cluster.peer_parts.peers.view, cluster.peer_parts.overlay.planned
+        allowed = (
+            view.network is not None
+            and view.grant is not None
+            and may_talk(view.network, view.grant, entry.grant)
+        )
+        ladder = cluster.probing.ladder(uid)
+        ways = cluster.probing.ways
+        return Seen(
+            is_allowed=allowed,
+            is_reached=allowed and kind_of(uid, view, plan, lacking) not in ("", "unreached"),
+            here=summarize(ladder) if ladder is not None else None,
+            told=ways.get(uid),
+            has_told=uid in ways,
+            since_at_s=cluster.happenings.since_at_s.get(uid),
+        )
+
+    def _facts(self, uid: str, seen: Seen, lacking: Mapping[str, str], ahead_s: float) -> PeerFacts:
+        """`ahead_s`: of the wall clock against the monotonic one."""
+        if not seen.is_allowed or seen.here is None:
+            return PeerFacts()
+        if seen.is_reached and not seen.here.is_silent:
+            return PeerFacts(NodeState.ANSWERS)
+        heard = self._cluster.exchange.heard.get(uid)
+        heard_at_s = (
+            round((heard.at_s + ahead_s) / _HEARD_STEP_S) * _HEARD_STEP_S if heard else None
+        )
+        part = self._cluster.peer_parts.overlay.planned.parts.get(uid, PeerPart())
+        why = (
+            "it answers by no way" if seen.here.is_silent else part.refused or lacking.get(uid, "")
+        )
+        return PeerFacts(NodeState.SILENT, why, heard_at_s)
+
+    def _viewer(self, as_of_s: float, now_s: float) -> Viewer:
+        cluster = self._cluster
+        said = session_status(cluster.session.state, now_s=now_s)
+        api = cluster.kubernetes.api_server
+        connected, since_s = said.connected, as_of_s - said.for_s
+        cloud = f"controller at {said.address}" if said.address else "no controller known"
+        why = said.error
+        if api is not None:
+            connected, since_s = api.state.connected, as_of_s - (now_s - api.state.since_s)
+            cloud, why = f"API server at {api.state.server}", api.state.error
+        since = datetime.fromtimestamp(round(since_s, -1), UTC).strftime("%Y-%m-%d %H:%M UTC")
+        words = f"{'hears' if connected else 'does not hear'} the {cloud} since {since}"
+        return Viewer(
+            kind="node",
+            name=cluster.membership.name_of(cluster.membership.uid),
+            uid=cluster.membership.uid,
+            version=__version__,
+            connected=connected,
+            cloud=words + (f": {why}" if why and not connected else ""),
+        )
+
+    async def _workloads(self) -> tuple[Workloads, LeftOut]:
+        services: tuple[Service, ...] = ()
+        policies: tuple[Policy, ...] = ()
+        services_why = policies_why = ""
+        try:
+            found = self._services.with_endpoints(MOST_SERVICES)
+            uids = {
+                entry.grant.name: uid
+                for uid, entry in self._cluster.membership.snapshot.nodes.items()
+                if not entry.grant.tombstone
+            }
+            services = named_nodes((service_of(*each) for each in found), uids)
+        except LimpetError as error:
+            services_why = str(error)
+        slot = self._policies
+        if slot.policies is None:
+            policies_why = "no policy holds on this node"
+        else:
+            said = await slot.answer("policy.list", {})
+            policies = policies_of(said) if isinstance(said, SaidPolicies) else ()
+        return (
+            Workloads(
+                services=services,
+                services_why=services_why,
+                policies=policies[:MOST_POLICIES],
+                policies_why=policies_why,
+            ),
+            LeftOut(
+                services=0 if services_why else self._services.count - len(services),
+                policies=max(0, len(policies) - MOST_POLICIES),
+            ),
+        )
+
+    # Making, on another thread
+
+    def _make(self, gathered: _Gathered, before: Picture | None) -> Picture:
+        cluster = self._cluster
+        view = cluster.peer_parts.peers.view
+        nodes, own = view.snapshot.nodes, view.uid
+        known = [kind for kind in gathered.nat.values() if kind != "unknown"]
+        here = {own: known[0]} if known else {}
+        in_clear = [
+            (own, uid)
+            for uid, seen in gathered.seen.items()
+            if seen.here is not None
+            and seen.here.path is not None
+            and not seen.here.path.rung.encrypted
+        ]
+        sites = sites_of(nodes, in_clear)
+        names = {uid: place.name for uid, place in sites.items()}
+        shown = {} if before is None else {(each.one, each.other): each for each in before.pairs}
+        pairs = [
+            pair_of(own, uid, seen, shown.get((min(own, uid), max(own, uid))))
+            for uid, seen in gathered.seen.items()
+            if seen.is_allowed
+        ]
+        report = cluster.nat_traversal.report()
+        tls = report.relaying_tls
+        made = Picture(
+            as_of_s=0.0,
+            revision=cluster.membership.replica.known.revision,
+            viewer=gathered.viewer,
+            network=network_of(view.network),
+            sites=site_values(sites, here),
+            nodes=tuple(self._nodes(gathered, nodes, names)),
+            pairs=tuple(sorted(pairs, key=lambda each: (each.one, each.other))),
+            relays=relays_of(
+                nodes,
+                report.relays.relays,
+                own=own,
+                relaying=report.relaying,
+                tls_nodes=tls.nodes if tls is not None else (),
+            ),
+            communities=communities_of(nodes, view.network),
+            workloads=gathered.workloads,
+            also=Also(left_out=gathered.left_out),
+        )
+        if before is not None and made == replace(before, as_of_s=0.0, version=""):
+            return replace(before, as_of_s=gathered.as_of_s)
+        self._number += 1
+        return replace(made, as_of_s=gathered.as_of_s, version=f"{self._turn}-{self._number}")
+
+    def _nodes(
+        self, gathered: _Gathered, nodes: Mapping[str, NodeEntry], sites: Mapping[str, str]
+    ) -> Iterable[Node]:
+        own = self._cluster.membership.uid
+        for uid in sorted(nodes):
+            entry = nodes[uid]
+            if uid == own:
+                yield self._own_node(gathered, entry, sites.get(uid, ""))
+            elif not entry.grant.tombstone:
+                yield node_of(entry, sites.get(uid, ""), gathered.facts.get(uid, PeerFacts()))
+
+    def _own_node(self, gathered: _Gathered, entry: NodeEntry, site: str) -> Node:
+        grant = entry.grant
+        return Node(
+            uid=grant.uid,
+            name=grant.name,
+            site=site,
+            roles=roles_of(grant),
+            communities=tuple(sorted(grant.communities)),
+            labels=dict(sorted(grant.labels.items())),
+            state=NodeState.REMOVED if grant.tombstone else NodeState.ANSWERS,
+            segments=own_segments(gathered.usage),
+            pods=gathered.pods,
+            machine=machine_of(
+                entry.presence,
+                nat=dict(gathered.nat),
+                version=__version__,
+                backend=gathered.backend,
+            ),
+        )
+
+    # One pair
+
+    def pair(self, arguments: Mapping[str, Any]) -> PairDetail:
+        """`one` and `other`: uids, one of which is this node's. Raises: LimpetError."""
+        cluster = self._cluster
+        view = cluster.peer_parts.peers.view
+        ends = [str(arguments.get(key, "")) for key in ("one", "other")]
+        one, other = sorted(ends)
+        nodes = view.snapshot.nodes
+        for each in ends:
+            if each not in nodes:
+                raise LimpetError(f"pair: this node knows no node with the uid {each[:80]!r}")
+        peer = other if one == view.uid else one
+        if view.uid not in ends or peer == view.uid:
+            return PairDetail(
+                one=one,
+                other=other,
+                why_unknown="only the two nodes themselves know, and the controller if they have "
+                "told it: look there",
+                as_of_s=round(time.time(), 1),
+            )
+        lacking = unable(cluster.peer_parts)
+        ladder = cluster.probing.ladder(peer)
+        seen = self._seen(peer, nodes[peer], lacking)
+        nat = cluster.nat_traversal.relays.report()["nat"]
+        version = _version_of(seen.here)
+        kind = nat.get(f"ipv{version}", "")
+        facts = PairFacts(
+            own=view.uid,
+            peer=peer,
+            seen=seen,
+            asked=asked_of(ladder) if ladder is not None else [],
+            indirect=why_indirect(ladder, kind) if ladder is not None else None,
+            part=cluster.peer_parts.overlay.planned.parts.get(peer, PeerPart()),
+            reading=cluster.peer_parts.tunnels.readings_by_uid().get(peer),
+            nat=kind,
+            lacking=lacking.get(peer, ""),
+        )
+        return pair_detail(facts, view, now_s=time.monotonic(), as_of_s=time.time())
+
+
+def _version_of(here: WaySummary | None) -> int:
+    """IP version of the underlay that the path goes by."""
+    path = here.path if here is not None else None
+    endpoint = path.endpoint if path is not None else None
+    return endpoint[0].version if endpoint is not None and not endpoint[0].is_loopback else 4
+
+
+def _seconds(value: object) -> float:
+    """Raises: LimpetError."""
+    if not isinstance(value, int | float) or not 0 <= value <= _LONGEST_WAIT_S:
+        raise LimpetError(f"picture: wait_s {str(value)[:40]}: from 0 to {_LONGEST_WAIT_S:g}")
+    return float(value)

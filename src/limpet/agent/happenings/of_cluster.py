@@ -1,0 +1,243 @@
+"""What goes into a node's timeline of its cluster: told by events, or found by looking."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from limpet.agent.happenings.of_node import NodeHappenings
+from limpet.agent.happenings.words import (
+    Fact,
+    Rung,
+    Who,
+    by_name,
+    differences,
+    node_joined,
+    node_removed,
+    path_changed,
+    silent_changed,
+)
+from limpet.agent.kubernetes_side import KubernetesSide
+from limpet.base.timer import Timer
+from limpet.cloud.session import Session
+from limpet.cluster.membership import Membership, News
+from limpet.datapath.event import Event, LinksChanged, PathsChanged, ReachChanged
+from limpet.datapath.peer_parts import PeerParts
+from limpet.paths.prober import Prober
+from limpet.picture.said import Level
+from limpet.relay.client.relays import Relays
+
+_LOOK_EVERY_S = 5.0
+_NAT = {
+    "none": "none",
+    "same": "shows all others one port",
+    "symmetric": "symmetric: shows each other node another port",
+    "blocked": "UDP does not get out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is looked at."""
+
+    membership: Membership
+    session: Session
+    kubernetes: KubernetesSide
+    probing: Prober
+    peer_parts: PeerParts
+    relays: Relays
+
+
+class ClusterHappenings:
+    """For one event loop. Hears each event before all others do, and changes nothing."""
+
+    def __init__(self, of_node: NodeHappenings, cluster: Watched) -> None:
+        self._of_node = of_node
+        self._cluster = cluster
+        self._rungs: dict[str, Rung] = {}
+        """Of the peers, by uid, as they were told last."""
+        self._silent: frozenset[str] = frozenset()
+        self._members: dict[str, str] = {}
+        """Names of the other nodes by uid."""
+        self._facts: dict[str, Fact] = {}
+        self._timer = Timer("timeline", self._look)
+        self._stirred = asyncio.Event()
+        self.since_at_s: dict[str, int] = {}
+        """When the rung to a peer changed last, since 1970, by uid; absent: before the start."""
+
+    def start(self) -> None:
+        """What is known now is no news."""
+        membership = self._cluster.membership
+        self._of_node.here = self._here
+        self._rungs = {uid: self._rung(uid) for uid in self._cluster.probing.paths}
+        self._members = {
+            uid: entry.grant.name
+            for uid, entry in membership.snapshot.nodes.items()
+            if uid != membership.uid and not entry.grant.tombstone
+        }
+        notes = (each for each in self._now() if each.level is Level.NOTE or not each.state)
+        self._facts = by_name(notes)
+        self._timer.set_in(_LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+    @property
+    def stirred(self) -> asyncio.Event:
+        """Set with the next event; another one each time."""
+        return self._stirred
+
+    def hear(self, event: Event | News) -> None:
+        if not self._timer.is_set:
+            return  # before the start, and after the end
+        match event:
+            case PathsChanged(uids):
+                self._paths_changed(uids)
+            case ReachChanged():
+                self._reach_changed()
+            case News():
+                self._members_changed(event.uids)
+            case LinksChanged():
+                pass
+            case _:
+                return
+        self._stirred.set()
+        self._stirred = asyncio.Event()
+
+    # What is told
+
+    @property
+    def _here(self) -> Who:
+        membership = self._cluster.membership
+        return Who(membership.uid, membership.name_of(membership.uid))
+
+    def _who(self, uid: str) -> Who:
+        return Who(uid, self._cluster.membership.name_of(uid))
+
+    def _rung(self, uid: str) -> Rung:
+        path = self._cluster.probing.paths.get(uid)
+        if path is None:
+            return Rung()
+        relay = self._cluster.membership.name_of(path.relay) if path.relay else ""
+        return Rung(path.rung.name, relay)
+
+    def _paths_changed(self, uids: frozenset[str]) -> None:
+        found = []
+        for uid in sorted(uids):
+            was, now = self._rungs.get(uid, Rung()), self._rung(uid)
+            if was != now:
+                self._rungs[uid] = now
+                self.since_at_s[uid] = int(time.time())
+                found.append(path_changed(self._here, self._who(uid), was, now))
+        self._of_node.recorder.note(*found)
+
+    def _reach_changed(self) -> None:
+        silent = frozenset(self._cluster.probing.reach.silent)
+        changed = sorted(silent ^ self._silent)
+        self._silent = silent
+        self._of_node.recorder.note(
+            *(
+                silent_changed(self._here, self._who(uid), silent=uid in silent)
+                for uid in changed
+                if uid in self._cluster.membership.snapshot.nodes
+            )
+        )
+
+    def _members_changed(self, uids: frozenset[str]) -> None:
+        membership = self._cluster.membership
+        nodes, found = membership.snapshot.nodes, []
+        for uid in sorted(uids - {membership.uid}):
+            entry = nodes.get(uid)
+            is_there = entry is not None and not entry.grant.tombstone
+            if is_there and uid not in self._members and entry is not None:
+                self._members[uid] = entry.grant.name
+                found.append(node_joined(self._here, Who(uid, entry.grant.name)))
+            elif not is_there and uid in self._members:
+                who = Who(uid, self._members.pop(uid))
+                self._rungs.pop(uid, None)
+                self.since_at_s.pop(uid, None)
+                found.append(node_removed(self._here, who))
+        self._of_node.recorder.note(*found)
+
+    # What is found by looking
+
+    def _look(self) -> None:
+        self._timer.set_in(_LOOK_EVERY_S)
+        self._of_node.here = self._here
+        now = list(self._now())
+        if now != list(self._facts.values()):
+            self._of_node.recorder.note(*differences(self._here, self._facts, now))
+            self._facts = by_name(now)
+            self._stirred.set()
+            self._stirred = asyncio.Event()
+
+    def _now(self) -> Iterator[Fact]:
+        cluster = self._cluster
+        yield from self._of_cloud()
+        yield from self._of_itself()
+        planned = cluster.peer_parts.overlay.planned
+        for uid, what in sorted(planned.claims.items()):
+            name = cluster.membership.name_of(uid)
+            words = f"claims what is not its own: {what}"
+            yield Fact("claim", name, words, well="claims nothing of others' any more")
+        for alarm in cluster.membership.replica.alarms.all():
+            by = cluster.membership.name_of(alarm.teller) if alarm.teller else "the controller"
+            words = f"tells {alarm.kind} {alarm.name}, signed with a revoked key of the cluster"
+            yield Fact("key", f"{by}, {alarm.kind}", words, Level.FAIL)
+        services = cluster.kubernetes.services
+        if services is not None:
+            for key, trouble in sorted(services.part.troubles.items()):
+                yield Fact("service", f"Service {'/'.join(key)}", trouble)
+            failures = "; ".join(services.failures[:2])
+            yield Fact("service", "Services on this node", failures, Level.FAIL)
+
+    def _of_cloud(self) -> Iterator[Fact]:
+        state = self._cluster.session.state
+        lost = "" if state.connected else _lost(state.error)
+        at = f"controller at {state.controller}" if state.controller else "controller"
+        yield _connection("controller", "the controller", lost, f"is there again ({at})")
+        refused = state.refused
+        yield Fact("segment", "a request for addresses", refused, well="is granted")
+        api = self._cluster.kubernetes.api_server
+        if api is not None:
+            lost = "" if api.state.connected else _lost(api.state.error)
+            yield _connection("api-server", "the API server", lost, "is there again")
+
+    def _of_itself(self) -> Iterator[Fact]:
+        cluster = self._cluster
+        membership, parts = cluster.membership, cluster.peer_parts
+        grant = membership.grant
+        removed = "removed from the cluster" if membership.removed else ""
+        yield Fact("membership", "this node", removed, Level.FAIL, well="is a member")
+        cloned = "another machine has its identity" if membership.cloned else ""
+        yield Fact("clone", "this node's identity", cloned, Level.FAIL)
+        segments = ", ".join(map(str, grant.segments)) if grant is not None else ""
+        yield Fact("segment", "segments of this node", segments or "none", Level.NOTE)
+        communities = ", ".join(sorted(grant.communities)) if grant is not None else ""
+        yield Fact("community", "communities of this node", communities or "none", Level.NOTE)
+        links = ", ".join(f"{each.ifname} {_addresses(each.addresses)}" for each in parts.own.links)
+        yield Fact("link", "links to other nodes", links or "none", Level.NOTE)
+        for tunnel in parts.tunnels.all:
+            yield Fact("tunnel", f"tunnel {tunnel.ifname}", tunnel.trouble if tunnel.needed else "")
+        relays = cluster.relays
+        for version in (4, 6):
+            kind = _NAT.get(relays.kind(version).name.lower())
+            if kind is not None:
+                yield Fact("nat", f"NAT of IPv{version}", kind, Level.NOTE)
+        disk = [*membership.replica.problems, *filter(None, [membership.replica.file.trouble])]
+        yield Fact("disk", "what the node knows of its cluster", "; ".join(disk[:2]), Level.FAIL)
+
+
+def _connection(kind: str, what: str, lost: str, well: str) -> Fact:
+    """Another reason why it is lost is no news."""
+    return Fact(kind, what, lost, well=well, mark="lost" if lost else "")
+
+
+def _lost(error: str) -> str:
+    return f"lost: {error}" if error else "not connected"
+
+
+def _addresses(addresses: Iterable[object]) -> str:
+    return " ".join(str(each) for each in addresses)

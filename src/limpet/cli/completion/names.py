@@ -1,0 +1,101 @@
+"""`limpet __complete KIND [CONFIG]`: names that completion asks for while somebody types.
+
+It has a tenth of a second, so no command is loaded, nobody outside of this machine is asked, and
+whatever goes wrong is silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from limpet.cli.output import put
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,600}")
+"""A shell puts the name into a command line, so nothing that it would take for more than a name."""
+_MOST = 2000
+"""Names; nobody reads more."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints names, a line each. Exit code 0, always."""
+    kind, config = ([*arguments, "", ""])[:2]
+    with contextlib.suppress(Exception):
+        found = _KINDS[kind](Path(config) if config else None)
+        names = sorted({each for each in found if _PLAIN.fullmatch(each)})
+        for name in names[:_MOST]:
+            put(name)
+    return 0
+
+
+def _agent(config: Path | None, verb: str) -> dict[str, Any]:
+    from limpet.agent.client import call
+    from limpet.agent.settings import load_settings
+
+    return call(load_settings(config).folders.socket, verb)
+
+
+def _controller(config: Path | None, verb: str) -> dict[str, Any]:
+    from limpet.controller.admin.client import call
+    from limpet.controller.settings import load_settings
+
+    return call(load_settings(config).socket, verb)
+
+
+def _nodes(config: Path | None) -> Iterable[str]:
+    """As the controller has them; where none runs, those that the agent knows."""
+    from limpet.base.errors import LimpetError
+
+    try:
+        return [each["name"] for each in _controller(config, "node.list")["nodes"]]
+    except LimpetError:
+        return [each["name"] for each in _agent(None, "peers")["peers"]]
+
+
+def _communities(config: Path | None) -> Iterable[str]:
+    return [each["name"] for each in _controller(config, "community.list")["communities"]]
+
+
+def _pods(config: Path | None) -> Iterable[str]:
+    records = _agent(config, "ipam.list")["records"]
+    return [f"{each['pod_namespace']}/{each['pod']}" for each in records if each["pod"]]
+
+
+def _networks(config: Path | None) -> Iterable[str]:
+    return [each["name"] for each in _agent(config, "status")["networks"]]
+
+
+def _services(config: Path | None) -> Iterable[str]:
+    services = _agent(config, "services")["services"]
+    return [f"{each['namespace']}/{each['name']}" for each in services]
+
+
+def _policies(config: Path | None) -> Iterable[str]:
+    policies = _agent(config, "policy.list")["policies"]
+    return [f"{each['namespace']}/{each['name']}" for each in policies]
+
+
+def _topologies(_config: Path | None) -> Iterable[str]:
+    import limpet
+
+    folder = Path(limpet.__file__).parent / "lab" / "topologies"
+    return [each.stem for each in folder.glob("*.toml")]
+
+
+def _worlds(_config: Path | None) -> Iterable[str]:
+    return [each.name for each in Path("/run/limpet-lab").iterdir()]
+
+
+_KINDS: dict[str, Callable[[Path | None], Iterable[str]]] = {
+    "node": _nodes,
+    "community": _communities,
+    "pod": _pods,
+    "network": _networks,
+    "service": _services,
+    "policy": _policies,
+    "topology": _topologies,
+    "world": _worlds,
+}

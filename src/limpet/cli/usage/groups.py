@@ -1,0 +1,18 @@
+"""Under which heading `limpet --help` lists a command; a test holds that each is under one."""
+
+GROUPS = {
+    "This node": (
+        "status",
+        "peer",
+        "path",
+        "ipam",
+        "service",
+        "policy",
+        "dns",
+    ),
+    "Diagnosis": ("doctor", "connectivity", "help"),
+    "The cluster": ("node", "community", "network", "segment", "pod", "token"),
+    "Setting up": ("install", "join", "uninstall", "completion"),
+    "Trying it out": ("lab",),
+    "Processes": ("agent", "controller"),
+}

@@ -1,0 +1,149 @@
+"""What is known of the ways to a peer, for a person and for the controller. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from limpet.base.addresses import endpoint_text
+from limpet.cluster.topology import transports
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import ProbeKind, Transport
+from limpet.paths.ladder.candidates import candidate_of_end, tunnel_candidate
+from limpet.paths.ladder.choice import Choice
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.probe_state import ProbeState
+from limpet.paths.ladder.silence import round_trip_s
+from limpet.paths.probe.messages import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class WaySummary:
+    """Of the path in use."""
+
+    path: PeerPath | None
+    is_silent: bool
+    """The peer answers by no way."""
+    rtt_s: float
+    """Smoothed; 0: not measured yet."""
+    loss: float | None
+    """Share of its last probes that were not answered; None: none was asked."""
+
+
+def summarize(ladder: Ladder) -> WaySummary:
+    choice = ladder.choice()
+    return WaySummary(choice.path, ladder.is_silent, _rtt_s(choice), _loss(choice))
+
+
+def _rtt_s(choice: Choice) -> float:
+    """Of what proves the rung: beside it the link of a route is asked, but seldom."""
+    proof = choice.path.rung.proof if choice.path is not None else None
+    proving = [
+        state.rtt_s
+        for candidate, state in choice.states.items()
+        if state.used and candidate.kind is proof
+    ]
+    return max(proving, default=0.0) or round_trip_s(choice)
+
+
+def _loss(choice: Choice) -> float | None:
+    """Of what the path stands on, the worst; where one of several does, of the best of them."""
+    proofs = choice.proofs(choice.path) if choice.path is not None else ()
+    known = [[each.streaks.loss for each in proof] for proof in proofs]
+    least = [min(found) for proof in known if (found := [x for x in proof if x is not None])]
+    return max(least, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A candidate, and what became of its probes."""
+
+    candidate: Candidate
+    rung: Transport
+    """That its answer proves."""
+    state: ProbeState
+
+
+def asked_of(ladder: Ladder) -> list[Asked]:
+    """All that may be asked of the peer, the best rung first."""
+    choice = ladder.choice()
+    found = [Asked(each, _rung(each, choice), state) for each, state in choice.states.items()]
+    return sorted(found, key=lambda each: (each.rung.preference, each.candidate.kind))
+
+
+def _rung(candidate: Candidate, choice: Choice) -> Transport:
+    match candidate.kind:
+        case ProbeKind.LINK | ProbeKind.OVERLAY:
+            return transports.ROUTE
+        case ProbeKind.SITE:
+            return transports.VXLAN
+    if not candidate.relay:
+        return transports.TUNNEL
+    for end in choice.facts.relay_ends:
+        if candidate_of_end(end) == candidate:
+            return end.rung
+    path = choice.path
+    is_path = path is not None and tunnel_candidate(path) == candidate
+    return path.rung if path is not None and is_path else transports.RELAY
+
+
+SYMMETRIC, BLOCKED = "symmetric", "blocked"
+"""Kinds of NAT (`nat.mapping.NatKind`) that decide whether two ends reach each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """Why a pair has no way of its own, and what would mend that, the likeliest first."""
+
+    why: str
+    mend: tuple[str, ...] = ()
+
+
+_FORWARD = (
+    "forward the UDP port of either node's tunnel to it at its gateway, and name that in "
+    "`tunnel_endpoints`",
+    "let the gateway give ports by UPnP, NAT-PMP or PCP (`port_mapping` asks for one)",
+    "give either site IPv6, or a public address",
+)
+
+
+def why_indirect(ladder: Ladder, nat: str) -> Indirect | None:
+    """None: the path goes straight to the peer, or there is none at all that a relay could carry.
+
+    `nat`: kind of NAT in front of this node, of the path's IP version.
+    """
+    choice = ladder.choice()
+    facts, path = choice.facts, choice.path
+    if path is not None and not path.relay:
+        return None
+    if not facts.tunnel:
+        return Indirect(
+            "one of the two has no encrypted tunnel, so nothing goes between their sites",
+            ("`limpet doctor` on both nodes says which lacks it, and which package has it",),
+        )
+    if nat == BLOCKED:
+        return Indirect(
+            "UDP does not get out of this site",
+            ("let UDP out at this site's firewall: answers to what was sent are enough",),
+        )
+    direct = [each for each in asked_of(ladder) if each.rung is transports.TUNNEL]
+    if not direct:
+        return Indirect(
+            "the peer names no address at which its tunnel could be asked",
+            ("limpet doctor on that node", *_FORWARD),
+        )
+    asked = [each for each in direct if not each.state.grade]
+    names = ", ".join(_endpoints(asked[:4]))
+    silent = f"none of the peer's {len(direct)} endpoints answers over UDP ({names})"
+    if nat == SYMMETRIC:
+        return Indirect(
+            f"this node's NAT shows each other node another port, and {silent}: the peer's NAT "
+            "lets in only whom it knows by address and port",
+            _FORWARD,
+        )
+    return Indirect(silent, ("let UDP in at the peer's site, or out of this one", *_FORWARD))
+
+
+def _endpoints(asked: list[Asked]) -> Iterator[str]:
+    for each in asked:
+        yield endpoint_text((each.candidate.address, each.candidate.port))

@@ -1,0 +1,200 @@
+"""What a node shows of the network, and what it remembers, with real agents."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from limpet.base.decoding import convert
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
+from limpet.picture.nodes import Node, NodeState
+from limpet.picture.pair import Pair, PairDetail, Reach, Way
+from limpet.picture.picture import Picture
+from limpet.picture.timeline import Timeline
+from tests.lab.bed import TWO_SITES, Pinging, a_world
+from tests.waiting import PATIENCE_S, wait_until
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with a_world(TWO_SITES, tmp_path_factory.mktemp("picture")) as world:
+        yield world
+
+
+def picture(machine: Machine, **arguments: Any) -> Picture:
+    return convert(machine.ask("picture", **arguments), Picture)
+
+
+def named(seen: Picture, name: str) -> Node:
+    return next(each for each in seen.nodes if each.name == name)
+
+
+def pair_with(seen: Picture, name: str) -> Pair:
+    """Of the node that looks and another."""
+    uid = named(seen, name).uid
+    return next(each for each in seen.pairs if uid in (each.one, each.other))
+
+
+def ways(seen: Picture, name: str) -> tuple[Way, Way]:
+    """From who looks, and back."""
+    pair = pair_with(seen, name)
+    there = (pair.there, pair.back)
+    return there if pair.one == seen.viewer.uid else there[::-1]
+
+
+def found(look: Callable[[], T | None], what: str = "it never came to be so") -> T:
+    value = wait_until(look, what)
+    assert value is not None
+    return value
+
+
+def events(machine: Machine, **arguments: Any) -> Timeline:
+    return convert(machine.ask("events", **arguments), Timeline)
+
+
+def test_a_node_shows_all_that_it_knows(world: World) -> None:
+    crane = world.machine("crane-1")
+
+    def settled() -> Picture | None:
+        seen = picture(crane)
+        if len(seen.pairs) < 2:
+            return None
+        both = [*ways(seen, "crane-2"), *ways(seen, "digger-1")]
+        rungs = [each.rung for each in both]
+        timed = ways(seen, "crane-2")[0].rtt_ms and ways(seen, "digger-1")[0].rtt_ms
+        return seen if rungs == ["route", "route", "vxlan", "vxlan"] and timed else None
+
+    seen = found(settled, "a route on the link, and VXLAN behind a router")
+
+    assert (seen.viewer.kind, seen.viewer.name) == ("node", "crane-1")
+    assert seen.viewer.connected
+    assert seen.viewer.cloud.startswith("hears the controller at ")
+    assert {each.name for each in seen.nodes} == {"crane-1", "crane-2", "digger-1"}
+    assert {each.state for each in seen.nodes} == {NodeState.ANSWERS}
+    own, neighbour = named(seen, "crane-1"), named(seen, "crane-2")
+    assert own.site == neighbour.site == "site of crane-1"
+    assert [(each.name, each.by) for each in seen.sites] == [("site of crane-1", "proven")]
+    assert own.pods == 1
+    four = next(each for each in own.segments if "." in each.prefix)
+    assert (four.size, four.live, four.free) == (5, 1, 4)
+    assert next(each for each in neighbour.segments if "." in each.prefix).live is None
+    there, _ = ways(seen, "crane-2")
+    assert there.reach is Reach.REACHED
+    assert there.loss is not None
+    assert seen.network.pod_cidrs
+
+
+def test_a_pair_tells_of_each_rung_what_became_of_its_last_probe(world: World) -> None:
+    crane = world.machine("crane-1")
+    seen = picture(crane)
+    pair = pair_with(seen, "crane-2")
+
+    detail = convert(crane.ask("pair", one=pair.one, other=pair.other), PairDetail)
+
+    here = detail.there if pair.one == seen.viewer.uid else detail.back
+    assert here is not None
+    assert here.outward.device == "eth0"
+    assert here.outward.mtu_bytes
+    used = [each for each in here.probes if each.in_use]
+    assert {each.rung for each in used} == {"route"}
+    assert all(each.answered and each.rtt_ms and each.answered_at_s for each in used)
+    assert {each.rung for each in here.probes} >= {"route", "vxlan"}
+    assert (here.why_not_direct, here.mend, detail.why_not_allowed) == ("", (), "")
+
+
+def test_of_two_others_only_they_know(world: World) -> None:
+    seen = picture(world.machine("crane-1"))
+    one, other = named(seen, "crane-2").uid, named(seen, "digger-1").uid
+
+    detail = convert(world.machine("crane-1").ask("pair", one=one, other=other), PairDetail)
+
+    assert (detail.there, detail.back) == (None, None)
+    assert "look there" in detail.why_unknown
+
+
+def test_whoever_waits_sees_a_peer_fall_silent_and_come_back_and_it_is_remembered(
+    world: World,
+) -> None:
+    crane, other = world.machine("crane-1"), world.machine("digger-1")
+    (far,) = other.pods.values()
+    last = events(crane).entries[0].sequence
+    lost: list[Picture] = []
+    listens = threading.Event()
+
+    def watch() -> None:
+        seen = picture(crane)
+        while not listens.is_set() and ways(seen, "digger-1")[0].reach is not Reach.LOST:
+            answer = crane.ask("picture", known=seen.version, wait_s=PATIENCE_S - 1)
+            seen = seen if answer.get("unchanged") else convert(answer, Picture)
+        lost.append(seen)
+
+    with Pinging(next(iter(crane.pods.values())).netns, far.addresses[0].ip):
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            world.cut("quarry")
+            watcher.join(PATIENCE_S)
+            assert lost, "nobody was told"
+        finally:
+            listens.set()
+            world.restore("quarry")
+            watcher.join(PATIENCE_S)
+    seen = lost[0]
+
+    assert named(seen, "digger-1").state is NodeState.SILENT
+    assert named(seen, "digger-1").why == "it answers by no way"
+    assert ways(seen, "digger-1")[1].reach is Reach.UNKNOWN
+    there_again = wait_until(
+        lambda: [
+            each
+            for each in events(crane, after=last, node="digger-1").entries
+            if each.became == "answers"
+        ]
+    )
+    told = [each.became for each in events(crane, after=last, node="digger-1").entries]
+    assert "silent" in told
+    assert there_again[0].names == ("crane-1", "digger-1")
+
+
+def test_a_controller_that_is_gone_is_seen_and_remembered(world: World) -> None:
+    crane = world.machine("crane-1")
+
+    world.controller.stop(signal.SIGKILL)
+    try:
+        lost = found(
+            lambda: next(
+                (each for each in events(crane).entries if each.kind == "controller"), None
+            )
+        )
+        seen = found(lambda: None if (seen := picture(crane)).viewer.connected else seen)
+    finally:
+        world.start_controller()
+
+    assert lost.words.startswith("the controller: lost")
+    assert seen.viewer.cloud.startswith("does not hear the controller at ")
+    assert len(seen.nodes) == 3
+
+
+def test_an_agent_that_was_killed_says_so_and_remembers_what_was_before(world: World) -> None:
+    crane = world.machine("crane-2")
+    before = events(crane).entries
+
+    world.kill_agents([crane])
+    world.start_agents([crane])
+
+    starts = found(
+        lambda: [
+            each for each in events(crane, after=before[0].sequence).entries if each.kind == "agent"
+        ]
+    )
+    assert starts[0].words.startswith("the agent started, version ")
+    assert "killed, or it crashed" in starts[0].words
+    kept = {each.sequence for each in events(crane).entries}
+    assert {each.sequence for each in before} <= kept

@@ -1,0 +1,96 @@
+"""How commands explain themselves."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from limpet.base.text.nearest import nearest
+from limpet.cli.main import app, main
+from limpet.cli.usage.examples import EXAMPLES
+from limpet.cli.usage.groups import GROUPS
+from limpet.cli.usage.tree import all_commands
+
+ROOT: Any = typer.main.get_command(app)
+COMMANDS = {each.words: each for each in all_commands(ROOT)}
+
+
+def words_of(example: str) -> list[str]:
+    """What the shell gives to `limpet`."""
+    inner = re.search(r"<\((.*)\)", example)
+    words = shlex.split((inner[1] if inner else example).split(" >")[0])
+    assert "limpet" in words[:2]
+    return words[words.index("limpet") + 1 :]
+
+
+def test_every_command_is_listed_under_one_heading() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(ROOT.commands)
+
+
+def test_every_command_and_noun_has_examples_and_no_example_is_of_another() -> None:
+    assert set(EXAMPLES) == set(COMMANDS)
+    for at, rows in EXAMPLES.items():
+        assert rows, at
+        for example, meaning in rows:
+            assert " ".join(words_of(example)).startswith(at), example
+            assert meaning.endswith((".", "?")), meaning
+
+
+@pytest.mark.parametrize("example", [row[0] for rows in EXAMPLES.values() for row in rows])
+def test_an_example_is_what_its_command_takes(example: str) -> None:
+    command, words = ROOT, words_of(example)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    command.make_context("limpet", words)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_help_has_the_same_shape(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "--help"]) == 0
+    told = capsys.readouterr()
+    headings = [each for each in told.out.split("\n") if each and not each.startswith(" ")]
+    assert headings[0].startswith(f"Usage: limpet {words}".rstrip())
+    assert headings[-1] == "Examples:"
+    order = ["Arguments:", "Options:", "Whom it asks:"]
+    assert [each for each in order if each in headings] == [e for e in headings if e in order]
+    assert not re.search(r"<[a-z]", told.out), "an option that takes something names it"
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_sentence_of_help_is_one(words: str) -> None:
+    command = COMMANDS[words]
+    assert command.summary.endswith(".")
+    assert command.summary[0].isupper()
+    for each in command.parameters:
+        assert each.help, f"{words} {each.name}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["statsu"], "status"),
+        (["ipam", "lst"], "list"),
+        (["status", "--outptu", "json"], "--output"),
+        (["status", "-o", "jso"], "json"),
+        (["network", "set", "--encryption", "al"], "all"),
+        (["lab", "fault", "reboto"], "reboot"),
+        (["completion", "bsh"], "bash"),
+    ],
+)
+def test_who_mistypes_hears_what_was_meant(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 2
+    said = capsys.readouterr().err
+    assert re.search(rf"Did you mean '?{meant}'?\?", said), said
+
+
+def test_the_nearest_is_none_where_nothing_is_near() -> None:
+    assert nearest("zzz", ["status", "path"]) == ""
+    assert nearest("Crane-l", ["crane-1", "digger-1"]) == "crane-1"
