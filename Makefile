@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -12,7 +12,7 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 test: setup compiled
-	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube tests
+	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube --ignore=tests/monitoring tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
@@ -25,12 +25,17 @@ compiled: setup
 KILLS ?= 10000
 soak: setup compiled
 	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
-	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/soak tests
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/monitoring --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup compiled
 	scripts/fetch-kubernetes >/dev/null
 	$(py) -m pytest -q -n 2 $(in_order) tests/kube
+
+# Alerts and dashboards at a real Prometheus, Debian's, which is unpacked into build.
+test-monitoring: setup compiled
+	scripts/fetch-prometheus >/dev/null
+	$(py) -m pytest -q -n 2 $(in_order) tests/monitoring
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

@@ -86,7 +86,29 @@ def test_the_service_monitors_are_those_of_the_file_beside_it_and_metrics_are_re
         assert found[key] == each
     assert settings(found, "agent")["metrics_listen"] == ["[::]:9471"]
     assert settings(found, "controller")["metrics_listen"] == ["[::]:9472"]
+    names = rendered({"serviceMonitor.enabled": True, "dns.enabled": True})
+    assert settings(names, "agent")["dns_metrics_listen"] == ["[::]:9473"]
     assert not wanted.keys() & rendered().keys()
+
+
+def test_alerts_and_dashboards_are_those_of_the_files_beside_it() -> None:
+    labels = {"release": "p"}
+    found = rendered(
+        {
+            "prometheusRule.enabled": True,
+            "prometheusRule.labels": labels,
+            "dashboards.enabled": True,
+        }
+    )
+
+    (rule,) = objects((DEPLOY / "monitoring" / "prometheusrule.yaml").read_text()).values()
+    rule["metadata"]["labels"] |= labels
+    assert found["PrometheusRule", "limpet"] == rule
+    boards = found["ConfigMap", "limpet-dashboards"]
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert boards["data"] == {
+        path.name: path.read_text() for path in (DEPLOY / "monitoring").glob("*.json")
+    }
 
 
 def test_names_are_those_of_the_file_beside_it_and_agents_know_of_them() -> None:
@@ -205,22 +227,25 @@ def test_nonsense_is_refused_by_name(values: dict[str, Any], named: str) -> None
 
 
 def test_the_api_server_takes_all_of_it(api: ControlPlane) -> None:
-    """Dry, so that nothing is left; a ServiceMonitor needs a definition of its own."""
-    api.kubectl("apply", "-f", "-", stdin=json.dumps(_monitor_definition()))
-    api.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
+    """Dry, so that nothing is left; what is Prometheus' operator's needs definitions."""
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        definition = _definition_of_the_operator(kind)
+        api.kubectl("apply", "-f", "-", stdin=json.dumps(definition))
+        name = definition["metadata"]["name"]
+        api.kubectl("wait", "--for=condition=Established", f"crd/{name}")
     api.kubectl("create", "namespace", "dry")
-    text = helm(
-        *("template", "limpet", str(CHART), "-n", "dry", "--set", "serviceMonitor.enabled=true")
-    )
+    enabled = ("serviceMonitor", "prometheusRule", "dashboards")
+    switches = [word for each in enabled for word in ("--set", f"{each}.enabled=true")]
+    text = helm("template", "limpet", str(CHART), "-n", "dry", *switches)
 
     said = api.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
 
     assert said.count("(server dry run)") == len(objects(text))
 
 
-def _monitor_definition() -> dict[str, Any]:
+def _definition_of_the_operator(kind: str) -> dict[str, Any]:
     """As Prometheus' operator has it, but for what it looks at."""
-    names = {"plural": "servicemonitors", "kind": "ServiceMonitor", "singular": "servicemonitor"}
+    names = {"plural": f"{kind.lower()}s", "kind": kind, "singular": kind.lower()}
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
         "name": "v1",
@@ -231,7 +256,7 @@ def _monitor_definition() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+        "metadata": {"name": f"{names['plural']}.monitoring.coreos.com"},
         "spec": {
             "group": "monitoring.coreos.com",
             "scope": "Namespaced",

@@ -19,6 +19,9 @@
 {{- end }}
 {{- if .Values.dns.enabled }}
 {{- $_ := set $over "dns" "on" }}
+{{- if .Values.serviceMonitor.enabled }}
+{{- $_ := set $over "dns_metrics_listen" (list "[::]:9473") }}
+{{- end }}
 {{- end }}
 {{- if .Values.agent.ebpf }}
 {{- $_ := set $over "services_backend" "auto" }}

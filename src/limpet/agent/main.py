@@ -238,7 +238,7 @@ class _Agent:
         if not listen:
             return None
         # Most nodes serve none.
-        from limpet.agent.metrics import Metrics
+        from limpet.agent.figures.metrics import Metrics
         from limpet.base.metrics.server import MetricsServer
 
         return MetricsServer(

@@ -11,8 +11,18 @@ def test_a_controller_that_follows_says_so_as_one_that_leads() -> None:
     following = FollowerMetrics().text().decode().splitlines()
 
     assert "limpet_controller_leads 1.0" in leading
-    assert following[-1] == "limpet_controller_leads 0.0"
-    assert set(following[:-1]) <= set(leading)
+    assert "limpet_controller_leads 0.0" in following
+    assert {each for each in following if each.startswith("#")} < set(leading)
+
+
+def test_segments_that_are_left_are_told_by_family() -> None:
+    tables = new_tables("10.244.0.0/22", "fd00:244::/120", segment_lengths={4: 24, 6: 122})
+    join(tables, 1, "n1")
+    shown = Metrics().text(tables).decode()
+
+    for family in ("ipv4", "ipv6"):
+        assert f'limpet_controller_segments{{family="{family}",state="held"}} 1.0' in shown
+        assert f'limpet_controller_segments{{family="{family}",state="free"}} 3.0' in shown
 
 
 def test_a_figure_more_is_asked_for_each_time() -> None:

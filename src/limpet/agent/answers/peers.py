@@ -94,10 +94,16 @@ def count_peers(
 
     `unable`: as `unable_peers` tells them.
     """
-    found = Counter(
-        kind_of(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
-    )
+    found = Counter(peer_kinds(view, plan, unable).values())
     return {kind: found[kind] for kind in (*transports.TRANSPORTS, "unreached", "apart")}
+
+
+def peer_kinds(
+    view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
+) -> dict[str, str]:
+    """The rung of each peer that was not removed, `unreached` or `apart`, by uid."""
+    found = ((uid, kind_of(uid, view, plan, unable)) for uid in view.snapshot.nodes)
+    return {uid: kind for uid, kind in found if kind and uid != view.uid}
 
 
 def kind_of(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:

@@ -128,6 +128,11 @@ class Policies(ABC):
     def _source(self) -> tuple[str, list[str]]:
         """Who tells policies, and what is wrong with that."""
 
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with policies, or with who tells them."""
+        return self._source[1]
+
     def _list(self) -> SaidPolicies:
         local = self._local(self._ports())
         world = self._world(local)

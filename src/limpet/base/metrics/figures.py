@@ -55,12 +55,13 @@ class Exposition:
 
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self.collect = collect
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry()
+        """For what counts by itself, beside what is collected."""
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     # For the registry: nothing is read before it is asked for.
     def describe(self) -> list[Metric]:

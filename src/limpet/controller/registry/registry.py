@@ -74,6 +74,8 @@ class Registry:
         """Another number when the records are others."""
         self.unreadable: dict[Key, str] = {}
         """Items that lie in the store as nobody can read them, and why; the last reading's."""
+        self.trouble = ""
+        """Why the last change could not be written; empty: it was."""
         self.highest_revision = 0
         self.on_reloaded: Callable[[Tables], None] = lambda _: None
         """What it puts is written with the next commit."""
@@ -281,12 +283,14 @@ class Registry:
             try:
                 if changed:
                     await self._commit(changed)
+                    self.trouble = ""
             except ConflictError as error:
                 _log.error("another controller wrote", error=str(error))
                 await self._reload()
                 made = {done for done, _ in answers}
                 batch = [(make, done) for make, done in batch if done in made and not done.done()]
             except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
+                self.trouble = str(error)
                 if isinstance(error, StorageError):
                     _log.error("not written", error=str(error))
                     self._tables.undo(0)

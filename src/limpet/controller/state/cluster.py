@@ -177,6 +177,11 @@ class Cluster:
         await self.change(make)
 
     @property
+    def store_trouble(self) -> str:
+        """Why the last change could not be written; empty: it was."""
+        return self._registry.trouble
+
+    @property
     def known_revision(self) -> int:
         """The highest that this process has seen."""
         return max(self._known_revision, self._registry.highest_revision)

@@ -53,6 +53,9 @@ class PeerLadders:
     def get(self, uid: str) -> Peer | None:
         return self._peers.get(uid)
 
+    def __getitem__(self, uid: str) -> Peer:
+        return self._peers[uid]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._peers)
 

@@ -1,0 +1,1 @@
+"""A real Prometheus with what is in deploy/monitoring: `make test-monitoring`."""
