@@ -373,9 +373,8 @@ class Prober:
     # Measuring
 
     def round_trips_s(self) -> dict[str, float]:
-        """Smoothed, of the path of each peer whose path was measured, by uid."""
-        found = {uid: self._ladders[uid].ladder.round_trip_s for uid in self._ladders}
-        return {uid: trip_s for uid, trip_s in found.items() if trip_s}
+        """As `PeerLadders.round_trips_s`."""
+        return self._ladders.round_trips_s()
 
     async def measure(self, uid: str) -> tuple[Measured, ...]:
         """Asks the peer once in every way there is, and waits for the answers.

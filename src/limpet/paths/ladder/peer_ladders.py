@@ -53,11 +53,13 @@ class PeerLadders:
     def get(self, uid: str) -> Peer | None:
         return self._peers.get(uid)
 
-    def __getitem__(self, uid: str) -> Peer:
-        return self._peers[uid]
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._peers)
+
+    def round_trips_s(self) -> dict[str, float]:
+        """Smoothed, of the path of each peer whose path was measured, by uid."""
+        found = {uid: peer.ladder.round_trip_s for uid, peer in self._peers.items()}
+        return {uid: trip_s for uid, trip_s in found.items() if trip_s}
 
     def add(self, uid: str, path: PeerPath | None) -> Peer:
         """`path`: that was proven last."""
