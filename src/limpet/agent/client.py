@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.base.decoding import convert
-from limpet.base.errors import AgentUnavailable, LimpetError, why_no_answer
+from limpet.base.errors import AgentUnavailable, LimpetError, NotAllowedError, why_no_answer
 from limpet.cni import frames as shim
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -57,6 +57,10 @@ def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
             received = bytearray()
             while chunk := connection.recv(1 << 16):
                 received += chunk
+    except PermissionError as error:
+        raise NotAllowedError(
+            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
+        ) from error
     except OSError as error:
         raise AgentUnavailable(
             f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"

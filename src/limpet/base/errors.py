@@ -9,6 +9,7 @@ LimpetError                 anything we raise on purpose; its text is for the pe
 │   └── UnavailableError      the one asked for is held by another or is outside the ranges
 ├── AgentUnavailable        the agent does not answer on its socket
 ├── ControllerUnavailable   the controller does not answer on its socket
+├── NotAllowedError         whoever asks may not: there may well be somebody who answers
 ├── FrameError              bytes on the socket that are no frame of ours (wire/shim.py)
 ├── LabError                something of the lab did not work (lab/node.py)
 └── CniError                carries a CNI error code; what the runtime sees
@@ -108,6 +109,10 @@ class AgentUnavailable(LimpetError):
 
 class ControllerUnavailable(LimpetError):
     """The controller does not answer on its socket."""
+
+
+class NotAllowedError(LimpetError):
+    """Who asks may not ask; whether anybody would answer is not known."""
 
 
 class CniError(LimpetError):

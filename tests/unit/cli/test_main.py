@@ -166,8 +166,13 @@ def test_without_an_agent_the_records_themselves_are_read(
     assert records["10.244.7.8"]["state"] == "bound"
     assert records["10.244.7.8"]["pod"] == "web-0"
 
-    assert main(["ipam", "list", "--network", "other", "--config", str(config)]) == 0
-    assert capsys.readouterr().out == ""
+    assert main(["ipam", "list", "--network", "cbr", "--config", str(config)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert (
+        "no network cbr has records on this node (there are cbr0). Did you mean cbr0?" in said.err
+    )
+    assert main(["ipam", "list", "--network", "cbr0", "--config", str(config)]) == 0
 
 
 def test_damage_is_found_without_an_agent(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,8 @@ _NAMES = {
     "type": WORST,
     "because": WORST,
     "services": WORST,
-    "silent": WORST,
-    "gone": WORST,
+    "silent": 1,
+    "gone": 2,
     "pid": WORST,
     "version": WORST,
     "trouble": WORST,
@@ -303,3 +304,59 @@ def test_no_command_prints_past_the_place_where_it_is_escaped() -> None:
         and ast.unparse(each.value) in ("sys", "typer", "click")
     ]
     assert found == []
+
+
+@pytest.fixture
+def nobody() -> Iterator[Callable[[], None]]:
+    """From its call to the test's end this process is a user who may nothing."""
+    try:
+        yield lambda: os.seteuid(65534)
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(("asked", "command"), _ALL)
+def test_who_may_not_ask_hears_that_and_not_that_nobody_runs(
+    settings: dict[str, str],
+    asked: str,
+    command: tuple[str, ...],
+    nobody: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    words = [*command, "--config", str(tmp_path / asked)]
+    main(words)  # loads what a user who may not read this interpreter's files cannot load
+    _let_nobody_in(tmp_path)
+    capsys.readouterr()
+    nobody()
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert "permission denied" in said.err
+    assert "is it running" not in said.err
+    assert "Traceback" not in said.err
+
+
+def test_who_may_not_look_for_the_controller_hears_that(
+    settings: dict[str, str],
+    nobody: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LIMPET_CONTROLLER_CONFIG", settings["controller"])
+    main(["node", "list"])
+    _let_nobody_in(tmp_path)
+    capsys.readouterr()
+    nobody()
+    assert main(["node", "list"]) == 1
+    assert "permission denied" in capsys.readouterr().err
+
+
+def _let_nobody_in(folder: Path) -> None:
+    """Up to the sockets' own folder, but not there."""
+    for each in (folder, *folder.parents):
+        if each.name.startswith("pytest-") or each == folder:
+            each.chmod(0o755)
+    (folder / "run").chmod(0o700)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import limpet
 from limpet.base.text.nearest import nearest
 from limpet.cli.main import app, main
 from limpet.cli.usage.examples import EXAMPLES
+from limpet.cli.usage.exit_codes import EVERYWHERE, ONE, OTHERS
 from limpet.cli.usage.groups import GROUPS
+from limpet.cli.usage.manual import manual_pages
+from limpet.cli.usage.reference import exit_codes_page
 from limpet.cli.usage.tree import all_commands
 
+ROOT_FOLDER = Path(__file__).resolve().parents[3]
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = {each.words: each for each in all_commands(ROOT)}
 
@@ -94,3 +101,49 @@ def test_who_mistypes_hears_what_was_meant(
 def test_the_nearest_is_none_where_nothing_is_near() -> None:
     assert nearest("zzz", ["status", "path"]) == ""
     assert nearest("Crane-l", ["crane-1", "digger-1"]) == "crane-1"
+
+
+PAGES = manual_pages(COMMANDS.values())
+
+
+def test_every_command_and_option_is_in_a_manual_page() -> None:
+    text = {name: page.replace("\\-", "-") for name, page in PAGES.items()}
+    for words, command in COMMANDS.items():
+        page = text[f"limpet-{words.split()[0]}.1" if words else "limpet.1"]
+        assert f"limpet {words}".rstrip() in page
+        for each in command.options:
+            assert all(word in page for word in each.words), f"{words} {each.words}"
+        assert all(example in page.replace("\\(aq", "'") for example, _ in EXAMPLES[words])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_manual_page_has_no_request_that_was_text(name: str) -> None:
+    requests = {".TH", ".SH", ".SS", ".TP", ".PP", ".B"}
+    for line in PAGES[name].splitlines():
+        assert line.split()[0] in requests if line.startswith((".", "'")) else True, line
+        assert line.isascii()
+        assert line.isprintable()
+
+
+def test_the_codes_with_a_meaning_of_their_own_are_of_commands_that_there_are() -> None:
+    assert {*ONE, *OTHERS} <= set(COMMANDS)
+
+
+def test_commands_end_with_codes_of_the_table_alone() -> None:
+    """A number that is given to `typer.Exit`; what else is given there is another program's."""
+    found = {
+        each.args[0].value
+        for path in Path(limpet.__file__).parent.joinpath("cli").rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(each, ast.Call)
+        and ast.unparse(each.func) in ("typer.Exit", "sys.exit")
+        and each.args
+        and isinstance(each.args[0], ast.Constant)
+    }
+    assert found <= set(EVERYWHERE)
+
+
+def test_the_table_of_exit_codes_is_the_commands() -> None:
+    """`scripts/write-reference` writes it."""
+    page = (ROOT_FOLDER / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    assert page == exit_codes_page()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
+from limpet.cli.output import Output, counted, put, put_document, put_table, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cluster.kinds.network import TunnelBackend
 
@@ -89,7 +89,9 @@ def community_remove(
     if nodes or selector or tunnel_backend:
         raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
     answer = ask(reach, "community.dissolve", community=name)
-    show(answer, output, f"community {name} removed; {answer['changed']} nodes were in it")
+    show(
+        answer, output, f"community {name} removed, with {counted(answer['changed'], 'node')} in it"
+    )
 
 
 def _change(

@@ -13,7 +13,7 @@ import typer
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
-from limpet.cli.output import Output, put, put_document, say, show
+from limpet.cli.output import Output, counted, put, put_document, say, show
 from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cli.usage.commands import NounApp
 from limpet.controller.settings import load_settings
@@ -90,8 +90,8 @@ def controller_rotate_key(reach: Reach = HERE, output: Format = Output.TABLE) ->
     show(
         answer,
         output,
-        f"{answer['signed_anew']} documents signed with the new key, {answer['key']}: nodes that "
-        "have heard of it take nothing new that a former one has signed",
+        f"{counted(answer['signed_anew'], 'document')} signed with the new key, {answer['key']}: "
+        "nodes that have heard of it take nothing new that a former one has signed",
     )
     say(
         "limpet: make a back-up now: what is restored from one without the new key can sign nothing"
@@ -138,9 +138,9 @@ def _put_recovery(answer: Mapping[str, Any]) -> None:
         if answer["needs_force"]:
             say("the margin did not fit into the pod CIDR: only --force ends this")
     if answer["freed"]:
-        put(f"{answer['freed']} segments given free")
+        put(f"{counted(answer['freed'], 'segment')} given free")
     if answer["held_back"]:
-        put(f"{answer['held_back']} segments held back for nodes that we may not know")
+        put(f"{counted(answer['held_back'], 'segment')} held back for nodes that we may not know")
 
 
 @controller.command("install")

@@ -11,7 +11,7 @@ from limpet.agent.settings import load_settings
 from limpet.cli.names import ask_names
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_document, put_table
+from limpet.cli.output import Output, counted, put, put_document, put_table
 
 dns = group("Names, as this node answers them.")
 
@@ -48,7 +48,7 @@ def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
     put(f"process: {answer['pid']}, version {answer['version']}")
     put(f"services: {'none was ever heard of' if services is None else services}")
     if answer["silent"] or answer["gone"]:
-        dead = f"{answer['silent']} silent nodes, {answer['gone']} pods that are gone"
+        dead = f"{counted(answer['silent'], 'silent node')}, {counted(answer['gone'], 'lost pod')}"
         put(f"left out: endpoints of {dead}")
     if answer["trouble"]:
         put(f"trouble: {answer['trouble']}")

@@ -25,6 +25,7 @@ from limpet.agent.status.node import (
 from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
+from limpet.base.text.nearest import did_you_mean
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
@@ -51,15 +52,32 @@ def ipam_list(
     """Addresses that are held, kept for absent pods, or resting."""
     folders = load_settings(config).folders
     try:
-        records = ask(folders.socket, "ipam.list", Records, network=network).records
+        records = ask(folders.socket, "ipam.list", Records).records
+        networks = [each.name for each in ask(folders.socket, "status", Status).networks]
     except AgentUnavailable:
         _say_from_disk(folders)
-        records = _records(folders.data_dir, network)
+        records = _records(folders.data_dir)
+        networks = [name for name, _ in _views(folders.data_dir)]
+    if network is not None:
+        records = _of_network(network, records, networks)
     nothing = "no address is held or kept" + (f" on network {network}" if network else "")
     rows = [asdict(each) for each in records]
     show_table(
         {"records": records}, output, rows, _RECORD_COLUMNS, nothing=nothing, wide=_RECORD_WIDE
     )
+
+
+def _of_network(
+    network: str, records: list[AddressRecord], networks: list[str]
+) -> list[AddressRecord]:
+    """Raises: LimpetError where no network is called so."""
+    if network not in networks:
+        there = f"there are {', '.join(networks)}" if networks else "there is none yet"
+        raise LimpetError(
+            f"list addresses: no network {network} has records on this node ({there})."
+            f"{did_you_mean(network, networks)}"
+        )
+    return [each for each in records if each.network == network]
 
 
 @ipam.command("check")
@@ -167,13 +185,8 @@ def _say_from_disk(folders: Folders) -> None:
     say(f"limpet: no agent answers at {folders.socket}; read from {folders.data_dir}")
 
 
-def _records(data_dir: Path, network: str | None) -> list[AddressRecord]:
-    return [
-        record_line(name, record)
-        for name, view in _views(data_dir)
-        if network in (None, name)
-        for record in view.records
-    ]
+def _records(data_dir: Path) -> list[AddressRecord]:
+    return [record_line(name, record) for name, view in _views(data_dir) for record in view.records]
 
 
 def _views(data_dir: Path) -> Iterator[tuple[str, LedgerView]]:

@@ -15,7 +15,7 @@ from limpet.base.errors import AgentUnavailable, ConfigError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
 from limpet.cli.options import Config, Format, TokenFile, given_token, require_root
-from limpet.cli.output import Output, say, show
+from limpet.cli.output import Output, counted, say, show
 
 
 def join(
@@ -66,9 +66,8 @@ def join(
         f"segments: {' '.join(segments) or 'none'}",
     ]
     if joined.kept_pods:
-        lines.append(
-            f"addresses are kept for {joined.kept_pods} pods of the machine that it replaces"
-        )
+        pods = counted(joined.kept_pods, "pod")
+        lines.append(f"addresses are kept for {pods} of the machine that it replaces")
     show({**asdict(joined), "segments": segments}, output, *lines)
     say(f"limpet: {_restart_agent(settings)}")
 

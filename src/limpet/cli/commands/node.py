@@ -9,7 +9,7 @@ import typer
 
 from limpet.cli.commands.controller import age
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_document, say, show, show_table
+from limpet.cli.output import Output, count, put, put_document, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
 
 node = group("Nodes of the cluster.")
@@ -193,8 +193,10 @@ def value_text(value: Any) -> str:
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, dict):
         return _labels(value) or "-"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return count(value)
     return "-" if value is None or value == "" else str(value)
 
 
 def _labels(labels: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    return ",".join(f"{key}={value_text(value)}" for key, value in sorted(labels.items()))

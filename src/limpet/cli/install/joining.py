@@ -18,6 +18,7 @@ from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.node_state import NodeState
 from limpet.cli.install.files import Manifest
+from limpet.cli.output import counted
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.nodes import Snapshot
 
@@ -111,7 +112,7 @@ def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
     )
     joined = join_cluster(settings, order)
     segments = ", ".join(map(str, joined.segments)) or "none yet"
-    kept = f", addresses kept for {joined.kept_pods} pods" if joined.kept_pods else ""
+    kept = f", addresses kept for {counted(joined.kept_pods, 'pod')}" if joined.kept_pods else ""
     return f"{joined.name} ({joined.uid}): joined {joined.cluster}, segments {segments}{kept}"
 
 

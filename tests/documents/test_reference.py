@@ -1,0 +1,49 @@
+"""What a person may write or read has a line in the documentation: keys, codes, figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from limpet.agent.settings import Settings
+from limpet.base.configuration import configuration_keys
+from limpet.base.errors import CniCode
+from limpet.controller.settings import ControllerSettings
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_OF_THE_SPECIFICATION = 100
+"""Codes below are CNI's own."""
+
+
+def _first_cells(page: str, section: str) -> set[str]:
+    """Every `word` in the first column of the section's tables."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    part = text.split(f"\n## {section}", 1)[1].split("\n## ", 1)[0] if section else text
+    rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| ")]
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "section"),
+    [
+        (Settings, "configuration.md", "The agent"),
+        (ControllerSettings, "controller.md", ""),
+    ],
+)
+def test_the_documentation_has_every_key_of_a_configuration(
+    kind: type[Settings | ControllerSettings], page: str, section: str
+) -> None:
+    assert set(configuration_keys(kind)) - _first_cells(page, section) == set()
+
+
+def test_it_has_no_key_of_the_agent_that_there_is_not() -> None:
+    assert _first_cells("configuration.md", "The agent") == set(configuration_keys(Settings))
+
+
+def test_it_has_every_error_code_that_is_ours() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    told = text.split("\n### Errors\n", 1)[1]
+    ours = {each.value for each in CniCode if each >= _OF_THE_SPECIFICATION}
+    assert {int(each) for each in re.findall(r"\b1[0-9]{2}\b", told)} == ours
