@@ -9,7 +9,9 @@ from xml.sax.saxutils import escape
 Series = Mapping[str, Mapping[int, float]]
 """By name of the line: value by number of entries."""
 _COLOURS = ("#1f6feb", "#8c564b", "#2ca02c", "#d62728", "#9467bd", "#7f7f7f")
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 380, 260, 60, 40, 110
+_WIDTH, _HEIGHT, _LEFT, _TOP = 380, 260, 60, 40
+_LETTER, _LINE_HEIGHT = 7.5, 14.0
+"""Of a name beside a panel: width of a letter and height of a line, as wide as fonts have them."""
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -27,14 +29,16 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def plot(panels: Mapping[str, Series]) -> str:
     """An SVG: a panel beside the other, both axes in powers of ten."""
-    width = _LEFT + len(panels) * (_WIDTH + _GAP)
+    longest = max((len(name) for series in panels.values() for name in series), default=0)
+    panel = round(_LEFT + _WIDTH + longest * _LETTER + 16)
+    width = len(panels) * panel
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_TOP + _HEIGHT + 60}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{_TOP + _HEIGHT + 60}" fill="white"/>',
     ]
     for number, (title, series) in enumerate(panels.items()):
-        parts += _panel(_LEFT + number * (_WIDTH + _GAP), title, series)
+        parts += _panel(_LEFT + number * panel, title, series)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -65,18 +69,30 @@ def _panel(left: float, title: str, series: Series) -> list[str]:
         f'<text x="{left + _WIDTH / 2}" y="{_TOP + _HEIGHT + 38}" text-anchor="middle">ipBlocks'
         "</text>"
     )
-    ends: list[float] = []
-    for colour, (name, line) in zip(_COLOURS, series.items(), strict=False):
-        points = [at(size, value) for size, value in sorted(line.items())]
+    ends: dict[str, float] = {}
+    colours = dict(zip(series, _COLOURS, strict=False))
+    for name, colour in colours.items():
+        points = [at(size, value) for size, value in sorted(series[name].items())]
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-        x, y = points[-1]
-        while any(abs(y - other) < 13 for other in ends):  # names do not cover one another
-            y -= 13
-        ends.append(y)
-        parts.append(f'<text x="{x + 8:.0f}" y="{y + 4:.0f}" fill="{colour}">{escape(name)}</text>')
+        ends[name] = points[-1][1]
+    for name, y in _apart(ends).items():  # beside the panel, where no line is
+        x = left + _WIDTH + 10
+        text = f'<text x="{x}" y="{y + 4:.0f}" fill="{colours[name]}">{escape(name)}</text>'
+        parts.append(text)
     return parts
+
+
+def _apart(heights: Mapping[str, float]) -> dict[str, float]:
+    """Near to those heights, in their order, so that no name covers another one."""
+    found: dict[str, float] = {}
+    lowest = _TOP + _HEIGHT - (len(heights) - 1) * _LINE_HEIGHT
+    above = -math.inf
+    for place, (name, y) in enumerate(sorted(heights.items(), key=lambda each: each[1])):
+        above = max(above + _LINE_HEIGHT, min(y, lowest + place * _LINE_HEIGHT))
+        found[name] = above
+    return found
 
 
 def _line(x0: float, y0: float, x1: float, y1: float) -> str:

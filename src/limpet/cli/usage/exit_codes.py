@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-EVERYWHERE = {
+EVERYWHERE: dict[int | str, str] = {
     0: "It worked, and nothing is wrong.",
     1: "It did not work, or something is wrong.",
     2: "The command line is wrong; nothing was done.",

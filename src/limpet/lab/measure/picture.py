@@ -14,6 +14,8 @@ from limpet.lab.world.site import CLOUD, Nat, Node, Site
 
 _NODE_WIDTH, _NODE_HEIGHT, _GAP, _MARGIN = 96.0, 26.0, 14.0, 16.0
 _HEAD, _LEGEND = 40.0, 60.0
+_LETTER = 7.5
+"""Width of a letter of a caption, as wide as fonts have them."""
 _GROWTH = 1.05
 _PULL = 0.25
 """How far lines bend to the middle, so that they keep off the boxes between their ends."""
@@ -104,11 +106,16 @@ def _arrange(sites: Sequence[Site]) -> list[_Box]:
 
 
 def _on_ring(site: Site, part: float, radius: float) -> _Box:
-    width = max(_NODE_WIDTH + 2 * _GAP, 7.5 * max(len(site.name), len(_nat_words(site))) + _GAP)
+    width = max(_NODE_WIDTH + 2 * _GAP, _letters(site) * _LETTER + _GAP)
     height = _HEAD + max(1, len(site.nodes)) * (_NODE_HEIGHT + _GAP)
     x = 1.5 * radius * math.sin(2 * math.pi * part)
     y = -radius * math.cos(2 * math.pi * part)
     return _Box(site, x - width / 2, y - height / 2, width, height)
+
+
+def _letters(site: Site) -> int:
+    """Of the longest line of its caption."""
+    return max(len(site.name), len(_nat_words(site)))
 
 
 def _nat_words(site: Site) -> str:
@@ -118,19 +125,25 @@ def _nat_words(site: Site) -> str:
     return words + (", UDP blocked" if site.udp_blocked else "")
 
 
+def _fill(box: _Box) -> str:
+    return "#eef4ff" if box.site.name == CLOUD else "#f6f6f2"
+
+
 def _box(box: _Box) -> str:
-    fill = "#eef4ff" if box.site.name == CLOUD else "#f6f6f2"
     return (
         f'<rect class="site" x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" '
-        f'height="{box.height:.1f}" rx="8" fill="{fill}" stroke="#999"/>'
+        f'height="{box.height:.1f}" rx="8" fill="{_fill(box)}" stroke="#999"/>'
     )
 
 
 def _label(box: _Box) -> str:
-    """Over the lines, with a rim that keeps it readable."""
+    """On a plate of its own over the lines, which pass behind it."""
     x = box.left + box.width / 2
+    width = min(_letters(box.site) * _LETTER + 8, box.width - 2)
     return (
-        '<g text-anchor="middle" paint-order="stroke" stroke="white" stroke-width="3">'
+        '<g class="caption" text-anchor="middle">'
+        f'<rect x="{x - width / 2:.1f}" y="{box.top + 2:.1f}" width="{width:.1f}" '
+        f'height="{_HEAD - 6:.0f}" rx="4" fill="{_fill(box)}"/>'
         f'<text x="{x:.1f}" y="{box.top + 16:.1f}" font-weight="bold">'
         f"{escape(box.site.name)}</text>"
         f'<text x="{x:.1f}" y="{box.top + 31:.1f}" fill="#444">{escape(_nat_words(box.site))}'

@@ -117,3 +117,22 @@ def test_boxes_never_meet_and_all_nodes_are_inside_of_one(sites: list[int], rung
         )
         assert 0 < left < right < width
         assert 0 < top < bottom < height
+
+
+@pytest.mark.parametrize("name", ["demo", "nat-matrix", "three-sites"])
+def test_no_line_is_drawn_over_a_caption(name: str) -> None:
+    topology = load_topology(name)
+
+    root = read(draw(topology, all_paths(topology, "tunnel")))
+
+    drawn = [each.get("class") for each in root.iter() if each.get("class")]
+    assert "pair" not in drawn[drawn.index("caption") :]
+    for caption in groups(root, "caption"):
+        left, top, right, bottom = numbers(caption.find(f"{SVG}rect"))  # type: ignore[arg-type]
+        for text in caption.iter(f"{SVG}text"):
+            width = 6.5 * len(text.text or "")
+            x, y = float(text.get("x", "")), float(text.get("y", ""))
+            assert left <= x - width / 2
+            assert x + width / 2 <= right
+            assert top <= y - 10
+            assert y + 2 <= bottom
