@@ -40,6 +40,7 @@ _COMMANDS = {
     "connectivity": "connectivity:connectivity",
     "lab": "lab:lab",
     "completion": "completion:completion",
+    "ui": "ui.ui:ui",
 }
 """A command, or a noun with several: where it is, as MODULE:OBJECT of `limpet.cli.commands`."""
 

@@ -114,3 +114,9 @@ DNS_WAITING_OF_ONE = Bound("... of one address", 1024, "questions", Above.DROPPE
 
 # What a person was sent, and gives to a command.
 JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "bytes", Above.REFUSED)
+
+# The page (`limpet ui`). Connections and heads are those of the controller's API.
+PAGE_SIGN_INS = Bound(
+    "wrong tokens for the page from one address, at once", 10, "tokens", Above.REFUSED
+)
+"""And one in six seconds for long."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, neighbours, pods, signers, strangers, words
+from limpet.base.bounds import members, neighbours, pods, signers, strangers, visitors, words
 from limpet.base.bounds.bound import Bound
 
 
@@ -16,6 +16,7 @@ TABLE = {
     "signers": _rows(signers),
     "pods": _rows(pods),
     "strangers": _rows(strangers),
+    "visitors": _rows(visitors),
     "anybody": _rows(words),
 }
 """Party (the name of its module) to the name of each row and the row."""

@@ -52,7 +52,7 @@ def token_create(
     answer = ask(
         reach,
         "token.create",
-        ttl_s=_duration_s(ttl),
+        ttl_s=ttl_s(ttl),
         roles=role or ["edge"],
         communities=community or [],
         labels=dict(map(parse_label, label or [])),
@@ -60,7 +60,8 @@ def token_create(
     show(answer, output, answer["token"])
 
 
-def _duration_s(text: str) -> int:
+def ttl_s(text: str) -> int:
+    """Seconds of `--ttl`. Raises: typer.BadParameter."""
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if found is None:
         raise typer.BadParameter(f"{text!r} is no time such as 30m, 24h or 7d", param_hint="--ttl")

@@ -67,6 +67,20 @@ _DIAGNOSIS = {
     ),
     "connectivity pod": (("limpet connectivity pod", "What the pods of a test run."),),
 }
+_PAGE = {
+    "ui": (
+        ("sudo limpet ui", "Print a link to a page that shows the network as this node sees it."),
+        ("sudo limpet ui --controller --listen 192.0.2.10:7480", "Of the whole cluster."),
+    ),
+    "ui token": (("sudo limpet ui token list", "Who may look at the page in the cloud."),),
+    "ui token create": (
+        ("sudo limpet ui token create ann", "Who has it may look, for 30 days."),
+        ("sudo limpet ui token create bob --write --ttl 12h", "And act, for half a day."),
+    ),
+    "ui token list": (("sudo limpet ui token list", "Whose there are, and until when."),),
+    "ui token remove": (("sudo limpet ui token remove ann", "Who came by it is out at once."),),
+}
+
 _CLUSTER = {
     "node": (
         ("limpet node list", "The nodes, and how long ago each was heard."),
@@ -205,6 +219,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     **_NODE,
     **_DIAGNOSIS,
+    **_PAGE,
     **_CLUSTER,
     **_SET_UP,
     **_LAB,

@@ -24,14 +24,19 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
-    """The controller's answer to a verb.
+BY_HEADER = "X-Limpet-By"
+"""Who does it, for the log; a header, since it is no argument of any verb."""
+
+
+def call(socket_path: Path, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
+    """The controller's answer to a verb. `by`: for whom it is asked, if not for the shell's user.
 
     Raises: ControllerUnavailable when nobody answers; LimpetError with its words on failure.
     """
     connection = _UnixConnection(socket_path)
     try:
-        connection.request("POST", f"/{verb}", json.dumps(arguments))
+        headers = {BY_HEADER: by} if by else {}
+        connection.request("POST", f"/{verb}", json.dumps(arguments), headers)
         answer = connection.getresponse()
         document: dict[str, Any] = json.loads(answer.read())
     except OSError as error:

@@ -34,6 +34,7 @@ from limpet.cluster.api import (
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import signing_keys
+from limpet.controller.admin.client import BY_HEADER
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.views import (
@@ -101,6 +102,8 @@ class Admin:
                 )
             kind, verb = self._verbs[name]
             arguments = decode(await request.read(), kind)
+            if by := request.headers.get(BY_HEADER):
+                _log.info("asked", verb=name, by=by, said=str(msgspec.to_builtins(arguments)))
             return web.json_response(await verb(**msgspec.structs.asdict(arguments)))
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)

@@ -1,0 +1,11 @@
+"""What is taken from those who have signed in to the page (`limpet ui`)."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.bound import Above, Bound
+
+PAGE_SESSIONS = Bound("sessions of the page", 256, "sessions", Above.OLDEST_OUT)
+PAGE_STREAMS = Bound("streams of what changes, of one session", 8, "streams", Above.REFUSED)
+"""One for each tab."""
+PAGE_BODY = Bound("a form of the page", 16 << 10, "bytes", Above.REFUSED)
+PAGE_QUERY = Bound("what is looked for on the page", 128, "characters", Above.CUT)

@@ -1,0 +1,85 @@
+"""`limpet ui token`: who may look at the page in the cloud, and act."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import asdict
+
+from limpet.base.errors import LimpetError
+from limpet.cli.commands.cluster import ttl_s
+from limpet.cli.options import ControllerConfig, Format, group
+from limpet.cli.output import Output, say, show, show_table
+from limpet.controller.settings import load_settings
+
+if TYPE_CHECKING:  # it is loaded where it is used
+    from limpet.web.access.tokens import TokenFile
+
+token = group("Tokens that let people look at the page in the cloud.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the log names it.")]
+
+
+@token.command("create")
+def token_create(
+    name: Name,
+    write: Annotated[
+        bool, typer.Option("--write", help="It may act too: communities, labels, removal.")
+    ] = False,
+    ttl: Annotated[
+        str, typer.Option("--ttl", help="How long it counts, such as 12h or 30d.")
+    ] = "30d",
+    config: ControllerConfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Make a token; it is shown once, and kept as its hash."""
+    from limpet.web.access.tokens import PREFIX
+
+    secret = PREFIX + secrets.token_urlsafe(32)
+    made = _file(config).create(name, secret, may_write=write, for_s=ttl_s(ttl))
+    show({"token": secret, "expires_at_s": made.expires_at_s}, output, secret)
+    say(f"limpet: it {'may look and act' if write else 'may look'} until {_day(made.expires_at_s)}")
+
+
+@token.command("list")
+def token_list(config: ControllerConfig = None, output: Format = Output.TABLE) -> None:
+    """The tokens, without what they are."""
+    found = [
+        {key: value for key, value in asdict(each).items() if key != "digest"}
+        for each in _file(config).all()
+    ]
+    rows = [
+        {
+            "name": each["name"],
+            "may": "look and act" if each["may_write"] else "look",
+            "expires": _day(each["expires_at_s"]),
+        }
+        for each in found
+    ]
+    show_table(
+        {"tokens": found}, output, rows, nothing="there is no token (limpet ui token create)"
+    )
+
+
+@token.command("remove")
+def token_remove(
+    name: Name, config: ControllerConfig = None, output: Format = Output.TABLE
+) -> None:
+    """Take a token back; whoever has signed in with it is out."""
+    _file(config).remove(name)
+    show({"removed": name}, output, f"removed {name}")
+
+
+def _file(config: ControllerConfig) -> TokenFile:
+    from limpet.web.access.tokens import FILE_NAME, TokenFile
+
+    return TokenFile(load_settings(config).database.parent / FILE_NAME)
+
+
+def _day(at_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError) as error:
+        raise LimpetError(f"read page token: {at_s} is no time") from error

@@ -1,0 +1,105 @@
+"""What the page in the cloud proves itself by: a certificate that is given, or one of its own.
+
+Not the controller's: that has an Ed25519 key, as all of the cluster, which no browser takes.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from limpet.base.disk import refusals
+from limpet.base.errors import LimpetError
+
+_FOR = timedelta(days=397)
+"""Browsers take none that runs longer."""
+_BEFORE = timedelta(days=30)
+_NAME = "page"
+
+
+def context_of(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Raises: LimpetError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise LimpetError(
+            f"serve the page with the certificate in {certificate} and the key in {key}: {error} "
+            "(both are PEM, the certificate with its chain, and belong together)"
+        ) from error
+    return context
+
+
+def own_certificate(folder: Path, names: Collection[str]) -> tuple[Path, Path]:
+    """Certificate and key of `folder`, made where they are not there, are for other names or near
+    their end. Raises: StorageError."""
+    paths = (folder / f"{_NAME}.crt", folder / f"{_NAME}.key")
+    wanted = sorted({*names, "localhost"})
+    if _serves(paths, wanted):
+        return paths
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _signed(key, wanted)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    with refusals("write", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        paths[1].unlink(missing_ok=True)
+        paths[1].touch(mode=0o600)
+        paths[1].write_bytes(private)
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return paths
+
+
+def fingerprint(certificate: Path) -> str:
+    """SHA-256 as browsers show it. Raises: StorageError."""
+    with refusals("read", certificate):
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    return found.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def _serves(paths: tuple[Path, Path], names: list[str]) -> bool:
+    try:
+        found = x509.load_pem_x509_certificate(paths[0].read_bytes())
+        said = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return False
+    ends = found.not_valid_after.replace(tzinfo=UTC) - _BEFORE
+    same = sorted(str(each.value) for each in said) == names
+    return same and paths[1].exists() and datetime.now(UTC) < ends
+
+
+def _signed(key: ec.EllipticCurvePrivateKey, names: list[str]) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "limpet ui")])
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + _FOR - timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.SubjectAlternativeName(list(map(_general, names))), False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -1,0 +1,140 @@
+"""Who has signed in: one-time links, tokens, and sessions that come of them. Pure, time and
+randomness passed in.
+
+What lets somebody in is kept as its SHA-256. It has 256 random bits, so a slow hash would add
+nothing but work that strangers can ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from limpet.base.bounds.strangers import PAGE_SIGN_INS
+from limpet.base.bounds.visitors import PAGE_SESSIONS
+from limpet.base.rate_limit import TokenBuckets
+
+IDLE_S = 12 * 3600.0
+"""A session nobody has used for so long is over."""
+LONGEST_S = 7 * 86_400.0
+_WRONG_PER_S = 1 / 6
+_SOURCES = 1024
+
+
+class PageToken(msgspec.Struct, frozen=True, kw_only=True):
+    """Lets whoever has it look, and act if it may write."""
+
+    name: str
+    digest: str
+    """SHA-256 of the token, in hex."""
+    may_write: bool = False
+    created_at_s: float = 0.0
+    expires_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Session:
+    """Of one browser."""
+
+    who: str
+    """Name of its token; empty: it came by a one-time link."""
+    may_write: bool
+    proof: str
+    """What a form of its own pages carries, and nobody else knows."""
+    began_at_s: float
+    used_at_s: float
+    streams: int = 0
+    """That it has open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nobody was let in."""
+
+    too_many: bool = False
+    """Wrong ones came from there of late."""
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+class Sessions:
+    """In memory: who restarts the page's process signs in again."""
+
+    def __init__(
+        self, random: Callable[[], str], tokens: Callable[[], Mapping[str, PageToken]]
+    ) -> None:
+        """`random`: a new secret each time. `tokens`: those that count now, by their digest."""
+        self._random = random
+        self._tokens = tokens
+        self._links: set[str] = set()
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._wrong = TokenBuckets(_WRONG_PER_S, PAGE_SIGN_INS.most, most=_SOURCES)
+
+    def new_link(self) -> str:
+        """A secret that lets in once; any before it do no more."""
+        secret = self._random()
+        self._links = {digest_of(secret)}
+        return secret
+
+    @property
+    def has_link(self) -> bool:
+        """The last link was not used yet."""
+        return bool(self._links)
+
+    def enter(self, secret: str, source: str, now_s: float) -> tuple[str, Session] | Refused:
+        """The session's own secret, for a cookie, and the session.
+
+        Only wrong ones are counted, by where they come from: who holds a right one gets in however
+        many others try, also from behind the same address.
+        """
+        digest = digest_of(secret)
+        token = self._tokens().get(digest)
+        if digest in self._links:
+            self._links.remove(digest)
+            return self._begin("", may_write=False, now_s=now_s)
+        if token is not None and now_s < token.expires_at_s:
+            return self._begin(token.name, may_write=token.may_write, now_s=now_s)
+        return Refused(too_many=not self._wrong.take(source, now_s))
+
+    def find(self, secret: str, now_s: float) -> Session | None:
+        """None: it is over, or never was; also when its token was removed, or has expired."""
+        digest = digest_of(secret)
+        session = self._sessions.get(digest)
+        if session is None:
+            return None
+        if not self._counts(session, now_s):
+            del self._sessions[digest]
+            return None
+        session.used_at_s = now_s
+        self._sessions.move_to_end(digest)
+        return session
+
+    def leave(self, secret: str) -> None:
+        self._sessions.pop(digest_of(secret), None)
+
+    def _begin(self, who: str, *, may_write: bool, now_s: float) -> tuple[str, Session]:
+        secret = self._random()
+        session = Session(who, may_write, self._random(), now_s, now_s)
+        self._sessions[digest_of(secret)] = session
+        while len(self._sessions) > PAGE_SESSIONS.most:
+            self._sessions.popitem(last=False)
+        return secret, session
+
+    def _counts(self, session: Session, now_s: float) -> bool:
+        if now_s - session.used_at_s > IDLE_S or now_s - session.began_at_s > LONGEST_S:
+            return False
+        if not session.who:
+            return True
+        named = [each for each in self._tokens().values() if each.name == session.who]
+        return any(
+            now_s < each.expires_at_s
+            and each.created_at_s <= session.began_at_s
+            and each.may_write is session.may_write
+            for each in named
+        )

@@ -1,0 +1,110 @@
+"""The file of the tokens that let people look at the page in the cloud."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from limpet.base.decoding import decode_json
+from limpet.base.disk import refusals
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import name_problem
+from limpet.web.access.sessions import PageToken, digest_of
+
+FILE_NAME = "page-tokens.json"
+"""In the folder of the controller's database."""
+PREFIX = "limpet-page-"
+"""So that scanners for secrets, and people, know one when they see it."""
+LONGEST_S = 365 * 86_400.0
+MOST = 256
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    tokens: tuple[PageToken, ...] = ()
+
+
+class TokenFile:
+    """Read again when it is another one; for root alone, as the folder it is in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._as_of: tuple[int, int, int] | None = None
+        self._tokens: tuple[PageToken, ...] = ()
+
+    def by_digest(self) -> Mapping[str, PageToken]:
+        """Raises: LimpetError where it cannot be read: then nobody is let in."""
+        return {each.digest: each for each in self.all()}
+
+    def all(self) -> tuple[PageToken, ...]:
+        """By name. Raises: LimpetError."""
+        with refusals("read", self._path):
+            try:
+                found = self._path.stat()
+            except FileNotFoundError:
+                self._as_of, self._tokens = None, ()
+                return ()
+            as_of = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if as_of != self._as_of:
+                self._tokens = _parse(self._path.read_bytes(), self._path)
+                self._as_of = as_of
+        return self._tokens
+
+    def create(self, name: str, secret: str, *, may_write: bool, for_s: float) -> PageToken:
+        """Raises: LimpetError."""
+        if problem := name_problem(name):
+            raise LimpetError(f"create page token {name[:80]!r}: {problem}")
+        if not 0 < for_s <= LONGEST_S:
+            raise LimpetError(f"create page token {name}: {for_s:g} s is no time up to a year")
+        now_s = time.time()
+        kept = [each for each in self.all() if each.expires_at_s > now_s - 86_400]
+        if any(each.name == name for each in kept):
+            raise LimpetError(
+                f"create page token {name}: there is one of that name (limpet ui token remove "
+                f"{name}, or another name)"
+            )
+        if len(kept) >= MOST:
+            raise LimpetError(
+                f"create page token {name}: there are {len(kept)}, and at most {MOST} "
+                "are kept (remove some: limpet ui token list)"
+            )
+        token = PageToken(
+            name=name,
+            digest=digest_of(secret),
+            may_write=may_write,
+            created_at_s=now_s,
+            expires_at_s=now_s + for_s,
+        )
+        self._write([*kept, token])
+        return token
+
+    def remove(self, name: str) -> None:
+        """Whoever has signed in with it is out at once. Raises: LimpetError."""
+        tokens = self.all()
+        kept = [each for each in tokens if each.name != name]
+        if len(kept) == len(tokens):
+            raise LimpetError(f"remove page token {name}: there is none (limpet ui token list)")
+        self._write(kept)
+
+    def _write(self, tokens: list[PageToken]) -> None:
+        temporary = self._path.with_name(self._path.name + ".new")
+        content = msgspec.json.encode(_Tokens(tuple(sorted(tokens, key=lambda each: each.name))))
+        with refusals("write", self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode=0o600)
+            temporary.write_bytes(content)
+            temporary.replace(self._path)
+        self._as_of = None
+
+
+def _parse(content: bytes, path: Path) -> tuple[PageToken, ...]:
+    try:
+        return decode_json(content, _Tokens).tokens
+    except msgspec.MsgspecError as error:
+        raise LimpetError(
+            f"read page tokens in {path}: {error} (put it right, or remove it and make new ones: "
+            "limpet ui token create)"
+        ) from error

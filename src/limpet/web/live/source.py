@@ -1,0 +1,119 @@
+"""Whom a page asks: the agent of this node, or the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from limpet.agent.client import AnotherVersion
+from limpet.agent.client import call as call_agent
+from limpet.base.decoding import convert
+from limpet.base.process.threads import in_thread
+from limpet.controller.admin.client import call as call_controller
+from limpet.picture.pair import PairDetail
+from limpet.picture.picture import Picture
+from limpet.picture.said import Finding, Shown
+from limpet.picture.timeline import Timeline
+
+Kind = TypeVar("Kind", bound=Shown)
+WAIT_S = 5.0
+"""So long an answer may take while nothing has changed; what matters is told at once."""
+FindFindings = Callable[[], tuple[Finding, ...]]
+
+
+class Source(Protocol):
+    """Each may raise LimpetError, in words for who looks."""
+
+    can_act: bool
+    """It can do more than tell."""
+
+    async def picture(self, known: str) -> Picture | None:
+        """None: it is that of version `known`."""
+
+    async def pair(self, one: str, other: str) -> PairDetail: ...
+
+    async def events(self, *, before: int | None, node: str, limit: int) -> Timeline: ...
+
+    async def findings(self) -> tuple[Finding, ...] | None:
+        """Looked for anew; None: they are in the picture."""
+
+    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+        """`by`: who does it, for the log there."""
+
+
+class AgentSource:
+    """By the agent's socket: who may open that, may look."""
+
+    can_act = False
+
+    def __init__(self, socket_path: Path, find: FindFindings) -> None:
+        self._path = socket_path
+        self._find = find
+
+    async def picture(self, known: str) -> Picture | None:
+        return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
+
+    async def pair(self, one: str, other: str) -> PairDetail:
+        return _typed(await self._call("pair", one=one, other=other), PairDetail)
+
+    async def events(self, *, before: int | None, node: str, limit: int) -> Timeline:
+        answer = await self._call("events", before=before, node=node, limit=limit)
+        return _typed(answer, Timeline)
+
+    async def findings(self) -> tuple[Finding, ...] | None:
+        return await in_thread(self._find, "findings")
+
+    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+        raise NotImplementedError("an agent does what the controller says")
+
+    async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        said = {name: value for name, value in arguments.items() if value is not None}
+        return await in_thread(lambda: call_agent(self._path, verb, **said), "agent")
+
+
+class ControllerSource:
+    """By the controller's admin socket."""
+
+    can_act = True
+
+    def __init__(self, socket_path: Path) -> None:
+        self._path = socket_path
+
+    async def picture(self, known: str) -> Picture | None:
+        return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
+
+    async def pair(self, one: str, other: str) -> PairDetail:
+        return _typed(await self._call("pair", one=one, other=other), PairDetail)
+
+    async def events(self, *, before: int | None, node: str, limit: int) -> Timeline:
+        answer = await self._call("events", before=before, node=node, limit=limit)
+        return _typed(answer, Timeline)
+
+    async def findings(self) -> tuple[Finding, ...] | None:
+        return None
+
+    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+        return await self._call(verb, by=by, **arguments)
+
+    async def _call(self, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
+        said = {name: value for name, value in arguments.items() if value is not None}
+        return await in_thread(
+            lambda: call_controller(self._path, verb, by=by, **said), "controller"
+        )
+
+
+def _picture(answer: dict[str, Any]) -> Picture | None:
+    return None if answer.get("unchanged") else _typed(answer, Picture)
+
+
+def _typed(answer: dict[str, Any], kind: type[Kind]) -> Kind:
+    try:
+        return convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise AnotherVersion(
+            f"what runs here is older or newer than this page: {error} (end `limpet ui` and start "
+            "it again, of the version that runs)"
+        ) from error

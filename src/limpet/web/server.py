@@ -1,0 +1,105 @@
+"""`limpet ui` as a process: where it listens, its certificate, what it prints, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from limpet.base.addresses import Listen, endpoint_text
+from limpet.base.disk import cause
+from limpet.base.errors import LimpetError
+from limpet.base.process.lifetime import for_ever, notify_service_manager
+from limpet.base.process.listeners import open_listener
+from limpet.controller.api.connections import ApiServer
+from limpet.controller.api.member_connections import MemberConnections
+from limpet.web.access.certificate import context_of
+from limpet.web.access.guard import Place
+from limpet.web.access.sessions import PageToken, Sessions
+from limpet.web.application import Page
+from limpet.web.live.source import Source
+
+_IDLE_S = 75.0
+_GOODBYE_S = 1.0
+_MOST_HEADERS = 64
+_NEW_LINK_S = 0.5
+_log = structlog.get_logger("page")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Where and for whom."""
+
+    listen: Listen
+    names: frozenset[str] = frozenset()
+    certificate: tuple[Path, Path] | None = None
+    """And its key, PEM. None: in clear, and then on loopback alone."""
+    tokens: Callable[[], Mapping[str, PageToken]] = dict
+
+
+@contextlib.asynccontextmanager
+async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, Sessions]]:
+    """The page's address, and who is in, while it is served. Raises: LimpetError."""
+    host, port = serving.listen
+    is_loopback = ip_address(host).is_loopback
+    if serving.certificate is None and not is_loopback:
+        raise LimpetError(
+            f"serve the page at {endpoint_text(serving.listen)}: others could read along and sign "
+            "in (a certificate is needed there, or an address of loopback)"
+        )
+    try:
+        listener = open_listener((host, port))
+    except OSError as error:
+        raise LimpetError(
+            f"serve the page at {endpoint_text(serving.listen)}: {cause(error)} (name another: "
+            "--listen)"
+        ) from error
+    port = listener.getsockname()[1]
+    context = context_of(*serving.certificate) if serving.certificate is not None else None
+    place = Place(serving.names, is_loopback, context is not None, port)
+    sessions = Sessions(lambda: secrets.token_urlsafe(32), serving.tokens)
+    page = Page(source, sessions, place)
+    runner = web.AppRunner(
+        page.application(),
+        access_log=None,
+        shutdown_timeout=_GOODBYE_S,
+        keepalive_timeout=_IDLE_S,
+        auto_decompress=False,
+        max_headers=_MOST_HEADERS,
+    )
+    await runner.setup()
+    assert runner.server is not None
+    server = ApiServer(
+        runner.server, context, lambda _: False, MemberConnections(), patience_s=_IDLE_S
+    )
+    server.listen(listener)
+    try:
+        scheme = "https" if context is not None else "http"
+        shown = f"[{host}]" if ":" in host else host
+        yield f"{scheme}://{shown}:{port}", sessions
+    finally:
+        server.stop()
+        page.stop()
+        await runner.cleanup()
+
+
+async def serve(source: Source, serving: Serving, say: Callable[[str], None] | None) -> None:
+    """For ever. `say`: is told a link that lets in once, and after it was used the next; None:
+    people sign in by tokens. Raises: LimpetError."""
+    async with served(source, serving) as (address, sessions):
+        notify_service_manager("READY=1")
+        _log.info("ready", address=address)
+        if say is None:
+            await for_ever()
+        while say is not None:
+            secret = sessions.new_link()
+            say(f"{address}/enter#{secret}")
+            while sessions.has_link:
+                await asyncio.sleep(_NEW_LINK_S)

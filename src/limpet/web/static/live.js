@@ -1,0 +1,67 @@
+// What changes, as the server tells it: parts of the page are asked for anew, the map hears of rows.
+
+const DUE_MS = 700;
+let due = 0;
+
+
+function refresh() {
+  if (due) return;
+  due = setTimeout(() => {
+    due = 0;
+    for (const part of document.querySelectorAll("[data-live]")) {
+      const open = part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
+      const asking = part.querySelector("#act")?.childElementCount;
+      if (open || asking) continue;
+      const url = part.id === "list" ? location.pathname + location.search : part.dataset.live;
+      htmx.ajax("GET", url, { target: `#${part.id}`, select: `#${part.id}`, swap: "outerMorph" });
+    }
+  }, DUE_MS);
+}
+
+function show(state, words, trouble) {
+  const live = document.getElementById("live");
+  if (live.dataset.state !== state) {
+    live.dataset.state = state;
+    live.querySelector(".what").textContent = words;
+  }
+  if (trouble === undefined) return;
+  const said = document.getElementById("trouble");
+  if (said.textContent !== trouble) said.textContent = trouble;
+  said.hidden = !trouble;
+}
+
+function listen() {
+  const stream = new EventSource(`/live?version=${encodeURIComponent(document.body.dataset.version)}`);
+  stream.onopen = () => show("live", "live");
+  stream.onmessage = (message) => {
+    const told = JSON.parse(message.data);
+    document.body.dataset.version = told.version;
+    show(told.trouble ? "stale" : "live", told.trouble ? "not answering" : "live", told.trouble ?? "");
+    dispatchEvent(new CustomEvent("limpet-changed", { detail: told }));
+    refresh();
+  };
+  stream.onerror = () => {
+    show("stale", "not connected");
+    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+  };
+  addEventListener("pagehide", () => stream.close());
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("limpet-theme", root.dataset.theme); } catch { /* storage is off */ }
+  dispatchEvent(new Event("limpet-theme"));
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.target.matches("input, select, textarea")) return;
+  const search = document.querySelector("input[type=search]");
+  if (search) {
+    event.preventDefault();
+    search.focus();
+  }
+});
+
+listen();

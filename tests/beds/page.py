@@ -1,0 +1,64 @@
+"""The page, served by its own code on loopback, with a picture that a test holds in its hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from limpet.picture.pair import PairDetail
+from limpet.picture.picture import Picture
+from limpet.picture.said import Finding
+from limpet.picture.timeline import Timeline
+from limpet.web.access.sessions import PageToken, Sessions
+from limpet.web.server import Serving, served
+from tests.beds.pictured import detail, timeline
+
+
+class PictureSource:
+    """Tells the picture that was put last."""
+
+    def __init__(self, picture: Picture, *, can_act: bool = False) -> None:
+        self.can_act = can_act
+        self.now = picture
+        self.acted: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def picture(self, known: str) -> Picture | None:
+        return None if known == self.now.version else self.now
+
+    async def pair(self, one: str, other: str) -> PairDetail:
+        return detail(self.now, one, other)
+
+    async def events(self, *, before: int | None, node: str, limit: int) -> Timeline:
+        return timeline(self.now)
+
+    async def findings(self) -> tuple[Finding, ...] | None:
+        return None
+
+    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+        self.acted.append((verb, by, arguments))
+        return {}
+
+
+@contextlib.contextmanager
+def page(
+    source: PictureSource, tokens: Callable[[], Mapping[str, PageToken]] = dict
+) -> Iterator[tuple[str, Sessions]]:
+    """Address of the page, and who is in; a loop of its own runs it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="page", daemon=True)
+    thread.start()
+
+    def run(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
+    serving = served(source, Serving(("127.0.0.1", 0), tokens=tokens))
+    try:
+        yield run(serving.__aenter__())
+    finally:
+        run(serving.__aexit__(None, None, None))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()

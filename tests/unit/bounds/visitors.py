@@ -1,0 +1,84 @@
+"""Probes of what is taken from those who look at the page."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+from limpet.base.bounds.strangers import PAGE_SIGN_INS
+from limpet.base.bounds.visitors import PAGE_BODY, PAGE_QUERY, PAGE_SESSIONS, PAGE_STREAMS
+from limpet.web.access.sessions import PageToken, Refused, Sessions, digest_of
+from tests.beds.page import PictureSource, page
+from tests.beds.pictured import world
+from tests.unit.bounds.probes import probe
+
+_TOKEN = PageToken(name="ann", digest=digest_of("read"), expires_at_s=1e12)
+Ask = Callable[[str, str, str], http.client.HTTPResponse]
+
+
+def _sessions() -> Sessions:
+    numbers = itertools.count()
+    return Sessions(lambda: f"secret-{next(numbers)}", lambda: {_TOKEN.digest: _TOKEN})
+
+
+@probe(PAGE_SIGN_INS)
+def _wrong_tokens(count: int) -> bool:
+    book = _sessions()
+    return all(book.enter("wrong", "192.0.2.1", 1.0) == Refused() for _ in range(count))
+
+
+@probe(PAGE_SESSIONS)
+def _at_once(count: int) -> bool:
+    book = _sessions()
+    cookies = []
+    for _ in range(count):
+        entered = book.enter("read", "192.0.2.1", 1.0)
+        assert not isinstance(entered, Refused)
+        cookies.append(entered[0])
+    return all(book.find(cookie, 2.0) is not None for cookie in cookies)
+
+
+def _signed_in(look: Callable[[Ask], bool]) -> bool:
+    """What `look` finds, as one session."""
+    with ExitStack() as open_till_the_end:
+        source = PictureSource(world(5))
+        address, _ = open_till_the_end.enter_context(page(source, lambda: {_TOKEN.digest: _TOKEN}))
+        cookie = ""
+
+        def ask(method: str, path: str, body: str) -> http.client.HTTPResponse:
+            connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+            open_till_the_end.callback(connection.close)
+            headers = {"Cookie": cookie, "Origin": address}
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            connection.request(method, path, body or None, headers)
+            return connection.getresponse()
+
+        cookie = (ask("POST", "/enter", "secret=read").getheader("Set-Cookie") or "").partition(
+            ";"
+        )[0]
+        return look(ask)
+
+
+@probe(PAGE_STREAMS)
+def _streams(count: int) -> bool:
+    return _signed_in(lambda ask: all(ask("GET", "/live", "").status == 200 for _ in range(count)))
+
+
+@probe(PAGE_BODY)
+def _body(size: int) -> bool:
+    begin = "proof="
+    return _signed_in(
+        lambda ask: ask("POST", "/leave", begin + "x" * (size - len(begin))).status == 403
+    )
+
+
+@probe(PAGE_QUERY)
+def _query(size: int) -> bool:
+    return _signed_in(
+        lambda ask: (
+            f'value="{"x" * size}"' in ask("GET", f"/nodes?q={'x' * size}", "").read().decode()
+        )
+    )

@@ -1,0 +1,65 @@
+"""What pages find, put together and cut."""
+
+from __future__ import annotations
+
+from limpet.picture.nodes import NodeState
+from limpet.picture.pair import Reach
+from limpet.picture.said import Level
+from limpet.web.views import View, by_site, page_of
+from limpet.web.words import ago, counted, milliseconds, moment, percent, size, span
+from tests.beds.pictured import world
+
+
+def test_pages_hold_every_row_once_and_a_number_beyond_is_the_last() -> None:
+    rows = list(range(257))
+
+    assert [row for at in (1, 2, 3) for row in page_of(rows, at).rows] == rows
+    assert page_of(rows, 99) == page_of(rows, 3)
+    assert page_of([], 1).pages == 1
+
+
+def test_nodes_are_found_by_name_site_label_and_address_and_stand_by_site() -> None:
+    view = View(world(60))
+    node = view.living[20]
+
+    for text in (node.name, node.site.upper(), f"site={node.site}", node.machine.addresses[0]):
+        assert node in view.nodes_by_site(text)
+    sites = [site for site, _ in by_site(view.nodes_by_site(""))]
+    assert len(sites) == len(set(sites))
+    silent = view.nodes_by_site("", "silent")
+    assert all(each.state is NodeState.SILENT for each in silent)
+
+
+def test_bad_pairs_come_before_good_ones() -> None:
+    view = View(world(300))
+    reaches = [row.worse.reach for row in view.pair_rows("")]
+
+    assert len(reaches) == len(view.picture.pairs)
+    assert reaches == sorted(reaches, key=[Reach.LOST, Reach.NO_PATH, Reach.REACHED].index)
+    assert sum(count for _, count in view.rungs) == len(reaches)
+
+
+def test_findings_that_matter_are_counted_and_the_worst_is_first() -> None:
+    view = View(world(300))
+
+    assert view.findings[0].level is Level.FAIL
+    assert view.findings[-1].level is Level.OK
+    assert view.harm == len(view.findings) - 1
+
+
+def test_full_segments_come_first() -> None:
+    used = [row.used or 0 for row in View(world(60)).segment_rows("")]
+
+    assert used == sorted(used, reverse=True)
+
+
+def test_numbers_are_read_by_people() -> None:
+    assert [span(each) for each in (None, 0, 59, 61, 7200, 200_000)] == [
+        *("–", "now", "59 s", "1 min", "2 h", "2 d")
+    ]
+    assert ago(100.0, 50.0) == "now", "a clock that went back"
+    assert moment(1e30) == ""
+    assert milliseconds(0.42) == "0.42 ms"
+    assert percent(0.001) == "1 %"
+    assert size(1536) == "1.5 KiB"
+    assert (counted(1, "node"), counted(2000, "node")) == ("1 node", "2,000 nodes")
