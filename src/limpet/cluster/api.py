@@ -56,7 +56,7 @@ MAX_BODY_BYTES = 1 << 20
 MAX_NAME_CHARACTERS = 253
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _JOIN = "join"
-_TOKEN_MARK = "lmp1"
+TOKEN_MARK = "lmp1"
 
 T = TypeVar("T")
 Number = Annotated[int, Meta(ge=0, le=NUMBER.most)]
@@ -303,13 +303,13 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def format_token(token: Token) -> str:
-    return "_".join((_TOKEN_MARK, token.id, _text(token.secret), _text(token.ca_digest)))
+    return "_".join((TOKEN_MARK, token.id, _text(token.secret), _text(token.ca_digest)))
 
 
 def parse_token(text: str) -> Token:
     """Raises: ApiError, which does not repeat the token."""
     parts = text.strip().split("_")
-    if len(parts) != 4 or parts[0] != _TOKEN_MARK or not parts[1].isalnum():
+    if len(parts) != 4 or parts[0] != TOKEN_MARK or not parts[1].isalnum():
         raise ApiError(
             "read token: it is not one that `limpet token create` printed (copied in part?)"
         )

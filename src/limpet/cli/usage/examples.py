@@ -54,7 +54,12 @@ _NODE = {
 _DIAGNOSIS = {
     "doctor": (
         ("sudo limpet doctor", "Everything, the worst first."),
+        ("sudo limpet doctor --fix", "Mend what is safe to mend, after saying what."),
         ("sudo limpet doctor --node edge-7", "On another node, by the API server."),
+    ),
+    "bugreport": (
+        ("sudo limpet bugreport", "An archive in this folder, and what is in it."),
+        ("sudo limpet bugreport --file /tmp/report.tar.gz", "There."),
     ),
     "help": (
         ("limpet help", "The pages that there are."),

@@ -1,0 +1,57 @@
+"""`limpet bugreport`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.agent.client import call
+from limpet.agent.settings import DEFAULT_PATH, load_settings
+from limpet.base.errors import LimpetError
+from limpet.cli.options import Config, Format
+from limpet.cli.output import Output, say, show_table
+
+
+def bugreport(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="The archive (default: limpet-bugreport-HOST-TIME.tar.gz here).",
+        ),
+    ] = None,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Put all that whoever mends this node asks for into one archive, without secrets."""
+    from limpet.cli.bugreport.archive import write_report
+    from limpet.cli.bugreport.pieces import pieces
+    from limpet.cli.bugreport.secrets import known_secrets
+    from limpet.cli.install.runtimes import find_runtimes, folders_in_use
+
+    settings = load_settings(config)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = file or Path(f"limpet-bugreport-{socket.gethostname()}-{stamp}.tar.gz")
+    try:
+        processes = [int(call(settings.folders.socket, "status")["pid"])]
+    except (LimpetError, KeyError, ValueError):
+        processes = []
+    secrets = known_secrets(settings, processes)
+    read = config or Path(os.environ.get("LIMPET_CONFIG") or DEFAULT_PATH)
+    conf_dir, _ = folders_in_use(find_runtimes())
+    entries = write_report(path, pieces(settings, read, conf_dir), secrets)
+    rows = [{"file": each.name, "bytes": each.size_bytes, "note": each.note} for each in entries]
+    answer = {"archive": str(path.absolute()), "contents": rows}
+    show_table(answer, output, rows, nothing="nothing could be gathered")
+    say(
+        f"limpet bugreport: {path} has all that; secrets are left out, names and addresses of "
+        "nodes and pods are in it: look through it before you give it away"
+    )
+    if os.geteuid() != 0:
+        say("limpet bugreport: as root it has more")
