@@ -88,8 +88,8 @@ def pieces(settings: Settings, config: Path, conf_dir: Path) -> Iterator[Piece]:
     yield Piece("settings/agent.toml", partial(_file, config))
     for path in (*map(Path, _FILES), *sorted(conf_dir.glob("*.conf*"))):
         yield Piece(f"settings{path}", partial(_file, path))
-    for name, words in _COMMANDS.items():
-        yield Piece(name, partial(_run, *words.split()))
+    for name, command in _COMMANDS.items():
+        yield Piece(name, partial(_run, *command.split()))
     for unit in _UNITS:
         words = ("journalctl", "--no-pager", "-o", "short-iso", "-n", _LOG_LINES, "-u", unit)
         yield Piece(f"logs/{unit}.txt", partial(_run, *words))
