@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
-from limpet.cli.doctor.findings import Finding
+from limpet.agent.policies.said import FlowLine
+from limpet.agent.status.paths import PathAnswer
+from limpet.cli.doctor.catalogue import Harm
+from limpet.cli.doctor.findings import Finding, Level
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -26,6 +29,218 @@ class Uninstalled(Answered, frozen=True, kw_only=True):
 
     steps: list[str]
     failures: list[str]
+
+
+class JoinedCluster(Answered, frozen=True, kw_only=True):
+    """`limpet join`."""
+
+    name: str
+    uid: str
+    cluster: str
+    segments: list[str]
+    kept_pods: int
+    """Of the machine that this one replaces, whose addresses are kept."""
+
+
+class FindingLine(Answered, frozen=True, kw_only=True):
+    """One line of `limpet doctor`."""
+
+    level: Level
+    id: str
+    """What `limpet help` explains; empty: nothing is wrong."""
+    harm: Harm
+    what: str
+    why: str
+    advice: str
+    topic: str
+
+
+class Found(Answered, frozen=True, kw_only=True):
+    """`limpet doctor`."""
+
+    findings: list[FindingLine]
+
+
+class Topic(Answered, frozen=True, kw_only=True):
+    """A page of the documentation."""
+
+    topic: str
+    about: str
+
+
+class Topics(Answered, frozen=True, kw_only=True):
+    """`limpet help`."""
+
+    topics: list[Topic]
+
+
+class TopicShown(Answered, frozen=True, kw_only=True):
+    """`limpet help TOPIC`."""
+
+    topic: str
+    markdown: str
+
+
+class PathJudged(PathAnswer, frozen=True, kw_only=True):
+    """`limpet path --port`."""
+
+    policies: list[FlowLine]
+
+
+class NameAnswered(Answered, frozen=True, kw_only=True):
+    """`limpet dns query`."""
+
+    name: str
+    type: str
+    code: str
+    """NOERROR, NXDOMAIN and so on."""
+    records: list[str]
+    because: str
+
+
+class Upstream(Answered, frozen=True, kw_only=True):
+    """Who is asked for names that are not the cluster's."""
+
+    address: str
+    state: str
+
+
+class NamesKept(Answered, frozen=True, kw_only=True):
+    """What the process that answers names knows."""
+
+    services: int | None
+    """None: of none was ever heard."""
+    silent: int
+    """Nodes whose endpoints are left out."""
+    gone: int
+    """Pods that are."""
+    kept: int
+    """Answers of upstreams."""
+    kept_bytes: int
+
+
+class NamesStatus(NamesKept, frozen=True, kw_only=True):
+    """`limpet dns status`."""
+
+    version: str
+    pid: int
+    pod: str
+    trouble: str
+    questions: dict[str, int]
+    upstreams: list[Upstream]
+
+
+class SiteShown(Answered, frozen=True, kw_only=True):
+    """A site of a world."""
+
+    site: str
+    lan: list[str]
+    nat: str
+    public_address: str
+    udp_blocked: bool
+
+
+class NodeRunning(Answered, frozen=True, kw_only=True):
+    """A node of a world."""
+
+    node: str
+    site: str
+    addresses: list[str]
+    agent: str
+    pid: int | None
+    segments: list[str]
+    pods: int
+    clock: str | None
+    """What time its agent was told that it is; None: it has the true one."""
+    disk_full: bool
+    config: str
+
+
+class PodRunning(Answered, frozen=True, kw_only=True):
+    """A pod of a world."""
+
+    pod: str
+    node: str
+    addresses: list[str]
+    there: bool
+
+
+class ControllerRunning(Answered, frozen=True, kw_only=True):
+    """The controller of a world."""
+
+    pid: int | None
+    endpoints: list[str]
+    config: str
+
+
+class PathSeen(Answered, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """What a node of a world says of its way to another one."""
+
+    source: str
+    target: str
+    rung: str
+    endpoint: str
+    relay: str
+    why: str
+
+
+class Unanswered(Answered, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """A ping that nobody answered."""
+
+    source: str
+    target: str
+    address: str
+
+
+class Reach(Answered, frozen=True, kw_only=True):
+    """Who reached whom."""
+
+    pings: int
+    unanswered: list[Unanswered]
+
+
+class WorldShown(Answered, frozen=True, kw_only=True):
+    """`limpet lab up` and `limpet lab status`."""
+
+    world: str
+    topology: str
+    folder: str
+    cut_off: list[str]
+    controller: ControllerRunning
+    sites: list[SiteShown]
+    nodes: list[NodeRunning]
+    paths: list[PathSeen]
+    pods: list[PodRunning]
+    reach: Reach | UnsetType = UNSET
+    """With --ping."""
+
+
+class PageTokenMade(Answered, frozen=True, kw_only=True):
+    """`limpet ui token create`."""
+
+    token: str
+    expires_at_s: float
+
+
+class PageToken(Answered, frozen=True, kw_only=True):
+    """A token in `limpet ui token list`."""
+
+    name: str
+    may_write: bool
+    created_at_s: float
+    expires_at_s: float
+
+
+class PageTokens(Answered, frozen=True, kw_only=True):
+    """`limpet ui token list`."""
+
+    tokens: list[PageToken]
+
+
+class PageTokenRemoved(Answered, frozen=True, kw_only=True):
+    """`limpet ui token remove`."""
+
+    removed: str
 
 
 class BackedUp(Answered, frozen=True, kw_only=True):

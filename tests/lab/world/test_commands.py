@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from msgspec import ValidationError, convert, to_builtins
 
+from limpet.cli.main import main
+from limpet.cli.usage.schemas import ANSWERS, schema_of
 from limpet.lab.command import run_command
 from limpet.lab.launch import launcher
 from limpet.lab.world.wires import existing_namespaces
@@ -113,6 +117,61 @@ def test_a_shell_is_in_the_place_and_limpet_there_means_that_node(world: str) ->
     address = status()["pods"][0]["addresses"][0]
     assert f"{address}/" in succeeds(lab("shell", "gate-pod-0", "--", "ip", "-br", "addr"))
     assert lab("shell", "gate", "--", "sh", "-c", "exit 7").returncode == 7
+
+
+ASKED = {
+    "controller": [
+        *("node list", "node show gate", "node label gate a=b", "node set gate --role edge"),
+        *("segment list", "network show", "network set --encryption all", "pod list"),
+        *("token create", "controller recovery", "policy list --cluster"),
+        *("community create harbour gate", "community add harbour --selector b=c"),
+        *("community list", "community show harbour", "community remove harbour gate"),
+        *("community remove harbour --all", "network set --encryption between-sites"),
+        *("ui token create ann", "ui token list", "ui token remove ann"),
+    ],
+    "agent": [
+        *("status", "peer list", "ipam list", "ipam check", "ipam repair", "policy list"),
+        *("path default/gate-pod-0 default/gate-pod-0 --port 80", "path ADDRESS ADDRESS --probe"),
+        *("policy show default/gate-pod-0", "pod label default/gate-pod-0 a=b"),
+    ],
+}
+
+
+def test_what_commands_answer_is_what_their_schemas_say(
+    world: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = status()
+    address = there["pods"][0]["addresses"][0]
+    _check_answer("lab status", there)
+    configs = {"controller": there["controller"], "agent": there["nodes"][0]}
+    for whom, commands in ASKED.items():
+        for asked in commands:
+            words = asked.replace("ADDRESS", address).split()
+            capsys.readouterr()
+            main([*words, "-o", "json", "--config", configs[whom]["config"]])
+            said = capsys.readouterr()
+            assert said.out, f"{asked}: {said.err}"
+            _check_answer(asked, json.loads(said.out))
+    found = lab("shell", "gate", "--", "limpet", "doctor", "-o", "json")
+    _check_answer("doctor", json.loads(found.stdout))
+
+
+def _check_answer(asked: str, answer: Any) -> None:
+    words = max((each for each in ANSWERS if asked.startswith(each)), key=len)
+    Draft202012Validator(schema_of(words)).validate(answer)
+    assert _is_said_whole(answer, ANSWERS[words]), f"{asked}: it has keys beside: {answer}"
+
+
+def _is_said_whole(answer: Any, kinds: tuple[type, ...]) -> bool:
+    """One of the structs has all keys of it."""
+
+    def whole(kind: type) -> bool:
+        try:
+            return bool(to_builtins(convert(answer, kind)) == answer)
+        except ValidationError:
+            return False
+
+    return any(map(whole, kinds))
 
 
 def test_a_clock_is_turned_back_and_set_right(world: str) -> None:

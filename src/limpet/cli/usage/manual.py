@@ -72,8 +72,7 @@ def _noun(noun: CommandSpec, found: dict[str, CommandSpec]) -> Iterator[str]:
     yield _text(noun.help)
     yield from _options(noun.options)
     yield ".SH COMMANDS"
-    for name in noun.below:
-        yield from _part(found[f"{noun.words} {name}"])
+    yield from _parts(noun, found)
     yield ".SH EXIT STATUS"
     yield from _exit_codes("")
     yield ".SH EXAMPLES"
@@ -93,6 +92,12 @@ def _command(command: CommandSpec) -> Iterator[str]:
     yield from _exit_codes(command.words)
     yield ".SH EXAMPLES"
     yield from _examples(command.words)
+
+
+def _parts(noun: CommandSpec, found: dict[str, CommandSpec]) -> Iterator[str]:
+    for name in noun.below:
+        below = found[f"{noun.words} {name}"]
+        yield from _parts(below, found) if below.below else _part(below)
 
 
 def _part(command: CommandSpec) -> Iterator[str]:

@@ -1,0 +1,87 @@
+"""JSON schemas of what commands answer with `--output json`, made of the structs that say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies
+from limpet.agent.status.node import RecordCheck, Records, Released, Repaired, Status
+from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
+from limpet.cli import answers
+from limpet.cli.connectivity.report import Report
+from limpet.controller.admin import answers as controller
+
+ANSWERS: dict[str, tuple[type, ...]] = {
+    "status": (Status,),
+    "path": (PathAnswer, answers.PathJudged),
+    "peer list": (Peers,),
+    "ipam list": (Records,),
+    "ipam check": (RecordCheck,),
+    "ipam repair": (Repaired,),
+    "ipam release": (Released,),
+    "service list": (ServicesAnswer,),
+    "service show": (ServiceAnswer,),
+    "policy apply": (Applied, controller.PoliciesSigned),
+    "policy delete": (Applied, controller.PolicyWithdrawn),
+    "policy list": (Policies, controller.SignedPolicies),
+    "policy show": (PodPolicies,),
+    "dns query": (answers.NameAnswered,),
+    "dns status": (answers.NamesStatus,),
+    "doctor": (answers.Found,),
+    "help": (answers.Topics, answers.TopicShown),
+    "connectivity test": (Report,),
+    "node list": (controller.NodesListed,),
+    "node show": (controller.NodeShown,),
+    "node remove": (controller.NodeRemoved,),
+    "node replace": (controller.NodeReplaced,),
+    "node label": (controller.NodeLabelled,),
+    "node set": (controller.NodeSet,),
+    "community create": (controller.CommunityChanged,),
+    "community add": (controller.CommunityChanged,),
+    "community remove": (controller.CommunityChanged, controller.CommunityDissolved),
+    "community list": (controller.CommunitiesListed,),
+    "community show": (controller.CommunityShown,),
+    "network show": (controller.NetworkShown,),
+    "network set": (controller.NetworkChanged,),
+    "segment list": (controller.SegmentsListed,),
+    "pod list": (controller.PodsListed,),
+    "pod label": (PodLabels,),
+    "token create": (controller.TokenCreated,),
+    "ui token create": (answers.PageTokenMade,),
+    "ui token list": (answers.PageTokens,),
+    "ui token remove": (answers.PageTokenRemoved,),
+    "install": (answers.Installed,),
+    "uninstall": (answers.Uninstalled,),
+    "join": (answers.JoinedCluster,),
+    "controller install": (answers.Installed,),
+    "controller uninstall": (answers.Uninstalled,),
+    "controller backup": (answers.BackedUp,),
+    "controller restore": (answers.Restored,),
+    "controller rotate-key": (controller.KeyRotated,),
+    "controller recovery": (controller.Recovery,),
+    "lab up": (answers.WorldShown,),
+    "lab status": (answers.WorldShown,),
+    "lab fault": (answers.Befallen,),
+    "lab down": (answers.TakenDown,),
+}
+"""What each command answers, one of these; the words are those of the command without `limpet`."""
+
+
+def schema_of(words: str) -> dict[str, Any]:
+    """JSON Schema (2020-12) of that command's answer. Keys may be added by later versions."""
+    found, parts = msgspec.json.schema_components(ANSWERS[words], ref_template="#/$defs/{name}")
+    one = found[0] if len(found) == 1 else {"anyOf": [*found]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"limpet {words}",
+        **one,
+        "$defs": parts,
+    }
+
+
+def schema_file(words: str) -> str:
+    """Name of the file that has it."""
+    return f"{words.replace(' ', '-')}.json"

@@ -1,0 +1,292 @@
+"""What the controller answers a person's commands, as JSON output has it.
+
+The verbs make these documents; tests hold both together, and schemas are made of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from limpet.cluster.kinds.network import (
+    DefaultCommunity,
+    Encryption,
+    ServicesMode,
+    TunnelBackend,
+)
+
+Moment = float
+"""Seconds since 1970, by the controller's clock."""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """Something that the controller answers."""
+
+
+class TokenCreated(Answer, frozen=True, kw_only=True):
+    """`limpet token create`."""
+
+    token: str
+    expires_at_s: Moment
+
+
+class Granted(Answer, frozen=True, kw_only=True):
+    """What a node has been granted."""
+
+    name: str
+    uid: str
+    communities: list[str]
+    labels: dict[str, str]
+    roles: list[str]
+    segments: list[str]
+    prefixes_behind: list[str]
+    generation: int
+    revision: int
+
+
+class Heard(Granted, frozen=True, kw_only=True):
+    """When a node was heard; null: never."""
+
+    joined_at_s: Moment | None
+    presence_at_s: Moment | None
+    presence_sequence: int | None
+    reported_at_s: Moment | None
+
+
+class NodeLine(Heard, frozen=True, kw_only=True):
+    """A node in `limpet node list`."""
+
+    state: str
+    """granted, removed, node deleted, awaits replacement or cloned."""
+    problems: list[str]
+    replaced_by: str
+    node_uid: str
+    """Of its Node in Kubernetes; empty: it has none."""
+    node_deleted_at_s: Moment | None
+    node_pod_cidrs: list[str]
+    node_pod_cidrs_used: list[str]
+
+
+class NodesListed(Answer, frozen=True, kw_only=True):
+    """`limpet node list`."""
+
+    nodes: list[NodeLine]
+
+
+class NodeShown(NodeLine, frozen=True, kw_only=True):
+    """`limpet node show`."""
+
+    public_key: str
+    """In base64."""
+    supersedes: list[str]
+    presence: dict[str, Any] | None
+    """What the node says of itself."""
+    pods: int | None
+    """That it reported last."""
+
+
+class NodeRemoved(Answer, frozen=True, kw_only=True):
+    """`limpet node remove`."""
+
+    removed: str
+    """Its uid."""
+
+
+class NodeReplaced(Answer, frozen=True, kw_only=True):
+    """`limpet node replace`."""
+
+    name: str
+    uid: str
+    segments: list[str]
+
+
+class NodeLabelled(Answer, frozen=True, kw_only=True):
+    """`limpet node label`."""
+
+    labels: dict[str, str]
+
+
+class NodeSet(Answer, frozen=True, kw_only=True):
+    """`limpet node set`."""
+
+    name: str
+    uid: str
+    generation: int
+    roles: list[str]
+    prefixes_behind: list[str]
+
+
+class SegmentLine(Answer, frozen=True, kw_only=True):
+    """A segment in `limpet segment list`."""
+
+    segment: str
+    state: str
+    """held, resting or unknown."""
+    node: str
+    uid: str
+    resting_since_s: Moment | None
+
+
+class SegmentsListed(Answer, frozen=True, kw_only=True):
+    """`limpet segment list`."""
+
+    segments: list[SegmentLine]
+
+
+class AddressSpace(Answer, frozen=True, kw_only=True):
+    """Of all pods and Services."""
+
+    cluster: str
+    generation: int
+    revision: int
+    pod_cidrs: list[str]
+    segment_lengths: dict[str, int]
+    """By `ipv4` and `ipv6`."""
+    service_cidrs: list[str]
+    segment_quota: int
+
+
+class NetworkChanged(AddressSpace, frozen=True, kw_only=True):
+    """`limpet network set`."""
+
+    vxlan_id: int
+    vxlan_port: int
+    default_community: DefaultCommunity
+    encryption: Encryption
+    tunnel_backend: TunnelBackend
+    community_backends: dict[str, TunnelBackend]
+    services: ServicesMode
+    rotated_at: list[int]
+    key: str
+    """That signs now, in short."""
+    keys: list[str]
+    """In base64, the oldest first."""
+
+
+class NetworkShown(NetworkChanged, frozen=True, kw_only=True):
+    """`limpet network show`."""
+
+    cluster_revision: int
+    free_segments: dict[str, int]
+    """By `ipv4` and `ipv6`."""
+
+
+class PodLine(Answer, frozen=True, kw_only=True):
+    """A pod in `limpet pod list`."""
+
+    node: str
+    uid: str
+    namespace: str
+    pod: str
+    network: str
+    ifname: str
+    addresses: list[str]
+
+
+class Reporting(Answer, frozen=True, kw_only=True):
+    """When a node reported its pods; null: never."""
+
+    node: str
+    uid: str
+    reported_at_s: Moment | None
+
+
+class PodsListed(Answer, frozen=True, kw_only=True):
+    """`limpet pod list`."""
+
+    pods: list[PodLine]
+    nodes: list[Reporting]
+
+
+class Member(Answer, frozen=True, kw_only=True):
+    """A node in a community."""
+
+    name: str
+    uid: str
+    roles: list[str]
+    by_name: bool
+    by_selector: bool
+
+
+class CommunityShown(Answer, frozen=True, kw_only=True):
+    """`limpet community show`."""
+
+    name: str
+    selector: str
+    tunnel_backend: TunnelBackend | None
+    nodes: list[Member]
+
+
+class CommunitiesListed(Answer, frozen=True, kw_only=True):
+    """`limpet community list`."""
+
+    communities: list[CommunityShown]
+
+
+class CommunityChanged(CommunityShown, frozen=True, kw_only=True):
+    """`limpet community create` and `add`, and `remove` without --all."""
+
+    changed: int
+    """Nodes that were put in or taken out."""
+
+
+class CommunityDissolved(Answer, frozen=True, kw_only=True):
+    """`limpet community remove --all`."""
+
+    changed: int
+
+
+class PoliciesSigned(Answer, frozen=True, kw_only=True):
+    """`limpet policy apply --cluster`."""
+
+    applied: list[str]
+    changed: list[str]
+
+
+class SignedLine(Answer, frozen=True, kw_only=True):
+    """A policy in `limpet policy list --cluster`."""
+
+    name: str
+    revision: int
+    document: dict[str, Any]
+
+
+class SignedPolicies(Answer, frozen=True, kw_only=True):
+    """`limpet policy list --cluster`."""
+
+    policies: list[SignedLine]
+
+
+class PolicyWithdrawn(Answer, frozen=True, kw_only=True):
+    """`limpet policy delete --cluster`."""
+
+    changed: list[str]
+
+
+class KeyRotated(Answer, frozen=True, kw_only=True):
+    """`limpet controller rotate-key`."""
+
+    signed_anew: int
+    key: str
+    rotations: int
+
+
+class Waiting(Answer, frozen=True, kw_only=True):
+    """A node that a restored controller waits for."""
+
+    name: str
+    uid: str
+
+
+class Recovery(Answer, frozen=True, kw_only=True):
+    """`limpet controller recovery`."""
+
+    recovering: bool
+    granting: bool
+    restored_revision: int | None
+    began_at_s: Moment | None
+    waiting_for: list[Waiting]
+    needs_force: bool
+    held_back: int
+    freed: int

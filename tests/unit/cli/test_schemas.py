@@ -1,0 +1,36 @@
+"""What commands answer has a schema, and the schemas in the documentation are those."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+
+from limpet.cli.main import app
+from limpet.cli.usage.reference import json_page, schemas
+from limpet.cli.usage.schemas import ANSWERS, schema_of
+from limpet.cli.usage.tree import all_commands
+
+REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
+
+
+def test_every_command_with_a_result_has_a_schema() -> None:
+    commands = all_commands(typer.main.get_command(app))
+    told = {each.words for each in commands if any("-o" in one.words for one in each.options)}
+    assert set(ANSWERS) == told
+
+
+@pytest.mark.parametrize("words", ANSWERS)
+def test_a_schema_is_one(words: str) -> None:
+    Draft202012Validator.check_schema(schema_of(words))
+
+
+def test_the_documentation_has_the_schemas_of_now() -> None:
+    """`scripts/write-reference` writes them."""
+    written = {each.name: each.read_text() for each in (REFERENCE / "schemas").iterdir()}
+    assert written == schemas()
+    assert json.loads(written["status.json"])["title"] == "limpet status"
+    assert (REFERENCE / "json.md").read_text(encoding="utf-8") == json_page()
