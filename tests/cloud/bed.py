@@ -12,12 +12,15 @@ from limpet.base.settings import Folders
 from limpet.cloud.join import Joined, join
 from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.link import ControllerLink
+from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
+from limpet.cloud.publisher import Reports
 from limpet.cloud.session import Session
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.kinds.grant import Grant
 from limpet.cni.ledgers import Ledgers
 from limpet.datapath.node.pod.attachments import Attachments
+from limpet.paths.report import NodeReport
 from tests.beds.member import membership_of
 from tests.controller.machines import Controller
 from tests.waiting import until
@@ -89,7 +92,7 @@ class Running:
         self.session = Session(
             self.membership,
             ControllerLink(identity),
-            pods=self.pods,
+            reports=Reports(self.pods, PathReports(lambda _told: (NodeReport(), {}))),
             segment_demand=lambda: segment_demand(self.grant) if self.membership.grant else (),
             random=lambda: 0.0,
             elsewhere=elsewhere,

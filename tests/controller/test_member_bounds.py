@@ -42,6 +42,7 @@ async def is_too_large(node: Node, verb: str, path: str, body: bytes) -> bool:
 def test_a_body_has_a_bound_by_what_it_is_for(controller: Controller) -> None:
     bodies: list[tuple[str, str, Bound]] = [
         ("POST", "/v1/pods", members.REPORT_BODY),
+        ("POST", "/v1/paths", members.PATHS_BODY),
         ("POST", "/v1/show", members.SHOW_BODY),
         ("POST", "/v1/hello", members.SHOW_BODY),
         ("PUT", "/v1/documents", members.PUBLISH_BODY),

@@ -11,6 +11,8 @@ from typing import assert_never
 
 import structlog
 
+from limpet.agent.answers.picture.looking import Looking
+from limpet.agent.answers.picture.reporting import make_report
 from limpet.agent.happenings.of_cluster import ClusterHappenings, Watched
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.kubernetes_side import KubernetesSide
@@ -21,7 +23,9 @@ from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import ConfigError
 from limpet.base.event_queue import EventQueue
 from limpet.cloud.link import ControllerLink
+from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
+from limpet.cloud.publisher import Reports
 from limpet.cloud.second_road.state import PUBLISHED_THERE
 from limpet.cloud.session import Session
 from limpet.cluster.datagrams.peer_socket import PeerSocket
@@ -128,10 +132,20 @@ class ClusterSide:
         self.nat_traversal = NatTraversal(
             self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
+        looking = Looking(
+            self.peer_parts,
+            self.probing,
+            self.nat_traversal,
+            since_at_s=lambda uid: self.happenings.since_at_s.get(uid),
+            ledgers=ledgers,
+        )
         self.session = Session(
             self.membership,
             ControllerLink(identity),
-            pods=PodReports(ledgers, folder / "reports.json"),
+            reports=Reports(
+                PodReports(ledgers, folder / "reports.json"),
+                PathReports(partial(make_report, looking)),
+            ),
             segment_demand=partial(_wanted_versions, self.membership, ledgers, node_part),
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
@@ -243,8 +257,10 @@ class ClusterSide:
                 peer_parts.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
                 self.kubernetes.look_around()
+                self.session.paths_changed()
             case ReachChanged():
                 self.kubernetes.look_around()
+                self.session.paths_changed()
             case TunnelOnlyChanged(uids):
                 peer_parts.peers.set_tunnel_only(uids)
             case PeerIsNewer(uid):

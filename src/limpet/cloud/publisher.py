@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
 
 import structlog
 
 from limpet.cloud.link import RefusedError
+from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.requests import Requests
 from limpet.cluster.api import (
@@ -26,6 +28,7 @@ from limpet.cluster.api import (
 from limpet.cluster.documents import Key, Sealed, Source
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.membership import Membership
+from limpet.paths.report import PathReportAnswer
 
 _log = structlog.get_logger("session")
 
@@ -36,10 +39,19 @@ _SHORTEST_S = 0.1
 _LEFT_S = 15.0
 """For the cluster to sign anew what a former key has signed, until that is shown it."""
 _REPORT_EVERY_S = 1.0
+_PATHS_EVERY_S = 2.0
+"""At least between two reports of paths, however they flap; at most half as much more."""
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
 _ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
 """Refusals that end the session: nothing further would be answered."""
+
+
+class Reports(NamedTuple):
+    """What the controller is told beside documents."""
+
+    pods: PodReports
+    paths: PathReports
 
 
 class Publisher:
@@ -50,7 +62,7 @@ class Publisher:
         membership: Membership,
         asking: Requests,
         *,
-        pods: PodReports,
+        reports: Reports,
         segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
         elsewhere: Collection[str] = (),
@@ -58,7 +70,7 @@ class Publisher:
         """`elsewhere`: kinds of documents that are published by another road."""
         self._membership = membership
         self._requests = asking
-        self.pods = pods
+        self.reports = reports
         self._segment_demand = segment_demand
         self._random = random
         self.elsewhere = elsewhere
@@ -81,6 +93,7 @@ class Publisher:
     def begin(self, hello: HelloAnswer) -> None:
         """What the controller has of this node."""
         self._shown.clear()
+        self.reports.paths.begin()
         self._base = hello.pods_sequence if hello.pods_sequence >= 0 else None
         self._not_before_s.clear()
         last = self._membership.presence
@@ -99,6 +112,7 @@ class Publisher:
                 await self._step("/v1/segments", self._ask_for_segments),
                 await self._step("/v1/pods", self._report_pods),
                 await self._step("/v1/show", self._show_left),
+                await self._step("/v1/paths", self._report_paths),
             ]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min([loop.time() + _LOOK_AGAIN_S, *due_s])):
@@ -180,11 +194,27 @@ class Publisher:
 
     async def _report_pods(self, path: str) -> float:
         for _ in range(_MOST_REPORTS):
-            report = self.pods.report(self._base)
+            report = self.reports.pods.report(self._base)
             if report is None:
                 break
             await self._report(path, report)
         return _REPORT_EVERY_S
+
+    async def _report_paths(self, path: str) -> float:
+        report = self.reports.paths.report()
+        if report is None:
+            return 0.0
+        try:
+            await self._requests.ask("POST", path, report, PathReportAnswer)
+        except RefusedError as error:
+            if error.refused.code is Code.NOT_FOUND:  # a controller of an earlier version
+                return _LOOK_AGAIN_S
+            if error.refused.code is not Code.STALE:
+                raise
+            self.reports.paths.begin()
+        else:
+            self.reports.paths.acknowledged()
+        return _PATHS_EVERY_S * (1 + self._random() / 2)
 
     async def _report(self, path: str, report: PodReport) -> None:
         try:
@@ -194,5 +224,5 @@ class Publisher:
                 raise
             self._base = None
         else:
-            self.pods.acknowledged(answer.sequence)
+            self.reports.pods.acknowledged(answer.sequence)
             self._base = answer.sequence

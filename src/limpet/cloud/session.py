@@ -20,8 +20,7 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
-from limpet.cloud.pod_reports import PodReports
-from limpet.cloud.publisher import Publisher
+from limpet.cloud.publisher import Publisher, Reports
 from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed, Source
@@ -63,7 +62,7 @@ class Session:
         membership: Membership,
         link: ControllerLink,
         *,
-        pods: PodReports,
+        reports: Reports,
         segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
         elsewhere: Collection[str] = (),
@@ -80,7 +79,7 @@ class Session:
         self._publisher = Publisher(
             membership,
             self._requests,
-            pods=pods,
+            reports=reports,
             segment_demand=segment_demand,
             random=random,
             elsewhere=elsewhere,
@@ -108,7 +107,12 @@ class Session:
 
     def pods_changed(self) -> None:
         """An address was given, came free, or is kept for nobody any more."""
-        self._publisher.pods.changed()
+        self._publisher.reports.pods.changed()
+        self._publisher.wake()
+
+    def paths_changed(self) -> None:
+        """A way to a peer is another, or a peer is silent, or there again."""
+        self._publisher.reports.paths.changed()
         self._publisher.wake()
 
     def network_changed(self) -> None:

@@ -122,6 +122,11 @@ class Ledgers:
     def __iter__(self) -> Iterator[Ledger]:
         return iter(list(self._ledgers.values()))
 
+    @property
+    def pods(self) -> int:
+        """How many interfaces of pods are attached."""
+        return len(self._attachments)
+
     def attached(self) -> Iterator[str]:
         """Addresses of live pods."""
         for attachment in self._attachments:

@@ -198,3 +198,57 @@ def test_an_agent_that_was_killed_says_so_and_remembers_what_was_before(world: W
     assert "killed, or it crashed" in starts[0].words
     kept = {each.sequence for each in events(crane).entries}
     assert {each.sequence for each in before} <= kept
+
+
+def cloud_picture(world: World, **arguments: Any) -> Picture:
+    return convert(world.controller.ask("picture", **arguments), Picture)
+
+
+def test_the_cloud_shows_all_pairs_from_both_ends_and_how_full_segments_are(world: World) -> None:
+    def settled() -> Picture | None:
+        seen = cloud_picture(world)
+        told = [way for each in seen.pairs for way in (each.there, each.back)]
+        whole = len(seen.pairs) == 3 and all(each.rung and each.rtt_ms for each in told)
+        return seen if whole and all(each.machine.version for each in seen.nodes) else None
+
+    seen = found(settled, "three pairs, told by both ends")
+
+    assert seen.viewer.kind == "controller"
+    assert {each.state for each in seen.nodes} == {NodeState.ANSWERS}
+    crane, other = named(seen, "crane-1"), named(seen, "crane-2")
+    assert crane.site == other.site
+    pair = next(x for x in seen.pairs if {x.one, x.other} == {crane.uid, other.uid})
+    assert (pair.there.rung, pair.back.rung) == ("route", "route")
+    four = next(each for each in crane.segments if "." in each.prefix)
+    assert (four.size, four.live) == (5, 1)
+    detail = convert(world.controller.ask("pair", one=pair.other, other=pair.one), PairDetail)
+    assert detail.there is not None
+    assert detail.back is not None
+    assert detail.there.outward.device == "eth0"
+    assert detail.there.way.reach is Reach.REACHED
+
+
+def test_whoever_waits_in_the_cloud_sees_a_pair_that_dies(world: World) -> None:
+    """A site that is cut tells nothing any more, so the other ends do."""
+    crane, digger = world.machine("crane-1"), world.machine("digger-1")
+    (far,) = digger.pods.values()
+    uid = named(cloud_picture(world), "digger-1").uid
+
+    def lost() -> Picture | None:
+        seen = cloud_picture(world)
+        return seen if named(seen, "digger-1").state is NodeState.SILENT else None
+
+    with Pinging(next(iter(crane.pods.values())).netns, far.addresses[0].ip):
+        world.cut("quarry")
+        try:
+            seen = found(lost, "nobody reaches it")
+        finally:
+            world.restore("quarry")
+
+    reaches = {
+        way.reach
+        for each in seen.pairs
+        for way, target in ((each.there, each.other), (each.back, each.one))
+        if target == uid
+    }
+    assert Reach.LOST in reaches

@@ -11,6 +11,7 @@ _FIGURES = "tests/unit/base/test_metrics_server.py::test_"
 _HEALTH = "tests/agent/test_service_health.py::test_"
 _RELAY = "tests/relay/test_relay_tls_faults.py::test_"
 ELSEWHERE: list[tuple[Bound, str]] = [
+    (members.PATHS_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.REPORT_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.SHOW_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.PUBLISH_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),

@@ -27,9 +27,13 @@ from limpet.cluster.kinds import ABSENCE, KINDS, PODS, PRESENCE
 from limpet.cluster.reported_pods import checked_pod, record_bytes
 from limpet.cluster.seal import read_sealed, seal
 from limpet.controller.api.member_rates import MemberRate, MemberRates
+from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import merge_report
 from limpet.nat.mapping import NatView
+from limpet.paths.report import NodeReport, PairReport, PathReport
+from limpet.picture.nodes import Segment
+from limpet.picture.pair import Direction, Outward, Way
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
 from tests.unit.bounds.probes import probe
@@ -197,6 +201,52 @@ def _(amount: int) -> bool:
     return _is_recorded(pod)
 
 
+def _is_told(node: NodeReport | None = None, *pairs: PairReport, **report: Any) -> bool:
+    try:
+        ReportedPaths().put("a", PathReport(1, node or NodeReport(), None, pairs, **report), 0.0)
+    except RefusedError:
+        return False
+    return True
+
+
+@probe(members.REPORTED_PAIRS)
+def _(amount: int) -> bool:
+    pairs = [PairReport(f"u{number}", Direction(way=Way())) for number in range(amount)]
+    taken = {_is_told(None, *pairs), _is_told(None, gone=tuple(each.peer for each in pairs))}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(members.REPORTED_SEGMENTS)
+def _(amount: int) -> bool:
+    return _is_told(NodeReport(segments=(Segment(prefix="10.0.0.0/24", size=253),) * amount))
+
+
+@probe(members.REPORTED_NATS)
+def _(amount: int) -> bool:
+    many = {f"ipv{number}": "none" for number in range(amount)}
+    taken = {_is_told(NodeReport(nat=many)), _is_told(NodeReport(rungs=dict.fromkeys(many, 1)))}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(members.REPORTED_WORDS)
+def _(amount: int) -> bool:
+    words = "w" * amount
+    taken = {
+        _is_told(NodeReport(version=words)),
+        _is_told(NodeReport(nat={words: "none"})),
+        _is_told(NodeReport(segments=(Segment(prefix=words, size=1),))),
+        _is_told(None, PairReport(words, Direction(way=Way()))),
+        _is_told(None, PairReport("u", Direction(way=Way(rung=words)))),
+        _is_told(None, PairReport("u", Direction(way=Way(), mend=(words,)))),
+        _is_told(None, PairReport("u", Direction(way=Way(), outward=Outward(endpoint=words)))),
+        _is_told(None, gone=(words,)),
+    }
+    assert len(taken) == 1
+    return taken.pop()
+
+
 # How often
 
 
@@ -229,6 +279,7 @@ _RATES: list[tuple[str, Bound, Bound]] = [
     ("requests", members.REQUESTS_AT_ONCE, members.REQUESTS_PER_MINUTE),
     ("documents", members.PUBLISHED_AT_ONCE, members.PUBLISHED_PER_MINUTE),
     ("reports", members.REPORTS_AT_ONCE, members.REPORTS_PER_MINUTE),
+    ("paths", members.PATHS_AT_ONCE, members.PATHS_PER_MINUTE),
     ("shown", members.SHOWN_AT_ONCE, members.SHOWN_PER_MINUTE),
     ("watches", members.WATCHES_AT_ONCE, members.WATCHES_PER_MINUTE),
 ]
@@ -272,6 +323,8 @@ def _(amount: int) -> bool:
         (SegmentRequest, f'{{"generation": {amount}, "versions": []}}'),
         (PodReport, f'{{"sequence": {amount}, "pods": []}}'),
         (PodReport, f'{{"sequence": 1, "pods": [], "base": {amount}}}'),
+        (PathReport, f'{{"sequence": {amount}, "node": {{}}}}'),
+        (PathReport, f'{{"sequence": 1, "node": {{}}, "base": {amount}}}'),
         (HelloAnswer, f'{{"revision": {amount}, "documents": []}}'),
         (Refused, f'{{"code": "stale", "error": "", "version": {amount}}}'),
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import PolicySlot
 from limpet.base.errors import LimpetError
-from limpet.cni.verbs import Node
+from limpet.cni.ledgers import Ledgers
 from limpet.picture.timeline import Timeline
 from limpet.timeline.answer import asked_of
 
@@ -29,13 +29,13 @@ class Looks:
 
     def __init__(
         self,
-        node: Node,
+        ledgers: Ledgers,
         cluster: tuple[ClusterSide, ClusterAdmin] | None,
         policies: PolicySlot,
         happenings: NodeHappenings,
     ) -> None:
         """`cluster`: None where the node has joined none."""
-        self._node = node
+        self._ledgers = ledgers
         self._cluster = cluster
         self._policies = policies
         self._happenings = happenings
@@ -67,5 +67,5 @@ class Looks:
             from limpet.agent.answers.picture.making import PictureAnswers
 
             cluster, admin = self._cluster
-            self._made = PictureAnswers(cluster, admin.services, self._policies, self._node)
+            self._made = PictureAnswers(cluster, admin.services, self._policies, self._ledgers)
         return self._made

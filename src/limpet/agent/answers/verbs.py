@@ -85,7 +85,7 @@ class Admin:
             "attachments": self._attachments,
             "peers": self._peers,
             "path": self._path,
-            **Looks(node, sides, policies, happenings).verbs,
+            **Looks(node.ledgers, sides, policies, happenings).verbs,
             "services": self._services,
             "service": self._service,
             "ipam.list": self._list,

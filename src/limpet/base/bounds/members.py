@@ -62,6 +62,20 @@ REPORTED_BYTES_PER_MINUTE = Bound(
     "what reports of one node have written for long", 4 << 20, "bytes a minute", Above.WAITS
 )
 
+# Reports of ways to other nodes, to the controller
+
+PATHS_BODY = Bound("body of one report of a node's paths", 256 << 10, "bytes", Above.REFUSED)
+REPORTED_PAIRS = Bound("paths that the controller knows of one node", 64, "paths", Above.REFUSED)
+REPORTED_SEGMENTS = Bound("segments in a report of paths", 64, "segments", Above.REFUSED)
+REPORTED_NATS = Bound(
+    "kinds of NAT, or rungs, in a report of paths", 16, "kinds or rungs", Above.REFUSED
+)
+REPORTED_WORDS = Bound("words of a report of paths", 400, "characters", Above.REFUSED)
+PATHS_AT_ONCE = Bound("reports of one node's paths at once", 20, "reports", Above.WAITS)
+PATHS_PER_MINUTE = Bound(
+    "reports of one node's paths for long", 40, "reports a minute", Above.WAITS
+)
+
 # Other requests to the controller
 
 REQUESTS_AT_ONCE = Bound("requests of one node at once", 1_000, "requests", Above.WAITS)

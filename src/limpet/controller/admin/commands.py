@@ -27,6 +27,7 @@ from limpet.cluster.api import (
     Code,
     Token,
     decode,
+    encode,
     format_token,
     name_problem,
     secret_digest,
@@ -36,6 +37,7 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import signing_keys
 from limpet.controller.admin.client import BY_HEADER
 from limpet.controller.admin.communities import CommunityAdmin, Verb
+from limpet.controller.admin.looks import LookAdmin
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.views import (
     network_document,
@@ -80,6 +82,7 @@ class Admin:
             "recovery": self._recovery,
             **CommunityAdmin(cluster).verbs,
             **PolicyAdmin(cluster).verbs,
+            **LookAdmin(cluster).verbs,
         }
         self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
 
@@ -104,7 +107,8 @@ class Admin:
             arguments = decode(await request.read(), kind)
             if by := request.headers.get(BY_HEADER):
                 _log.info("asked", verb=name, by=by, said=str(msgspec.to_builtins(arguments)))
-            return web.json_response(await verb(**msgspec.structs.asdict(arguments)))
+            said = await verb(**msgspec.structs.asdict(arguments))
+            return web.Response(body=encode(said), content_type="application/json")
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)
         except Exception as error:  # noqa: BLE001 - the log has it; a person gets words

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from limpet.cluster.kinds.network import (
     DefaultCommunity,
@@ -21,7 +22,7 @@ from limpet.controller.state.cluster import Cluster
 
 _log = structlog.get_logger("admin")
 
-Verb = Callable[..., Awaitable[dict[str, Any]]]
+Verb = Callable[..., Awaitable[dict[str, Any] | Struct]]
 """Its parameters are what the body of a request may hold, with the same defaults."""
 
 

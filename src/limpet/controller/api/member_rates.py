@@ -52,6 +52,7 @@ class MemberRates:
         self.reports = MemberRate(
             "reports of pods", members.REPORTS_AT_ONCE, members.REPORTS_PER_MINUTE
         )
+        self.paths = MemberRate("reports of paths", members.PATHS_AT_ONCE, members.PATHS_PER_MINUTE)
         self.report_bytes = MemberRate(
             "changes of pods", members.REPORTED_BYTES_AT_ONCE, members.REPORTED_BYTES_PER_MINUTE
         )

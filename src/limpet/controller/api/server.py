@@ -50,6 +50,7 @@ from limpet.controller.metrics import Metrics
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.interface import TooOldError
+from limpet.paths.report import PathReport, PathReportAnswer
 
 _log = structlog.get_logger("api")
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.NOT_FOUND, 413: Code.TOO_LARGE}
@@ -99,6 +100,7 @@ class Api:
                 web.post("/v1/segments", self._segments),
                 web.get("/v1/pods", self._own_pods),
                 web.post("/v1/pods", self._pods),
+                web.post("/v1/paths", self._paths),
                 web.get("/v1/watch", self._watch),
                 web.post("/v1/admin/{verb}", self._administered),
             ]
@@ -246,6 +248,14 @@ class Api:
         report = await self._body(request, PodReport, members.REPORT_BODY)
         return _json(PodAnswer(await self._requests.put_pods(uid, _revision(request), report)))
 
+    async def _paths(self, request: web.Request) -> web.Response:
+        uid = self._member(request)
+        self._requests.rates.paths.take(uid, time.monotonic())
+        report = await self._body(request, PathReport, members.PATHS_BODY)
+        await self._requests.ask(uid, _revision(request), lambda tables: None)
+        sequence = self._cluster.paths.put(uid, report, time.time())
+        return _json(PathReportAnswer(sequence))
+
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         uid = self._member(request)
         self._requests.rates.watches.take(uid, time.monotonic())
@@ -291,6 +301,7 @@ class Api:
             before.cancel()
         task = asyncio.create_task(send())
         self._watching[uid] = task
+        self._cluster.paths.watches(uid, begun=True)
         self._metrics.watchers.set(len(self._watching))
         try:
             await asyncio.wait((task,))
@@ -302,6 +313,7 @@ class Api:
             task.cancel()
             if self._watching.get(uid) is task:
                 del self._watching[uid]
+                self._cluster.paths.watches(uid, begun=False)
             self._metrics.watchers.set(len(self._watching))
         if request.transport is not None and (task.cancelled() or failure is not None):
             request.transport.abort()  # whoever reads must not take it for the end of all news

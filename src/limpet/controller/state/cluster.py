@@ -26,6 +26,7 @@ from limpet.cluster.kinds.network import (
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
+from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.registry import rotation
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.records import COMMUNITY, NODE, SEGMENT, record_types
@@ -80,6 +81,7 @@ class Cluster:
         source = settings.nodes.source(nodes)
         self._registry = Registry(store, settings.quarantine_s, source)
         self.reports = Reports(store)
+        self.paths = ReportedPaths()
         self.feed = Feed(store)
 
     async def start(self) -> None:
@@ -209,6 +211,7 @@ class Cluster:
     async def remove(self, name_or_uid: str) -> str:
         grant = await self.change(lambda tables: nodes.remove(tables, name_or_uid, time.time()))
         await self.reports.drop(grant.uid)
+        self.paths.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)
         self.tell(happenings.removed(grant))
         return grant.uid

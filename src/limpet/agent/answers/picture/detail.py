@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from limpet.agent.answers.picture.ways import Seen, outward_of, pair_of, probes_of
 from limpet.base.addresses import endpoint_text
 from limpet.cluster.nodes import NodeEntry
@@ -40,7 +42,10 @@ def pair_detail(facts: PairFacts, view: View, *, now_s: float, as_of_s: float) -
     nodes = view.snapshot.nodes
     mine, theirs = nodes[facts.own], nodes[facts.peer]
     why_not = why_apart(view.network, mine.grant, theirs.grant) if view.network is not None else ""
-    here = _here(facts, view, now_s, as_of_s)
+    here = replace(
+        direction_here(facts, view),
+        probes=probes_of(facts.asked, nodes, now_s=now_s, as_of_s=as_of_s),
+    )
     there = _told(facts, theirs) if facts.seen.has_told else None
     first = facts.own < facts.peer
     one, other = sorted((facts.own, facts.peer))
@@ -62,7 +67,8 @@ def _why_unknown(facts: PairFacts, theirs: NodeEntry) -> str:
     return f"{theirs.grant.name} has answered no probe since this agent started"
 
 
-def _here(facts: PairFacts, view: View, now_s: float, as_of_s: float) -> Direction:
+def direction_here(facts: PairFacts, view: View) -> Direction:
+    """From this node, without its probes."""
     pair = pair_of(facts.own, facts.peer, facts.seen, None)
     way = pair.there if pair.one == facts.own else pair.back
     routes = facts.part.routes
@@ -90,7 +96,6 @@ def _here(facts: PairFacts, view: View, now_s: float, as_of_s: float) -> Directi
         else Traffic(),
         nat=facts.nat,
         endpoints=tuple(map(endpoint_text, endpoints)),
-        probes=probes_of(facts.asked, view.snapshot.nodes, now_s=now_s, as_of_s=as_of_s),
         why_not_direct=facts.indirect.why if facts.indirect is not None else "",
         mend=facts.indirect.mend if facts.indirect is not None else (),
         notes=tuple(filter(None, notes)),

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from limpet import __version__
-from limpet.agent.answers.cluster import session_status, tunnel_statuses, unable
-from limpet.agent.answers.peers import kind_of
-from limpet.agent.answers.picture.detail import PairFacts, pair_detail
+from limpet.agent.answers.cluster import session_status
+from limpet.agent.answers.picture.detail import pair_detail
+from limpet.agent.answers.picture.looking import Looking, OfPods
 from limpet.agent.answers.picture.nodes import (
     PeerFacts,
-    communities_of,
-    machine_of,
-    network_of,
     node_of,
     own_segments,
     relays_of,
-    roles_of,
-    site_values,
 )
 from limpet.agent.answers.picture.ways import Seen, pair_of
 from limpet.agent.answers.picture.workloads import (
@@ -37,14 +32,17 @@ from limpet.agent.answers.picture.workloads import (
 )
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.base.errors import LimpetError
+from limpet.base.looked_at import LookedAt, Versions
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.segments import SegmentUse
-from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.shown import (
+    communities_of,
+    machine_of,
+    network_of,
+    roles_of,
+    site_values,
+)
 from limpet.cluster.topology.sites import sites_of
-from limpet.cni.usage import segment_usage
-from limpet.cni.verbs import Node as PodNode
-from limpet.datapath.overlay.state import PeerPart
-from limpet.paths.summary import WaySummary, asked_of, summarize, why_indirect
+from limpet.cni.ledgers import Ledgers
 from limpet.picture.nodes import Node, NodeState
 from limpet.picture.pair import PairDetail
 from limpet.picture.picture import Also, LeftOut, Picture, Unchanged, Viewer
@@ -55,12 +53,6 @@ if TYPE_CHECKING:  # in memory only where they are meant
     from limpet.agent.policies.slot import PolicySlot
     from limpet.agent.wiring import ClusterSide
 
-_LONGEST_WAIT_S = 50.0
-"""Below what whoever asks waits for any answer."""
-_LOOK_EVERY_S = 2.0
-"""How often something is looked at of which nobody is told, such as round trips."""
-_PAUSE_S = 0.2
-"""At least between two pictures, however much changes."""
 _CHUNK = 200
 """Peers that are looked at in one go: the loop serves pods as well."""
 _HEARD_STEP_S = 10.0
@@ -76,108 +68,73 @@ class _Gathered:
     viewer: Viewer
     nat: Mapping[str, str]
     backend: str
-    usage: tuple[SegmentUse, ...]
-    pods: int
+    of_pods: OfPods
     workloads: Workloads
     left_out: LeftOut
 
 
 class PictureAnswers:
-    """For the event loop's thread. Remembers the last picture while somebody looks."""
+    """For the event loop's thread."""
 
     def __init__(
-        self, cluster: ClusterSide, services: ServiceAdmin, policies: PolicySlot, node: PodNode
+        self, cluster: ClusterSide, services: ServiceAdmin, policies: PolicySlot, ledgers: Ledgers
     ) -> None:
         self._cluster = cluster
-        self._node = node
+        self._looking = Looking(
+            cluster.peer_parts,
+            cluster.probing,
+            cluster.nat_traversal,
+            since_at_s=cluster.happenings.since_at_s.get,
+            ledgers=ledgers,
+        )
         self._services = services
         self._policies = policies
-        self._turn = secrets.token_hex(4)
-        """Of this agent: its numbers begin anew with it."""
-        self._number = 0
-        self._last: Picture | None = None
-        self._last_s = 0.0
-        self._making = asyncio.Lock()
+        self._versions = Versions()
+        self._looked_at = LookedAt(self._present, lambda: cluster.happenings.stirred)
 
     async def picture(self, arguments: Mapping[str, Any]) -> Picture | Unchanged:
         """`known`: version that whoever asks has; `wait_s`: how long another one is waited for.
 
         Raises: LimpetError.
         """
-        known, wait_s = str(arguments.get("known", "")), _seconds(arguments.get("wait_s", 0))
-        until_s = time.monotonic() + wait_s
-        while True:
-            stirred = self._cluster.happenings.stirred
-            found = await self._present()
-            if found.version != known:
-                return found
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                return Unchanged(unchanged=True, as_of_s=found.as_of_s, version=found.version)
-            await asyncio.sleep(min(_PAUSE_S, left_s))
-            try:
-                async with asyncio.timeout(min(_LOOK_EVERY_S, max(left_s - _PAUSE_S, 0))):
-                    await stirred.wait()
-            except TimeoutError:
-                pass
+        known, wait_s = str(arguments.get("known", "")), arguments.get("wait_s", 0)
+        if not isinstance(wait_s, int | float):
+            raise LimpetError(f"picture: wait_s {str(wait_s)[:40]}: it is no number")
+        found = await self._looked_at.other_than(known, wait_s)
+        if found.version != known:
+            return found
+        return Unchanged(unchanged=True, as_of_s=found.as_of_s, version=found.version)
 
-    async def _present(self) -> Picture:
-        async with self._making:
-            if self._last is not None and time.monotonic() < self._last_s + _PAUSE_S:
-                return self._last
-            gathered = await self._gather()
-            before = self._last
-            made = await asyncio.to_thread(self._make, gathered, before)
-            self._last, self._last_s = made, time.monotonic()
-            return made
+    async def _present(self, before: Picture | None) -> Picture:
+        gathered = await self._gather()
+        return await asyncio.to_thread(self._make, gathered, before)
 
     # Gathering
 
     async def _gather(self) -> _Gathered:
         cluster = self._cluster
         view = cluster.peer_parts.peers.view
-        lacking = unable(cluster.peer_parts)
+        lacking = self._looking.lacking()
         seen: dict[str, Seen] = {}
         facts: dict[str, PeerFacts] = {}
         as_of_s, now_s = time.time(), time.monotonic()
         for count, (uid, entry) in enumerate(list(view.snapshot.nodes.items()), 1):
             if uid != view.uid and not entry.grant.tombstone:
-                seen[uid] = self._seen(uid, entry, lacking)
+                seen[uid] = self._looking.seen(uid, entry, lacking)
                 facts[uid] = self._facts(uid, seen[uid], lacking, as_of_s - now_s)
             if count % _CHUNK == 0:
                 await asyncio.sleep(0)
         workloads, left_out = await self._workloads()
-        tunnel, ipsec = tunnel_statuses(cluster.peer_parts)
         return _Gathered(
             as_of_s=as_of_s,
             seen=seen,
             facts=facts,
             viewer=self._viewer(as_of_s, now_s),
-            nat=cluster.nat_traversal.relays.report()["nat"],
-            backend=", ".join(each.backend for each in (tunnel, ipsec) if each and each.backend),
-            usage=segment_usage(self._node.ledgers, self._node.state.segments),
-            pods=len(self._node.attachments),
+            nat=self._looking.nat(),
+            backend=self._looking.backend(),
+            of_pods=self._looking.of_pods(),
             workloads=workloads,
             left_out=left_out,
-        )
-
-    def _seen(self, uid: str, entry: NodeEntry, lacking: Mapping[str, str]) -> Seen:
-        cluster = self._cluster
-        view, plan = cluster.peer_parts.peers.view, cluster.peer_parts.overlay.planned
-        allowed = (
-            view.network is not None
-            and view.grant is not None
-            and may_talk(view.network, view.grant, entry.grant)
-        )
-        ladder = cluster.probing.ladder(uid)
-        ways = cluster.probing.ways
-        return Seen(
-            is_allowed=allowed,
-            is_reached=allowed and kind_of(uid, view, plan, lacking) not in ("", "unreached"),
-            here=summarize(ladder) if ladder is not None else None,
-            told=ways.get(uid),
-            has_told=uid in ways,
-            since_at_s=cluster.happenings.since_at_s.get(uid),
         )
 
     def _facts(self, uid: str, seen: Seen, lacking: Mapping[str, str], ahead_s: float) -> PeerFacts:
@@ -190,7 +147,7 @@ class PictureAnswers:
         heard_at_s = (
             round((heard.at_s + ahead_s) / _HEARD_STEP_S) * _HEARD_STEP_S if heard else None
         )
-        part = self._cluster.peer_parts.overlay.planned.parts.get(uid, PeerPart())
+        part = self._looking.part(uid)
         why = (
             "it answers by no way" if seen.here.is_silent else part.refused or lacking.get(uid, "")
         )
@@ -296,8 +253,7 @@ class PictureAnswers:
         )
         if before is not None and made == replace(before, as_of_s=0.0, version=""):
             return replace(before, as_of_s=gathered.as_of_s)
-        self._number += 1
-        return replace(made, as_of_s=gathered.as_of_s, version=f"{self._turn}-{self._number}")
+        return replace(made, as_of_s=gathered.as_of_s, version=self._versions.next())
 
     def _nodes(
         self, gathered: _Gathered, nodes: Mapping[str, NodeEntry], sites: Mapping[str, str]
@@ -320,8 +276,8 @@ class PictureAnswers:
             communities=tuple(sorted(grant.communities)),
             labels=dict(sorted(grant.labels.items())),
             state=NodeState.REMOVED if grant.tombstone else NodeState.ANSWERS,
-            segments=own_segments(gathered.usage),
-            pods=gathered.pods,
+            segments=own_segments(gathered.of_pods.segments),
+            pods=gathered.of_pods.pods,
             machine=machine_of(
                 entry.presence,
                 nat=dict(gathered.nat),
@@ -351,35 +307,10 @@ class PictureAnswers:
                 "told it: look there",
                 as_of_s=round(time.time(), 1),
             )
-        lacking = unable(cluster.peer_parts)
-        ladder = cluster.probing.ladder(peer)
-        seen = self._seen(peer, nodes[peer], lacking)
-        nat = cluster.nat_traversal.relays.report()["nat"]
-        version = _version_of(seen.here)
-        kind = nat.get(f"ipv{version}", "")
-        facts = PairFacts(
-            own=view.uid,
-            peer=peer,
-            seen=seen,
-            asked=asked_of(ladder) if ladder is not None else [],
-            indirect=why_indirect(ladder, kind) if ladder is not None else None,
-            part=cluster.peer_parts.overlay.planned.parts.get(peer, PeerPart()),
+        lacking = self._looking.lacking()
+        seen = self._looking.seen(peer, nodes[peer], lacking)
+        facts = replace_fields(
+            self._looking.facts_of_pair(peer, seen, lacking),
             reading=cluster.peer_parts.tunnels.readings_by_uid().get(peer),
-            nat=kind,
-            lacking=lacking.get(peer, ""),
         )
         return pair_detail(facts, view, now_s=time.monotonic(), as_of_s=time.time())
-
-
-def _version_of(here: WaySummary | None) -> int:
-    """IP version of the underlay that the path goes by."""
-    path = here.path if here is not None else None
-    endpoint = path.endpoint if path is not None else None
-    return endpoint[0].version if endpoint is not None and not endpoint[0].is_loopback else 4
-
-
-def _seconds(value: object) -> float:
-    """Raises: LimpetError."""
-    if not isinstance(value, int | float) or not 0 <= value <= _LONGEST_WAIT_S:
-        raise LimpetError(f"picture: wait_s {str(value)[:40]}: from 0 to {_LONGEST_WAIT_S:g}")
-    return float(value)

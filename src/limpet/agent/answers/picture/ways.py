@@ -44,7 +44,7 @@ def pair_of(own: str, uid: str, seen: Seen, before: Pair | None) -> Pair:
     mine, theirs = _own_way(seen), _told_way(seen)
     first = own < uid
     if before is not None:
-        mine = _steady(mine, before.there if first else before.back)
+        mine = steady(mine, before.there if first else before.back)
     return (
         Pair(one=own, other=uid, there=mine, back=theirs)
         if first
@@ -81,7 +81,8 @@ def _told_way(seen: Seen) -> Way:
     return Way(reach=Reach.REACHED, rung=seen.told.rung.name, relay=seen.told.relay)
 
 
-def _steady(way: Way, before: Way) -> Way:
+def steady(way: Way, before: Way) -> Way:
+    """The way, with figures of `before` where it is the same and they hardly differ."""
     if way == before or way.rung != before.rung:
         return way
     rtt_ms, loss = way.rtt_ms, way.loss

@@ -1,0 +1,4 @@
+"""The whole network as the controller knows it: records, and what nodes report of their ways.
+
+Call `making.PictureMaker`; the other files are pure. Must not change anything that it looks at.
+"""

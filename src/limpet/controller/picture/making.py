@@ -1,0 +1,173 @@
+"""Makes the picture of the whole cluster, whenever somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from limpet import __version__
+from limpet.base.looked_at import LookedAt, Versions
+from limpet.cluster.api import Code
+from limpet.cluster.kinds import POLICY
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.topology.shown import communities_of, network_of, site_values
+from limpet.cluster.topology.sites import sites_of
+from limpet.controller.picture.nodes import (
+    NodeRecordFacts,
+    findings_of,
+    heard_of,
+    node_of,
+    relays_of,
+)
+from limpet.controller.picture.pairs import detail_of, in_clear, pairs_of
+from limpet.controller.picture.reported import NodePaths
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.problems import problems_of
+from limpet.picture.pair import PairDetail
+from limpet.picture.picture import Also, Community, LeftOut, Picture, Unchanged, Viewer
+from limpet.picture.workloads import Policy, Workloads
+
+_MOST_POLICIES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What was read of the tables."""
+
+    nodes: dict[str, NodeEntry]
+    facts: dict[str, NodeRecordFacts]
+    network: Network
+    revision: int
+    selectors: Mapping[str, str]
+    policies: tuple[Policy, ...]
+
+
+class PictureMaker:
+    """For one event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._versions = Versions()
+        self._looked_at = LookedAt(self._make, lambda: cluster.paths.changed)
+
+    async def picture(self, known: str, wait_s: float) -> Picture | Unchanged:
+        """Raises: LimpetError."""
+        found = await self._looked_at.other_than(known, wait_s)
+        if found.version != known:
+            return found
+        return Unchanged(unchanged=True, as_of_s=found.as_of_s, version=found.version)
+
+    async def pair(self, one: str, other: str) -> PairDetail:
+        """Raises: RefusedError."""
+        first, second = sorted((one, other))
+        records = await self._cluster.change(self._read)
+        for uid in (first, second):
+            if uid not in records.nodes:
+                words = f"show pair: no node of the cluster has the uid {uid[:80]!r}"
+                raise RefusedError(Code.NOT_FOUND, words)
+        return detail_of(
+            first,
+            second,
+            records.nodes,
+            records.network,
+            self._cluster.paths.known,
+            as_of_s=time.time(),
+        )
+
+    def _read(self, tables: Tables) -> _Records:
+        nodes: dict[str, NodeEntry] = {}
+        facts: dict[str, NodeRecordFacts] = {}
+        now_s, watching = time.time(), self._cluster.paths.watching
+        for uid, grant in tables.grants.items():
+            if grant.tombstone:
+                continue
+            nodes[uid] = NodeEntry(grant, tables.presence(uid))
+            facts[uid] = NodeRecordFacts(
+                tables.nodes[uid].joined_at_s,
+                tuple(problems_of(tables, grant, now_s)),
+                uid in watching,
+            )
+        names = [key for key in tables.records(POLICY.name) if key.startswith("NetworkPolicy/")]
+        policies = tuple(
+            Policy(name=name.partition("/")[2], directions=())
+            for name in sorted(names)[:_MOST_POLICIES]
+            if (signed := tables.value(POLICY.name, name)) is not None
+            and signed.document is not None
+        )
+        return _Records(
+            nodes,
+            facts,
+            tables.network,
+            tables.state.revision,
+            {name: record.selector for name, record in tables.communities.items()},
+            policies,
+        )
+
+    async def _make(self, before: Picture | None) -> Picture:
+        records = await self._cluster.change(self._read)
+        reported = dict(self._cluster.paths.known)
+        return await asyncio.to_thread(self._put_together, records, reported, before)
+
+    def _put_together(
+        self, records: _Records, reported: Mapping[str, NodePaths], before: Picture | None
+    ) -> Picture:
+        now_s = time.time()
+        made = make_picture(records, reported, now_s)
+        if before is not None and made == replace(before, as_of_s=0.0, version=""):
+            return replace(before, as_of_s=now_s)
+        return replace(made, as_of_s=now_s, version=self._versions.next())
+
+
+def make_picture(records: _Records, reported: Mapping[str, NodePaths], now_s: float) -> Picture:
+    """Without its time and version."""
+    nodes = records.nodes
+    pairs, left_out = pairs_of(reported, nodes)
+    heard = heard_of(pairs)
+    sites = sites_of(nodes, in_clear(reported))
+    nat = {
+        uid: kind
+        for uid, paths in reported.items()
+        if (kind := paths.node.nat.get("ipv4", "unknown")) != "unknown"
+    }
+    return Picture(
+        as_of_s=0.0,
+        revision=records.revision,
+        viewer=Viewer(kind="controller", name="controller", version=__version__),
+        network=network_of(records.network),
+        sites=site_values(sites, nat),
+        nodes=tuple(
+            node_of(
+                nodes[uid],
+                sites[uid].name if uid in sites else "",
+                records.facts[uid],
+                reported.get(uid),
+                heard,
+                now_s,
+            )
+            for uid in sorted(nodes)
+        ),
+        pairs=pairs,
+        relays=relays_of(nodes, reported),
+        communities=_communities(records),
+        workloads=Workloads(
+            services_why="each node knows those that it serves: `limpet ui` there shows them",
+            policies=records.policies,
+        ),
+        also=Also(findings=findings_of(records.facts), left_out=LeftOut(pairs=left_out)),
+    )
+
+
+def _communities(records: _Records) -> tuple[Community, ...]:
+    found = {each.name: each for each in communities_of(records.nodes, records.network)}
+    for name in records.selectors:
+        found.setdefault(name, Community(name=name))
+    return tuple(
+        replace(found[name], selector=records.selectors.get(name, "")) for name in sorted(found)
+    )
