@@ -5,14 +5,13 @@ Told among nodes only: the cloud has its own ways to hear of it, and this is for
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from limpet.base.bounds.members import ABSENCE_BODY, ABSENT_ADDRESSES, SEQUENCE
-from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.documents import Head, Kind
 from limpet.cluster.kinds.fields import address, few, text, whole
-from limpet.cluster.kinds.grant import GRANT
+from limpet.cluster.kinds.grant import GRANT, key_of_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +34,10 @@ def _parse(found: dict[str, Any]) -> Absence:
     )
 
 
-def _node_key(absence: Absence, known: Lookup) -> Collection[bytes]:
-    grant = known.value(GRANT.name, absence.uid)
-    return (grant.public_key,) if grant is not None and not grant.is_flannel else ()
-
-
 ABSENCE = Kind(
     "absence",
     _parse,
-    signers=_node_key,
+    signers=lambda absence, known: key_of_node(absence.uid, known),
     head=lambda absence: Head(absence.uid, absence.sequence),
     under=GRANT.name,
     among_nodes=True,

@@ -92,3 +92,9 @@ GRANT = Kind(
     revoked=revoked_keys,
     unsaid={"vtep_macs": {}, "era": 0},
 )
+
+
+def key_of_node(uid: str, known: Lookup) -> tuple[bytes, ...]:
+    """The key that signs what the node says of its pods; none: flannel's nodes say nothing."""
+    grant = known.value(GRANT.name, uid)
+    return (grant.public_key,) if grant is not None and not grant.is_flannel else ()

@@ -6,14 +6,14 @@ documents, so that one that changes does not bring all of them along.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from limpet.base.bounds.members import SEQUENCE, TOLD_POD_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
-from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.documents import Head, Kind
 from limpet.cluster.kinds.fields import address, few, labels, name, text, whole
-from limpet.cluster.kinds.grant import GRANT
+from limpet.cluster.kinds.grant import GRANT, key_of_node
 
 PARTS = 16
 
@@ -61,15 +61,10 @@ def _pod(found: Mapping[str, Any]) -> LabelledPod:
     )
 
 
-def _node_key(pods: LabelledPods, known: Lookup) -> Collection[bytes]:
-    grant = known.value(GRANT.name, pods.uid)
-    return (grant.public_key,) if grant is not None and not grant.is_flannel else ()
-
-
 PODS = Kind(
     "pods",
     _parse,
-    signers=_node_key,
+    signers=lambda pods, known: key_of_node(pods.uid, known),
     head=lambda pods: Head(pods.name, pods.sequence),
     under=GRANT.name,
     among_nodes=True,
