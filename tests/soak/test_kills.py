@@ -36,6 +36,7 @@ SLOTS = 4
 """Pods of a node that come and go."""
 
 NATED = """
+controller = { pod_cidrs = ["10.128.0.0/9", "fd00:244::/48"] }
 [cloud]
 addresses = ["203.0.113.10/24"]
 [site.lighthouse]
@@ -66,6 +67,7 @@ nodes = { mole-1 = 1 }
 """
 BY_IPSEC = """
 ipsec = true
+controller = { pod_cidrs = ["10.128.0.0/9", "fd00:244::/48"] }
 [cloud]
 addresses = ["203.0.113.10/24"]
 [site.lighthouse]
@@ -81,6 +83,7 @@ lan = ["192.168.1.0/24"]
 nat = "port-restricted"
 nodes = { digger-1 = 1 }
 """
+"""Thousands of guests come and go, and their segments rest for a week."""
 WORLDS = effort(
     [pytest.param(NATED, 1.0, id="wireguard")],
     [pytest.param(NATED, 0.8, id="wireguard"), pytest.param(BY_IPSEC, 0.2, id="ipsec")],
