@@ -26,6 +26,7 @@ _COMMANDS = {
     "service": "serving.service:service",
     "doctor": "diagnosis.doctor:doctor",
     "help": "diagnosis.help:help",
+    "trace": "diagnosis.trace:trace",
     "bugreport": "diagnosis.bugreport:bugreport",
     "install": "install:install",
     "uninstall": "install:uninstall",

@@ -57,6 +57,10 @@ _DIAGNOSIS = {
         ("sudo limpet doctor --fix", "Mend what is safe to mend, after saying what."),
         ("sudo limpet doctor --node edge-7", "On another node, by the API server."),
     ),
+    "trace": (
+        ("sudo limpet trace default/web-0 10.244.9.7", "A ping, and where it stops."),
+        ("sudo limpet trace default/a default/b --port 443", "A connection to that port."),
+    ),
     "bugreport": (
         ("sudo limpet bugreport", "An archive in this folder, and what is in it."),
         ("sudo limpet bugreport --file /tmp/report.tar.gz", "There."),

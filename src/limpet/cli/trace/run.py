@@ -1,0 +1,321 @@
+"""A packet is sent and followed, and what became of it is said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from limpet.agent.client import ask
+from limpet.agent.settings import Settings
+from limpet.agent.status.node import Status
+from limpet.agent.status.paths import PathAnswer, PathStatus
+from limpet.base.addresses import Address
+from limpet.base.errors import LimpetError
+from limpet.base.ownership import POD_GROUP, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
+from limpet.cli.commands.path import silent
+from limpet.cli.doctor.machine.traps import links_down
+from limpet.cli.doctor.pods.attached import read_pods
+from limpet.cli.trace.packet import Sender
+from limpet.cli.trace.tables import Flow, ruleset
+from limpet.cli.trace.verdict import Event, Station, dropped, link_out, passed, reached
+from limpet.cli.trace.watch import Watch
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.linux.netlink.socket import RouteSocket
+
+_UNREACHABLE = frozenset({6, 7, 8})
+"""RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT. Source: include/uapi/linux/rtnetlink.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person asks, with the ends found."""
+
+    source: Address
+    target: Address
+    protocol: str
+    port: int
+    sender: Attachment | None
+    """The pod that sends; None: it is on another node."""
+    receiver: Attachment | None
+    """The pod that gets it, where it is here."""
+    path: PathStatus | None = None
+    """As the agent plans it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What became of the packet."""
+
+    words: str
+    """Of the flow."""
+    arrived: bool | None
+    """None: this node cannot tell."""
+    stations: list[Station] = field(default_factory=list)
+    conclusion: str = ""
+    advice: str = ""
+
+
+def look_up(settings: Settings, origin: str, target: str, protocol: str, port: int) -> Question:
+    """The ends by name or address; the agent knows pods of other nodes, this node's pods are found
+    without it. Raises: LimpetError."""
+    pods = read_pods(settings)
+    sender, receiver = _find(pods, origin), _find(pods, target)
+    path: PathStatus | None = None
+    problem: LimpetError | None = None
+    try:
+        answer = ask(settings.folders.socket, "path", PathAnswer, origin=origin, target=target)
+        path = next(iter(answer.paths), None)
+    except LimpetError as error:
+        problem = error
+    source = _address(origin, sender, path.there.origin if path else "")
+    end = _address(target, receiver, path.there.target if path else "")
+    if source is not None and end is not None and sender is not None:
+        own = [each.ip for each in sender.addresses]
+        source = next((each for each in own if each.version == end.version), None)
+    if source is None or end is None or source.version != end.version:
+        raise LimpetError(
+            f"limpet trace: {origin} to {target}: "
+            + (str(problem) if problem else "no address of one IP version is known of both")
+            + (" (without the agent: addresses, or pods of this node)" if problem else "")
+        )
+    if sender is None and receiver is None:
+        raise LimpetError(
+            f"limpet trace: neither {origin} nor {target} is a pod of this node: run it on the "
+            "node of one of them (limpet pod list, where the controller runs)"
+        )
+    return Question(source, end, protocol, port, sender, receiver, path)
+
+
+def _find(pods: list[Attachment], name: str) -> Attachment | None:
+    for pod in pods:
+        named = name in (pod.pod.name, f"{pod.pod.namespace}/{pod.pod.name}")
+        if named or name in map(str, (each.ip for each in pod.addresses)):
+            return pod
+    return None
+
+
+def _address(name: str, pod: Attachment | None, told: str) -> Address | None:
+    for text in (name, told, str(pod.addresses[0].ip) if pod is not None else ""):
+        with suppress(ValueError):
+            return ip_address(text)
+    return None
+
+
+def follow(settings: Settings, question: Question, within_s: float) -> Traced:
+    """Sends the packet, or waits for another node's; says where it stops. Raises: LimpetError."""
+    with ExitStack() as stack:
+        sender: Sender | None = None
+        flow = Flow(question.source, question.target, question.protocol, 0, question.port)
+        if question.sender is not None:
+            netns = question.sender.netns.path
+            sender = Sender(
+                netns, question.source, question.target, question.protocol, question.port
+            )
+            stack.callback(sender.close)
+            flow = sender.flow
+        port_link = question.sender.link.host_ifname if question.sender is not None else ""
+        vxlan_port = _vxlan_port(settings)
+        text = ruleset(flow, port_link=port_link, uplinks=_uplinks(), vxlan_port=vxlan_port)
+        watch = Watch(text)
+        stack.callback(watch.close)
+        said = ""
+
+        def over() -> bool:
+            nonlocal said
+            said = said or (sender.answer() if sender is not None else "")
+            return bool(said)
+
+        if sender is not None:
+            sender.send()
+        watch.listen(question.source.packed, over, within_s)
+        if sender is None:
+            return _arrived_here(question, watch)
+        return _sent(settings, question, sender, watch, said)
+
+
+def _vxlan_port(settings: Settings) -> int:
+    with suppress(LimpetError):
+        cluster = ask(settings.folders.socket, "status", Status).cluster
+        return cluster.vxlan_port if cluster is not None else 0
+    return 0
+
+
+def _uplinks() -> list[str]:
+    """By which packets of other nodes come in."""
+    with RouteSocket() as route:
+        links = route.links().values()
+    return [
+        each.ifname
+        for each in links
+        if each.up and each.ifname != "lo" and each.group != POD_GROUP and each.kind != "bridge"
+        and not each.master_ifindex
+    ]  # fmt: skip
+
+
+def _arrived_here(question: Question, watch: Watch) -> Traced:
+    words = f"packets from {question.source} to {question.target}"
+    events = [each for each in watch.events if each.outward]
+    if drop := dropped(events):
+        where = passed(events)
+        by = watch.words(drop)
+        return Traced(words, False, _stopped(where, by), f"stopped on this node by {by}", "")
+    if not events:
+        return Traced(
+            words,
+            None,
+            conclusion="nothing came to this node",
+            advice="run `limpet trace` with the same ends on the node that sends, meanwhile",
+        )
+    if reached(events, "bridge", "postrouting_last"):
+        done = "they got to the pod's own interface"
+        return Traced(words, True, passed(events), done, "whether it answers is the pod's business")
+    if reached(events, "inet", "prerouting_last"):
+        return Traced(words, False, passed(events), _no_route(question.target), "limpet doctor")
+    return Traced(words, False, passed(events), "they came in and got no further", "limpet doctor")
+
+
+def _sent(
+    settings: Settings, question: Question, sender: Sender, watch: Watch, said: str
+) -> Traced:
+    words = sender.flow.words
+    there = [each for each in watch.events if each.outward and not each.arp]
+    asking = [each for each in watch.events if each.arp]
+    back = [each for each in watch.events if not each.outward]
+    if said:
+        return Traced(words, True, passed(there), f"it arrived, and {said}")
+    if drop := dropped(there):
+        by = watch.words(drop)
+        return Traced(words, False, _stopped(passed(there), by), f"stopped on this node by {by}")
+    if (drop := dropped(asking)) and not there:
+        by = watch.words(drop)
+        return Traced(
+            words,
+            False,
+            _stopped(passed(asking), by),
+            f"the pod's question for its gateway's MAC is stopped by {by}",
+            "it sends from a MAC or an address that is not its own: see what changed in the pod "
+            "(limpet help decisions/port-security)",
+        )
+    if drop := dropped(back):
+        by = watch.words(drop)
+        stations = _stopped([*passed(there), *passed(back)], by)
+        return Traced(words, False, stations, f"the answer came back and was stopped by {by}")
+    if not there:
+        why = sender.problem or _link_problem(question.sender)
+        return Traced(words, False, [], f"nothing left the pod: {why}", "limpet doctor")
+    left = link_out(there)
+    if not left and reached(there, "inet", "prerouting_last"):
+        if reached(there, "inet", "forward_last"):
+            lost = "it was let through by forwarding, and left by no link (limpet doctor)"
+            return Traced(words, False, passed(there), lost)
+        return Traced(words, False, passed(there), _no_route(question.target), "limpet doctor")
+    return _beyond(settings, question, there, back, words, left)
+
+
+def _beyond(
+    settings: Settings,
+    question: Question,
+    there: list[Event],
+    back: list[Event],
+    words: str,
+    left: str,
+) -> Traced:
+    """It left this node, or went to a pod of it, and nothing came back to the pod."""
+    stations = passed(there)
+    if back:
+        came = "an answer came back to this node, and did not get to the pod"
+        return Traced(words, False, [*stations, *passed(back)], came, "limpet doctor")
+    if question.receiver is not None:
+        got = "it was delivered to the pod's interface on this node, and the pod does not answer"
+        return Traced(words, None, stations, got, "see what listens in that pod, and its firewall")
+    if not left:
+        return Traced(words, None, stations, "it went out by the bridge, and nothing answers", "")
+    where = f"it left this node by {left}"
+    path = question.path
+    node = path.there.target_node if path is not None else ""
+    outer = reached(there, "inet", "output_first") or question.source.version == 6
+    if left.startswith(VXLAN_IFNAME_PREFIX) and not outer:
+        why = f"{left} took it and sent nothing: it knows no MAC or no node for that address"
+        return Traced(words, False, stations, why, "bridge fdb; ip neigh; limpet doctor")
+    if not node:
+        return Traced(words, None, stations, f"{where}; no node of the cluster is known there", "")
+    if path is not None and _is_silent(settings, question):
+        return Traced(
+            words,
+            False,
+            stations,
+            f"{where}, and node {node} is silent: its agent answers no probe either",
+            f"it is off or cut off, or the way to it is closed: limpet path {question.source} "
+            f"{question.target} --probe",
+        )
+    same = f"limpet trace {question.source} {question.target}"
+    return Traced(
+        words,
+        None,
+        stations,
+        f"{where}; node {node} answers probes, so the packet is lost on its side or after it",
+        f"run `{same}` on {node}, which waits for packets, and again here meanwhile",
+    )
+
+
+def _is_silent(settings: Settings, question: Question) -> bool:
+    with suppress(LimpetError):
+        ends = {"origin": str(question.source), "target": str(question.target)}
+        answer = ask(settings.folders.socket, "path", PathAnswer, **ends, probe=True)
+        return bool(silent(answer.probes)) or not any(x.answered for x in answer.probes)
+    return False
+
+
+def _stopped(stations: list[Station], by: str) -> list[Station]:
+    if not stations:
+        return [Station("the node", stopped=True, by=by)]
+    last = stations[-1]
+    return [*stations[:-1], Station(last.words, last.link, stopped=True, by=by)]
+
+
+def _link_problem(pod: Attachment | None) -> str:
+    if pod is None:
+        return "it is on another node"
+    with RouteSocket() as route:
+        link = route.link(pod.link.host_ifname)
+    if link is None:
+        return f"its host end {pod.link.host_ifname} is gone"
+    if not link.up:
+        return f"its host end {pod.link.host_ifname} is down"
+    return "its interface is down, has no route, or nobody answers for its gateway's MAC"
+
+
+def _no_route(target: Address) -> str:
+    """Why routing dropped it."""
+    with RouteSocket() as route:
+        routes = [each for each in route.routes(table=ROUTE_TABLE) if target in each.prefix]
+    down = _down()
+    best = max(routes, key=lambda each: (each.prefix_length, -each.metric), default=None)
+    if best is None:
+        return f"routing dropped it: table {ROUTE_TABLE} has no route to {target}{down}"
+    if best.type in _UNREACHABLE:
+        return (
+            f"routing dropped it: no route leads to {target}, so that of table {ROUTE_TABLE} for "
+            f"{best.prefix} says unreachable (no way to its node is planned or proven){down}"
+        )
+    return f"routing dropped it, though table {ROUTE_TABLE} has a route to {best.prefix}{down}"
+
+
+def _down() -> str:
+    found = links_down()
+    return f"; {', '.join(found)} is down" if found else ""
+
+
+def lines(traced: Traced) -> Iterator[str]:
+    """For a person."""
+    yield traced.words
+    for each in traced.stations:
+        link = f" ({each.link})" if each.link else ""
+        yield f"  {'stop' if each.stopped else 'pass'}  {each.words}{link}"
+        if each.by:
+            yield f"        by {each.by}"
+    yield traced.conclusion
+    if traced.advice:
+        yield f"do: {traced.advice}"
