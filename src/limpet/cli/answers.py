@@ -81,6 +81,22 @@ class TopicShown(Answered, frozen=True, kw_only=True):
     markdown: str
 
 
+class ReportPiece(Answered, frozen=True, kw_only=True):
+    """A file of the archive of `limpet bugreport`."""
+
+    file: str
+    bytes: int
+    note: str
+    """Why it is not there, or is cut; empty: it is whole."""
+
+
+class Reported(Answered, frozen=True, kw_only=True):
+    """`limpet bugreport`."""
+
+    archive: str
+    contents: list[ReportPiece]
+
+
 class PathJudged(PathAnswer, frozen=True, kw_only=True):
     """`limpet path --port`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from limpet.agent.client import ask
@@ -19,7 +19,15 @@ from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.trace.packet import Sender
 from limpet.cli.trace.tables import Flow, ruleset
-from limpet.cli.trace.verdict import Event, Station, dropped, link_out, passed, reached
+from limpet.cli.trace.verdict import (
+    Event,
+    Station,
+    Traced,
+    dropped,
+    link_out,
+    passed,
+    reached,
+)
 from limpet.cli.trace.watch import Watch
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.netlink.socket import RouteSocket
@@ -42,19 +50,6 @@ class Question:
     """The pod that gets it, where it is here."""
     path: PathStatus | None = None
     """As the agent plans it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What became of the packet."""
-
-    words: str
-    """Of the flow."""
-    arrived: bool | None
-    """None: this node cannot tell."""
-    stations: list[Station] = field(default_factory=list)
-    conclusion: str = ""
-    advice: str = ""
 
 
 def look_up(settings: Settings, origin: str, target: str, protocol: str, port: int) -> Question:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from limpet.cli.trace.tables import TABLE
 
@@ -54,6 +54,19 @@ class Station:
     stopped: bool = False
     by: str = ""
     """The rule or policy that stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What became of the packet."""
+
+    words: str
+    """Of the flow."""
+    arrived: bool | None
+    """None: this node cannot tell."""
+    stations: list[Station] = field(default_factory=list)
+    conclusion: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from limpet.agent.status.paths import PathAnswer, Peers
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.cli import answers
 from limpet.cli.connectivity.report import Report
+from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
 
 ANSWERS: dict[str, tuple[type, ...]] = {
@@ -31,6 +32,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "dns query": (answers.NameAnswered,),
     "dns status": (answers.NamesStatus,),
     "doctor": (answers.Found,),
+    "trace": (Traced,),
+    "bugreport": (answers.Reported,),
     "help": (answers.Topics, answers.TopicShown),
     "connectivity test": (Report,),
     "node list": (controller.NodesListed,),

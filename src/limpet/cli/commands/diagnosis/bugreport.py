@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from limpet.agent.client import call
 from limpet.agent.settings import DEFAULT_PATH, load_settings
@@ -30,6 +31,7 @@ def bugreport(
     output: Format = Output.TABLE,
 ) -> None:
     """Put all that whoever mends this node asks for into one archive, without secrets."""
+    from limpet.cli.answers import Reported, ReportPiece
     from limpet.cli.bugreport.archive import write_report
     from limpet.cli.bugreport.pieces import pieces
     from limpet.cli.bugreport.secrets import known_secrets
@@ -46,8 +48,11 @@ def bugreport(
     read = config or Path(os.environ.get("LIMPET_CONFIG") or DEFAULT_PATH)
     conf_dir, _ = folders_in_use(find_runtimes())
     entries = write_report(path, pieces(settings, read, conf_dir), secrets)
-    rows = [{"file": each.name, "bytes": each.size_bytes, "note": each.note} for each in entries]
-    answer = {"archive": str(path.absolute()), "contents": rows}
+    contents = [
+        ReportPiece(file=each.name, bytes=each.size_bytes, note=each.note) for each in entries
+    ]
+    answer = Reported(archive=str(path.absolute()), contents=contents)
+    rows = [asdict(each) for each in contents]
     show_table(answer, output, rows, nothing="nothing could be gathered")
     say(
         f"limpet bugreport: {path} has all that; secrets are left out, names and addresses of "
