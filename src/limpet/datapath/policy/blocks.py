@@ -11,13 +11,14 @@ filled; it is part of the name, so one that has become too small is replaced.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from limpet.datapath.policy.table import NamedSet
 from limpet.policies.compiled import AddressRange
 
+_IN_RULES = 4
 _TREE = 500
 """Ranges that may be in a tree: it is nine looks deep then, all of them in a processor's cache."""
 _MOST_LENGTHS = 8
@@ -26,6 +27,18 @@ _MOST_PIECES = 4
 """Prefixes that a range is cut into, at most, to be among them."""
 _BITS = {4: 32, 6: 128}
 _HEADERS = {4: "ip", 6: "ip6"}
+
+
+def in_rules(ranges: Sequence[AddressRange]) -> bool:
+    """They are so few that a rule for each is faster than a set: it lies in the chain that the
+    packet is in anyhow, and a set is several places more in memory, which are seldom in the cache
+    where there are many policies."""
+    return len(ranges) <= _IN_RULES and not any(_is_all(each) for each in ranges)
+
+
+def _is_all(span: AddressRange) -> bool:
+    """nft would not list a rule that compares nothing."""
+    return span.last - span.first + 1 == 1 << _BITS[span.version]
 
 
 class BlockSet(NamedTuple):

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Address, is_plain_name, link_local_of
 from limpet.base.ownership import NFT_POLICY_TABLE
-from limpet.datapath.policy.blocks import block_sets
+from limpet.datapath.policy.blocks import block_sets, in_rules, range_text
 from limpet.datapath.policy.table import NamedSet, Table
 from limpet.policies.compiled import DIRECTIONS, AddressRange, Compiled, Peers, RuleId, Side, merged
 from limpet.policies.policy import Direction, Key, PortSpan
@@ -253,10 +253,13 @@ class _Inet:
         return part.lines
 
     def _by_port(self, direction: Direction, side: Side) -> Iterable[str]:
+        """What is allowed at all ports is asked first: its sets are in the processor's cache, those
+        of a single port seldom are."""
+        yield from self._peers(direction, side.always)
         if side.windows:
             elements = frozenset(
                 f"{window.span.protocol} . {_span(window.span)} : "
-                f"{self._verdict(direction, window.rules)}"
+                f"{self._verdict(direction, window.rules - side.always)}"
                 for window in side.windows
             )
             name = f"ports_{_hash(sorted(elements))}"
@@ -266,24 +269,22 @@ class _Inet:
                 "map", (*head, "flags interval") if wide else head, elements
             )
             yield f"meta l4proto . th dport vmap @{name}"
-        yield self._verdict(direction, side.always)
+        yield _DROP
 
     def _verdict(self, direction: Direction, rules: frozenset[RuleId]) -> str:
-        """For those who come by these rules."""
+        """For those who come by these rules, and no others."""
         if (direction, rules) not in self._verdicts:
-            found = {rule: self._compiled.peers[rule] for rule in rules}
-            if any(peers.everybody for peers in found.values()):
+            if any(self._compiled.peers[rule].everybody for rule in rules):
                 verdict = _PASS[direction]
             else:
-                lines = self._peers(direction, rules, tuple(found.values()))
+                lines = (*self._peers(direction, rules), _DROP)
                 verdict = f"goto {self._chain('peers', lines)}"
             self._verdicts[direction, rules] = verdict
         return self._verdicts[direction, rules]
 
-    def _peers(
-        self, direction: Direction, rules: frozenset[RuleId], found: tuple[Peers, ...]
-    ) -> Iterable[str]:
-        """Lines that let the peers pass, and no others."""
+    def _peers(self, direction: Direction, rules: frozenset[RuleId]) -> Iterable[str]:
+        """Lines that let the peers pass."""
+        found = tuple(self._compiled.peers[rule] for rule in rules)
         whose = self._planned.part(("whose", rules), (), lambda _: _named_after(rules)).lines[0]
         ranges = tuple(each.ranges for each in found)
         yield from self._take(
@@ -300,7 +301,6 @@ class _Inet:
                 lambda _: _blocks_part(direction, whose, ranges),
             )
         )
-        yield _DROP
 
     def _chain(self, kind: str, rules: Iterable[str]) -> str:
         lines = tuple(rules)
@@ -337,8 +337,12 @@ def _blocks_part(
     ranges = merged(each for ranges in found for each in ranges)
     lines, sets = [], {}
     field = _PEER_FIELDS[direction]
-    for version in _HEADERS:
-        for each in block_sets((one for one in ranges if one.version == version), version):
+    for version, header in _HEADERS.items():
+        mine = [one for one in ranges if one.version == version]
+        if in_rules(mine):
+            lines += [f"{header} {field} {range_text(one)} {_PASS[direction]}" for one in mine]
+            continue
+        for each in block_sets(mine, version):
             name = f"blocks{version}_{each.infix}{whose}"
             sets[name] = each.held
             lines.append(f"{each.match.format(field=field, name=name)} {_PASS[direction]}")

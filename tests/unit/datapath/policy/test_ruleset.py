@@ -45,16 +45,10 @@ table inet limpet_policy {
 		elements = { 10.0.0.3 }
 	}
 
-	set blocks4_7297f053bf323b32 {
-		type ipv4_addr
-		flags interval
-		elements = { 192.0.2.0, 192.0.2.2-192.0.2.255 }
-	}
-
-	map ports_0d0c4087498945d1 {
+	map ports_0d0cc68bd0e3b23f {
 		type inet_proto . inet_service : verdict
 		flags interval
-		elements = { sctp . 9 : accept, tcp . 80 : goto peers_119cb97f11e206f0, udp . 8000-8999 : goto peers_119cb97f11e206f0 }
+		elements = { sctp . 9 : accept, tcp . 80 : goto peers_66f8db0724ab71c9, udp . 8000-8999 : goto peers_66f8db0724ab71c9 }
 	}
 
 	set self4 {
@@ -93,31 +87,28 @@ table inet limpet_policy {
 		accept
 	}
 
-	chain peers_119cb97f11e206f0 {
+	chain peers_66f8db0724ab71c9 {
 		ip saddr @pods4_7297f053bf323b32 accept
-		ip saddr @blocks4_7297f053bf323b32 accept
+		ip saddr 192.0.2.0 accept
+		ip saddr 192.0.2.2-192.0.2.255 accept
 		counter name "dropped" drop
 	}
 
-	chain peers_26cf37b018fd2bc0 {
+	chain side_74fc2be5840572c6 {
+		meta l4proto . th dport vmap @ports_0d0cc68bd0e3b23f
 		counter name "dropped" drop
-	}
-
-	chain side_0c186e0e931bd8b5 {
-		meta l4proto . th dport vmap @ports_0d0c4087498945d1
-		goto peers_26cf37b018fd2bc0
 	}
 
 	chain pod_cad6fcc9871f9637 {
-		goto side_0c186e0e931bd8b5
+		goto side_74fc2be5840572c6
 	}
 
-	chain side_b013d04751387c91 {
-		goto peers_26cf37b018fd2bc0
+	chain side_26cf37b018fd2bc0 {
+		counter name "dropped" drop
 	}
 
 	chain pod_e46f4bd7c281434c {
-		goto side_b013d04751387c91
+		goto side_26cf37b018fd2bc0
 	}
 
 	chain forward {
