@@ -32,8 +32,9 @@ _log = structlog.get_logger("services")
 _MOST_READ = 5_000
 """Elements that are read again with each resync, in some 50 ms."""
 _EVERY = 10
-_AT_ONCE = 100
-"""Services that are planned in one round, in some 50 ms: others have their turn meanwhile."""
+_AT_ONCE = 400
+"""Services that are planned in one round, in some 50 ms of CPU: others have their turn meanwhile.
+More rounds take longer: each ends with a transaction, for which the kernel waits."""
 
 
 @dataclass(frozen=True, slots=True)
