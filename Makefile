@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -12,20 +12,20 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 test: setup compiled
-	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube --ignore=tests/monitoring tests
+	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
 	@[ -e tests/unit/__pycache__ ] || { \
 		$(py) -m pytest -q --collect-only tests/unit >/dev/null & \
-		$(py) -m pytest -q --collect-only --ignore=tests/unit tests >/dev/null & wait; }
+		$(py) -m pytest -q --collect-only --ignore=tests/unit --ignore=tests/ui tests >/dev/null & wait; }
 
 # Hours. Agents, the controller, relays and tunnels' programs are killed KILLS times under load, in a world of the lab; then
 # what `make test` does little of is done whole. A seed is told, and LIMPET_TEST_SEED takes it.
 KILLS ?= 10000
 soak: setup compiled
 	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
-	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/monitoring --ignore=tests/soak tests
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup compiled
@@ -36,6 +36,11 @@ test-kube: setup compiled
 test-monitoring: setup compiled
 	scripts/fetch-prometheus >/dev/null
 	$(py) -m pytest -q -n 2 $(in_order) tests/monitoring
+
+# The page in a real browser, which it installs; it makes the pictures in docs/pictures.
+test-ui: setup
+	scripts/fetch-chromium
+	$(py) -m pytest -q -s tests/ui
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

@@ -3,6 +3,7 @@ logged here and at the controller with who did it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import structlog
@@ -51,14 +52,9 @@ class Actions:
         who = f"page token {session.who}"
         outcome = error = ""
         if form.get("sure") == "yes":
-            try:
-                await self._source.act(verb, who, **arguments)
-                outcome = "done"
-            except LimpetError as failed:
-                error = str(failed)
-            _log.info(
-                "acted", verb=verb, by=who, peer=request.remote, error=error, **_flat(arguments)
-            )
+            # Whatever becomes of the browser meanwhile, it is done whole and logged.
+            error = await asyncio.shield(self._do(verb, who, request.remote, arguments))
+            outcome = "" if error else "done"
         text = self._templates.get_template("act.html").render(
             node=view.nodes[uid],
             what=request.match_info["what"],
@@ -70,6 +66,16 @@ class Actions:
             is_part="HX-Request" in request.headers,
         )
         return web.Response(text=text, content_type="text/html")
+
+    async def _do(self, verb: str, who: str, peer: str | None, arguments: dict[str, Any]) -> str:
+        """Why it was not done; empty: it was."""
+        error = ""
+        try:
+            await self._source.act(verb, who, **arguments)
+        except LimpetError as failed:
+            error = str(failed)
+        _log.info("acted", verb=verb, by=who, peer=peer, error=error, said=str(arguments))
+        return error
 
 
 def _meant(what: str, name: str, uid: str, form: dict[str, str]) -> tuple[str, dict[str, Any], str]:
@@ -108,7 +114,3 @@ def _word(form: dict[str, str], field: str) -> str:
     if problem := name_problem(value):
         raise web.HTTPBadRequest(text=f"{field} {value[:80]!r}: {problem}\n")
     return value
-
-
-def _flat(arguments: dict[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in arguments.items()}

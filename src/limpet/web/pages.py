@@ -193,7 +193,7 @@ class Pages:
             if request.query.get("version") not in (None, seen.picture.version):
                 await self._write(response, {"anew": True, "version": seen.picture.version})
             await self._stream(request, response, seen)
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
             pass
         finally:
             session.streams -= 1
@@ -213,7 +213,7 @@ class Pages:
                     await response.write(b": still here\n\n")
                     continue
                 after = following.result()
-                document = changes(seen.rows, after.rows, after.picture)
+                document = changes(seen.rows, after.rows, seen.picture.version, after.picture)
                 await self._write(response, {**document, "trouble": after.trouble})
                 seen = after
                 await asyncio.sleep(_STREAM_WRITES_S)

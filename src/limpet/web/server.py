@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, S
         shutdown_timeout=_GOODBYE_S,
         keepalive_timeout=_IDLE_S,
         auto_decompress=False,
+        handler_cancellation=True,  # a stream whose browser is gone ends at once
         max_headers=_MOST_HEADERS,
     )
     await runner.setup()
@@ -93,6 +95,9 @@ async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, S
 async def serve(source: Source, serving: Serving, say: Callable[[str], None] | None) -> None:
     """For ever. `say`: is told a link that lets in once, and after it was used the next; None:
     people sign in by tokens. Raises: LimpetError."""
+    # What strangers send is no matter for tracebacks.
+    for name in ("aiohttp", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     async with served(source, serving) as (address, sessions):
         notify_service_manager("READY=1")
         _log.info("ready", address=address)

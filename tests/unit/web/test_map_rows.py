@@ -30,7 +30,7 @@ def test_what_changed_put_into_what_was_is_what_is(seed: int) -> None:
     before = world(40, seed)
     after = changed(before, random.Random(seed))
 
-    told = changes(map_rows(before), map_rows(after), after)
+    told = changes(map_rows(before), map_rows(after), before.version, after)
     nodes, pairs = list(map_rows(before).nodes), list(map_rows(before).pairs)
     for place, row in told["nodes"].items():
         nodes[place] = row
@@ -47,5 +47,5 @@ def test_where_nodes_come_or_go_all_is_asked_for_anew() -> None:
     gone = replace(before.nodes[3], state=NodeState.REMOVED)
     after = replace(before, version="2", nodes=(*before.nodes[:3], gone, *before.nodes[4:]))
 
-    assert changes(map_rows(before), map_rows(after), after)["anew"] is True
+    assert changes(map_rows(before), map_rows(after), before.version, after)["anew"] is True
     assert all(gone.uid != row[0] for row in map_rows(after).nodes)

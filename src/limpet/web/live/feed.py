@@ -12,7 +12,7 @@ from limpet.picture.picture import Picture
 from limpet.web.live.map_rows import MapRows, map_rows
 from limpet.web.live.source import Source
 
-POLL_S = 0.5
+POLL_S = 0.25
 """What a node knows of a path that has died reaches the page within so long."""
 _WATCHED_S = 10.0
 """So long after the last look it is still asked for, so that the next page is there at once."""

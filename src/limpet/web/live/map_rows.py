@@ -51,8 +51,11 @@ def map_rows(picture: Picture) -> MapRows:
     )
 
 
-def changes(before: MapRows, now: MapRows, picture: Picture) -> dict[str, Any]:
-    """By place: what is another row now. `anew`: places are others, so all is to be asked for."""
+def changes(before: MapRows, now: MapRows, known: str, picture: Picture) -> dict[str, Any]:
+    """Against the picture of version `known`, by place: what is another row now.
+
+    `anew`: places are others, so all is to be asked for.
+    """
     same_places = (
         before.sites == now.sites
         and [row[:3] for row in before.nodes] == [row[:3] for row in now.nodes]
@@ -62,6 +65,7 @@ def changes(before: MapRows, now: MapRows, picture: Picture) -> dict[str, Any]:
         return {**_head(picture), "anew": True}
     return {
         **_head(picture),
+        "before": known,
         "nodes": _others(before.nodes, now.nodes),
         "pairs": _others(before.pairs, now.pairs),
     }

@@ -19,7 +19,7 @@ from limpet.picture.said import Finding, Shown
 from limpet.picture.timeline import Timeline
 
 Kind = TypeVar("Kind", bound=Shown)
-WAIT_S = 5.0
+WAIT_S = 0.5
 """So long an answer may take while nothing has changed; what matters is told at once."""
 FindFindings = Callable[[], tuple[Finding, ...]]
 

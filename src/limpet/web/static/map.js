@@ -27,6 +27,8 @@ let chosen = null; // {node} or {site} or {pair}
 let hovered = null;
 let found = null;
 let due = false;
+let loading = false;
+let again = false;
 
 // What is worse of a pair's two ways.
 const badness = (way) => REACHES.indexOf(way[0]) * 10 + (RUNGS.indexOf(way[1]) + 1 || 9);
@@ -38,8 +40,12 @@ function kind(pair) {
 const weight = (what) => { const at = RUNGS.indexOf(what); return at >= 0 ? at : 5 + REACHES.indexOf(what); };
 
 async function load() {
-  const answer = await fetch("/map.json");
-  if (!answer.ok) return;
+  if (loading) { again = true; return; }
+  loading = true;
+  const answer = await fetch("/map.json").catch(() => null);
+  loading = false;
+  if (again) { again = false; return load(); }
+  if (!answer?.ok) return;
   net = await answer.json();
   ({ sites, points } = layOut(net.nodes, canvas.clientWidth / Math.max(1, canvas.clientHeight)));
   arrange();
@@ -328,7 +334,7 @@ function choose(what, { open = true } = {}) {
   const url = what.node !== undefined ? `/nodes/${encodeURIComponent(net.nodes[what.node][0])}`
     : what.pair !== undefined ? `/pairs/${encodeURIComponent(net.nodes[net.pairs[what.pair][0]][0])}/${encodeURIComponent(net.nodes[net.pairs[what.pair][1]][0])}`
       : `/sites/${encodeURIComponent(what.site.name || "-")}`;
-  show(url);
+  return show(url);
 }
 
 async function show(url) {
@@ -391,7 +397,7 @@ canvas.addEventListener("keydown", (event) => {
   else if (event.key === "+" || event.key === "=") camera.zoom(1.4);
   else if (event.key === "-") camera.zoom(1 / 1.4);
   else if (event.key === "0") fit();
-  else if (event.key === "Enter" && chosen) { choose(chosen); panel.focus(); }
+  else if (event.key === "Enter" && chosen) choose(chosen)?.then(() => panel.focus());
   else if (event.key === "Escape") choose(null);
   else return;
   event.preventDefault();
@@ -439,7 +445,9 @@ search.addEventListener("submit", (event) => {
 
 addEventListener("limpet-changed", (event) => {
   const told = event.detail;
-  if (told.anew) return load();
+  // Rows are by place: they fit what they were made against, and nothing else.
+  if (told.anew || loading || told.before !== net.version) return load();
+  net.version = told.version;
   for (const [place, row] of Object.entries(told.nodes ?? {})) net.nodes[place] = row;
   for (const [place, row] of Object.entries(told.pairs ?? {})) net.pairs[place] = row;
   if (Object.keys(told.pairs ?? {}).length) arrange();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -77,11 +78,13 @@ def run(
 
 def _serve_node(at: Listen, config: Config, open_browser: bool) -> None:
     from limpet.base.process.lifetime import run as run_process
+    from limpet.base.process.log import configure_log
     from limpet.cli.commands.ui.findings import find
     from limpet.web.live.source import AgentSource
     from limpet.web.server import Serving, serve
 
     settings = load_settings(config)
+    configure_log(settings.log_level)
     source = AgentSource(settings.folders.socket, partial(find, settings))
     run_process(partial(serve, source, Serving(at), partial(_tell, open_browser)))
 
@@ -96,12 +99,14 @@ def _serve_controller(
     from ipaddress import ip_address
 
     from limpet.base.process.lifetime import run as run_process
+    from limpet.base.process.log import configure_log
     from limpet.web.access.certificate import fingerprint, own_certificate
     from limpet.web.access.tokens import FILE_NAME, TokenFile
     from limpet.web.live.source import ControllerSource
     from limpet.web.server import Serving, serve
 
     settings = load_controller_settings(config)
+    configure_log(settings.log_level)
     folder = settings.database.parent
     is_here = ip_address(at[0]).is_loopback
     if given is None and not is_here:
@@ -114,6 +119,7 @@ def _serve_controller(
 
 def _tell(open_browser: bool, link: str) -> None:
     put(link)
+    sys.stdout.flush()  # also where a program reads it
     if not open_browser:
         return
     opener = shutil.which("xdg-open")

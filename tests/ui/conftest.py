@@ -1,0 +1,62 @@
+"""A real browser, and who signs in with it. What a page says in its console is a failure."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+_OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+DESKTOP, PHONE = (1360, 860), (390, 844)
+SignIn = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    assert program, "no Chromium: scripts/fetch-chromium installs it"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, args=list(_OPTIONS))
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def sign_in(browser: Browser) -> Iterator[SignIn]:
+    """`sign_in(link, size=DESKTOP, theme="light")` is a page that has entered by the link."""
+    said: list[str] = []
+    with ExitStack() as undo:
+
+        def enter(link: str, size: tuple[int, int] = DESKTOP, theme: str = "light") -> Page:
+            context = browser.new_context(
+                viewport={"width": size[0], "height": size[1]},
+                color_scheme="dark" if theme == "dark" else "light",
+                has_touch=size is PHONE,
+            )
+            undo.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(60_000)
+            page.on("console", lambda each: said.append(f"{each.type}: {each.text}"))
+            page.on("pageerror", lambda each: said.append(f"error: {each}"))
+            page.on("requestfailed", lambda each: said.append(f"failed: {each.url}"))
+            page.on("request", lambda each: _own(each.url, link, said))
+            page.goto(link)
+            page.wait_for_selector("#map[data-drawn]")
+            return page
+
+        yield enter
+    left = [each for each in said if "/live" not in each and not each.startswith("failed")]
+    assert left == []
+
+
+def _own(url: str, link: str, said: list[str]) -> None:
+    if not url.startswith(link.partition("/enter")[0]):
+        said.append(f"another host: {url}")
