@@ -65,6 +65,12 @@ def test_a_comment_of_a_shell_in_a_code_block_is_no_heading() -> None:
     assert section(page, "one") == "## one\n\n```\n# not one\n```\nlast\n"
 
 
+def test_marks_for_tests_are_not_shown() -> None:
+    page = Page("x", "# X\n\n```console skip=tests/x.py::test\n$ limpet help\n```\n")
+
+    assert look_up({"x": page}, "x") == "# X\n\n```console\n$ limpet help\n```\n"
+
+
 def test_every_topic_that_is_named_anywhere_exists() -> None:
     pages = read_pages(find_docs())
     files = [*SOURCE.rglob("*.py"), *find_docs().rglob("*.md")]
