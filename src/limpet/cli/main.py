@@ -24,6 +24,7 @@ _COMMANDS = {
     "policy": "serving.policy:policy",
     "ipam": "ipam:ipam",
     "service": "serving.service:service",
+    "events": "diagnosis.events:events",
     "doctor": "diagnosis.doctor:doctor",
     "help": "diagnosis.help:help",
     "trace": "diagnosis.trace:trace",

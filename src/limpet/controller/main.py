@@ -21,11 +21,13 @@ from limpet.base.errors import ConfigError, KernelError, LimpetError
 from limpet.base.process.lifetime import allow_many_files, for_ever, notify_service_manager, run
 from limpet.base.process.log import complain, configure_log
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
+from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.serving import serve
 from limpet.controller.settings import ControllerSettings, load_settings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.sqlite import SqliteStore
+from limpet.timeline.file import FOLDER
 
 _log = structlog.get_logger("controller")
 _TLS_BUFFER_BYTES = 32 << 10
@@ -70,7 +72,10 @@ async def _run(settings: ControllerSettings) -> None:
         async with contextlib.AsyncExitStack() as undo:
             store = SqliteStore(settings.database)
             undo.push_async_callback(store.close)
-            cluster = Cluster(store, settings)
+            timeline = ClusterTimeline(settings.state_dir / FOLDER)
+            timeline.start()
+            undo.push_async_callback(timeline.stop)
+            cluster = Cluster(store, settings, timeline=timeline)
             await cluster.start()
             undo.push_async_callback(cluster.stop)
             listening = await serve(settings, cluster, undo)

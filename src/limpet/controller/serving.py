@@ -102,7 +102,7 @@ async def _administer(
     connection = connection_of(request)
     if connection is not None:
         connection.free()
-    return await admin.answer(verb, request)
+    return await admin.answer(verb, request, who)
 
 
 async def _runner(

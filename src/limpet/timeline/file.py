@@ -15,6 +15,8 @@ from limpet.timeline.log import Recorded, decode, encode
 
 MOST_BYTES = 2 << 20
 """Of both files together."""
+FOLDER = "events"
+"""Below the state folder of whoever keeps one."""
 NEWER, OLDER = "events.log", "events.before.log"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from limpet.picture.nodes import Node, NodeState
 from limpet.picture.pair import Pair, PairDetail, Reach, Way
 from limpet.picture.picture import Picture
 from limpet.picture.timeline import Timeline
-from tests.lab.bed import TWO_SITES, Pinging, a_world
+from tests.lab.bed import TWO_SITES, Pinging, a_world, is_refused, limpet
 from tests.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
@@ -252,3 +253,43 @@ def test_whoever_waits_in_the_cloud_sees_a_pair_that_dies(world: World) -> None:
         if target == uid
     }
     assert Reach.LOST in reaches
+
+
+def test_events_are_told_by_the_agent_and_by_its_disk_when_it_is_dead(world: World) -> None:
+    crane = world.machine("crane-1")
+    alive = limpet(crane, "events", "digger-1")
+    assert "digger-1 answers by no way" in alive
+    assert "crane-2" not in alive
+    everything = json.loads(limpet(crane, "events", "-o", "json"))["entries"]
+
+    world.kill_agents([crane])
+    try:
+        dead = json.loads(limpet(crane, "events", "-o", "json"))["entries"]
+    finally:
+        world.start_agents([crane])
+
+    assert {each["sequence"] for each in dead} >= {each["sequence"] for each in everything}
+    assert limpet(crane, "events", "--since", "0s").count("\n") == 0
+    assert "no time such as" in is_refused(lambda: limpet(crane, "events", "--since", "yesterday"))
+
+
+def test_the_controller_remembers_who_joined_and_who_did_what(world: World) -> None:
+    world.controller.ask("node.label", node="crane-1", add={"site": "harbour"})
+
+    told = found(
+        lambda: [
+            each
+            for each in convert(world.controller.ask("events", after=0), Timeline).entries
+            if each.kind == "person" and "node label" in each.words
+        ]
+    )
+
+    assert told[0].words == "node label: node crane-1, add site=harbour"
+    assert told[0].who == "root at the controller's machine"
+    assert told[0].names == ("crane-1",)
+    joined = convert(world.controller.ask("events", about=("crane-1",)), Timeline).entries
+    assert any(each.became == "Joined" for each in joined)
+    label = found(lambda: named(cloud_picture(world), "crane-1").site)
+    assert label
+    shown = world.controller.command("events", "--cluster")
+    assert "node label: node crane-1, add site=harbour (by root at the controller" in shown

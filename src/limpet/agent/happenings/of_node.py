@@ -16,11 +16,10 @@ from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.picture.said import Level
 from limpet.picture.timeline import Happening
+from limpet.timeline.file import FOLDER
 from limpet.timeline.log import Recorded
 from limpet.timeline.recorder import Recorder, moment_now, read_boot
 
-FOLDER = "events"
-"""Below the agent's state folder."""
 _LOOK_EVERY_S = 10.0
 
 

@@ -12,6 +12,12 @@ _NODE = {
         ("limpet path 10.244.7.2 10.244.9.7 --probe", "Ask the other node too, with round trips."),
         ("limpet path default/a default/b --port 443", "Also whether policies let it in."),
     ),
+    "events": (
+        ("limpet events", "What changed on this node, the newest last; also with a dead agent."),
+        ("limpet events node-2 --since 6h", "What happened between this node and another."),
+        ("limpet events --follow", "Go on with what happens."),
+        ("limpet events --cluster", "What the controller remembers, and who did it."),
+    ),
     "peer": (("limpet peer list", "How each other node is reached."),),
     "peer list": (
         ("limpet peer list", "By which rung each other node is reached, or why it is not."),

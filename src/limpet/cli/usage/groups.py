@@ -10,7 +10,7 @@ GROUPS = {
         "policy",
         "dns",
     ),
-    "Diagnosis": ("ui", "doctor", "connectivity", "trace", "help", "bugreport"),
+    "Diagnosis": ("ui", "events", "doctor", "connectivity", "trace", "help", "bugreport"),
     "The cluster": ("node", "community", "network", "segment", "pod", "token"),
     "Setting up": ("install", "join", "uninstall", "completion"),
     "Trying it out": ("lab",),

@@ -14,6 +14,7 @@ from limpet.cli import answers
 from limpet.cli.connectivity.report import Report
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
+from limpet.picture.timeline import Timeline
 
 ANSWERS: dict[str, tuple[type, ...]] = {
     "status": (Status,),
@@ -31,6 +32,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "policy show": (PodPolicies,),
     "dns query": (answers.NameAnswered,),
     "dns status": (answers.NamesStatus,),
+    "events": (Timeline,),
     "doctor": (answers.Found,),
     "trace": (Traced,),
     "bugreport": (answers.Reported,),

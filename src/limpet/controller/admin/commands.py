@@ -96,8 +96,11 @@ class Admin:
     def health_routes(self) -> list[web.RouteDef]:
         return [web.get("/healthz", self._healthz), web.get("/metrics", self._metrics_text)]
 
-    async def answer(self, name: str, request: web.Request) -> web.Response:
-        """What comes of the verb `name`, or why nothing does, in words. Who asks may."""
+    async def answer(self, name: str, request: web.Request, who: str = "") -> web.Response:
+        """What comes of the verb `name`, or why nothing does, in words. Who asks may.
+
+        `who`: asks, as the API server says; empty: whoever may open the socket, or what that says.
+        """
         try:
             if name not in self._verbs:
                 raise ApiError(
@@ -105,9 +108,12 @@ class Admin:
                 )
             kind, verb = self._verbs[name]
             arguments = decode(await request.read(), kind)
-            if by := request.headers.get(BY_HEADER):
-                _log.info("asked", verb=name, by=by, said=str(msgspec.to_builtins(arguments)))
+            plain = msgspec.to_builtins(arguments)
+            by = who or request.headers.get(BY_HEADER, "")
+            if by:
+                _log.info("asked", verb=name, by=by, said=str(plain))
             said = await verb(**msgspec.structs.asdict(arguments))
+            self._cluster.timeline.done(name, plain, by or "root at the controller's machine")
             return web.Response(body=encode(said), content_type="application/json")
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from limpet.controller.admin.communities import Verb
 from limpet.controller.picture.making import PictureMaker
 from limpet.controller.state.cluster import Cluster
+from limpet.timeline.answer import asked_of
 
 
 class LookAdmin:
@@ -14,7 +15,12 @@ class LookAdmin:
 
     def __init__(self, cluster: Cluster) -> None:
         self._pictures = PictureMaker(cluster)
-        self.verbs: dict[str, Verb] = {"picture": self._picture, "pair": self._pair}
+        self._timeline = cluster.timeline
+        self.verbs: dict[str, Verb] = {
+            "picture": self._picture,
+            "pair": self._pair,
+            "events": self._events,
+        }
 
     async def _picture(self, known: str = "", wait_s: float = 0.0) -> Struct:
         """`known`: version that whoever asks has; another one is waited for."""
@@ -23,3 +29,17 @@ class LookAdmin:
     async def _pair(self, one: str, other: str) -> Struct:
         """By uids."""
         return await self._pictures.pair(one, other)
+
+    async def _events(
+        self,
+        before: int | None = None,
+        after: int | None = None,
+        since_s: float | None = None,
+        node: str = "",
+        about: tuple[str, ...] = (),
+        limit: int = 200,
+        wait_s: float = 0.0,
+    ) -> Struct:
+        asked = {"before": before, "after": after, "since_s": since_s, "limit": limit}
+        more = {"wait_s": wait_s, "about": about, "node": node}
+        return await self._timeline.recorder.answer(asked_of({**asked, **more}))

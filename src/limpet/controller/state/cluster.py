@@ -27,6 +27,7 @@ from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
 from limpet.controller.picture.reported import ReportedPaths
+from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.registry import rotation
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.records import COMMUNITY, NODE, SEGMENT, record_types
@@ -62,13 +63,14 @@ class Cluster:
         nodes: KnownNodes = NO_NODES,
         known_revision: int = 0,
         check_account: Callable[[JoinRequest], Awaitable[None]] | None = None,
+        timeline: ClusterTimeline | None = None,
     ) -> None:
         """`on_happening`: told what a person should hear of a node; it returns at once.
 
         `nodes`: of Kubernetes, as they are now. `known_revision`: that this process has seen
         before, so that a store that was put back is found out. `check_account`: returns when the
         node's name is that of the account whose token it shows, else raises RefusedError; None:
-        nobody is let in by an account.
+        nobody is let in by an account. `timeline`: None: it is kept in memory.
         """
         self.settings = settings
         self._on_happening = on_happening
@@ -82,6 +84,7 @@ class Cluster:
         self._registry = Registry(store, settings.quarantine_s, source)
         self.reports = Reports(store)
         self.paths = ReportedPaths()
+        self.timeline = timeline or ClusterTimeline(None)
         self.feed = Feed(store)
 
     async def start(self) -> None:
@@ -205,6 +208,7 @@ class Cluster:
     def tell(self, happening: Happening | None) -> None:
         if happening is not None:
             self._on_happening(happening)
+            self.timeline.tell(happening)
 
     # What a person asks
 
