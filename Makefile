@@ -12,7 +12,7 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 test: setup compiled
-	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring tests
+	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
@@ -25,7 +25,7 @@ compiled: setup
 KILLS ?= 10000
 soak: setup compiled
 	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
-	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/soak tests
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup compiled
@@ -41,6 +41,10 @@ test-monitoring: setup compiled
 test-ui: setup
 	scripts/fetch-chromium
 	$(py) -m pytest -q -s tests/ui
+
+# Completion and manual pages in zsh, fish and mandoc, which it installs from Debian's packages.
+test-shells: setup compiled
+	$(py) -m pytest -q -n 2 tests/shells
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

@@ -156,6 +156,26 @@ def test_what_commands_answer_is_what_their_schemas_say(
     _check_answer("doctor", json.loads(found.stdout))
 
 
+@pytest.mark.parametrize(
+    ("whom", "asked", "meant"),
+    [
+        ("controller", "node show gaet", "gate"),
+        ("controller", "pod list --node Gate", "gate"),
+        ("agent", "ipam list --network limpt", "limpet"),
+        ("agent", "ipam release 10.0.0.9 --network limpt", "limpet"),
+        ("agent", "path gaet gate", "gate"),
+        ("agent", "policy show default/gate-pd-0", "default/gate-pod-0"),
+    ],
+)
+def test_who_mistypes_a_name_hears_the_one_that_was_meant(
+    world: str, whom: str, asked: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = status()
+    config = {"controller": there["controller"], "agent": there["nodes"][0]}[whom]["config"]
+    assert main([*asked.split(), "--config", config]) == 1
+    assert f"id you mean {meant}?" in capsys.readouterr().err
+
+
 def _check_answer(asked: str, answer: Any) -> None:
     words = max((each for each in ANSWERS if asked.startswith(each)), key=len)
     Draft202012Validator(schema_of(words)).validate(answer)

@@ -10,6 +10,7 @@ from limpet.agent.answers.own_pods import KnownPod, called
 from limpet.agent.status.services import ServiceWay
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
+from limpet.base.text.nearest import hint
 from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import ToldPod
 from limpet.cluster.kinds import PODS
@@ -117,6 +118,10 @@ class Names:
             if any(address in prefix for prefix in segments):
                 yield address
 
+    def _node_names(self) -> list[str]:
+        nodes = self._known.view().snapshot.nodes.values()
+        return sorted(each.grant.name for each in nodes if not each.grant.tombstone)
+
     def _node(self, word: str) -> Meant | None:
         """Its overlay addresses; None: no node is called so, or has that uid."""
         view = self._known.view()
@@ -147,7 +152,7 @@ class Names:
         raise LimpetError(
             f"{word}: no pod of this node, no node and no Service that is known here is called so; "
             + (f"{heard}, and {silent} did not answer" if silent else f"{heard}, none has it")
-            + f" ({_TRY})"
+            + f" ({hint(word, self._node_names(), _TRY)})"
         )
 
 

@@ -18,6 +18,7 @@ from limpet.agent.status.services import (
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
+from limpet.base.text.nearest import hint
 from limpet.services.catalog import Catalog
 from limpet.services.mode import Choice
 from limpet.services.rotation import Here, candidates, rotate, why_unused
@@ -73,10 +74,10 @@ class ServiceAdmin:
         namespace, _, plain = name.rpartition("/")
         service = catalog.service(namespace or "default", plain) or catalog.by_address(name)
         if service is None:
-            raise LimpetError(
-                f"show Service {name}: this node knows no such one (NAMESPACE/NAME, or a cluster "
-                "address; `limpet service list` tells all)"
-            )
+            names = sorted(f"{each.namespace}/{each.name}" for each in catalog)
+            full = f"{namespace or 'default'}/{plain}"
+            see = hint(full, names, "NAMESPACE/NAME, or a cluster address; `limpet service list` ")
+            raise LimpetError(f"show Service {name}: this node knows no such one ({see}tells all)")
         exposure = service.exposure
         connections = await side.connections(service)
         return ServiceAnswer(

@@ -40,6 +40,7 @@ from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.addresses import Address
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
+from limpet.base.text.nearest import hint
 from limpet.cni.repair import Repair, leak_document
 from limpet.cni.verbs import Node
 from limpet.datapath.node.pod.attachment_codec import attachment_document
@@ -238,7 +239,10 @@ class Admin:
         node, now_s = self._node, time.monotonic()
         ledger = next((x for x in node.ledgers if x.network == arguments.get("network")), None)
         if ledger is None:
-            raise LimpetError(f"release: no record of network {arguments.get('network')!r}")
+            asked = str(arguments.get("network"))[:200]
+            there = sorted(each.network for each in node.ledgers)
+            see = hint(asked, there, f"there are: {', '.join(there) or 'none'}")
+            raise LimpetError(f"release: no record of network {asked!r} ({see})")
         what = _what(arguments)
         keys = {record.address: record.key for record in ledger.records(now_s=now_s)}
         meant = [

@@ -16,6 +16,7 @@ from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status.said import Said
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError
+from limpet.base.text.nearest import hint
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
@@ -149,9 +150,8 @@ class Policies(ABC):
         local = self._local(self._ports())
         world = self._world(local)
         if key not in local:
-            raise LimpetError(
-                f"policy show {key}: this node has no such pod now (limpet ipam list tells which)"
-            )
+            see = hint(str(key), map(str, local), "limpet ipam list tells which")
+            raise LimpetError(f"policy show {key}: this node has no such pod now ({see})")
         return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
 
     knows_all_pods: ClassVar[bool] = False

@@ -19,6 +19,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return by_case[found[0]] if found else ""
 
 
+def hint(word: str, known: Iterable[str], otherwise: str) -> str:
+    """What to put in brackets behind an error: the nearest name, and how to see all of them."""
+    found = nearest(word, known)
+    return f"did you mean {found}? {otherwise}" if found else otherwise
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence to put behind an error; empty where no name is like `word`."""
     found = nearest(word, known)

@@ -154,8 +154,11 @@ _limpet() {
     (( ${+_limpet_values[$wants]} )) || wants="$at *"
     spec="${_limpet_values[$wants]}"
     case $spec in
-    =*) rows=(${=spec#=}); compadd -a rows ;;
-    @*) rows=("${(@f)$(limpet __complete "${spec#@}" "$config" 2>/dev/null)}"); compadd -a rows ;;
+    '='*) rows=(${=spec[2,-1]}); compadd -a rows ;;
+    '@'*)
+        rows=("${(@f)$(limpet __complete "${spec[2,-1]}" "$config" 2>/dev/null)}")
+        compadd -a rows
+        ;;
     file) _files ;;
     esac
 }

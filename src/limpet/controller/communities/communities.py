@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.text.nearest import hint
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import TunnelBackend
@@ -27,9 +28,10 @@ def find_community(tables: Tables, name: str) -> CommunityRecord:
     record = tables.communities.get(name)
     if record is None:
         there = ", ".join(sorted(tables.communities)) or "none"
+        see = hint(name, sorted(tables.communities), f"there are: {there}; make one: ")
         raise RefusedError(
             Code.NOT_FOUND,
-            f"community {name[:80]!r}: there is none of that name (there are: {there}; make one: "
+            f"community {name[:80]!r}: there is none of that name ({see}"
             "limpet community create NAME)",
         )
     return record

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from limpet.base.addresses import Prefix
+from limpet.base.text.nearest import hint
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.segments import behind_problem
@@ -43,9 +44,9 @@ def find_node(tables: Tables, name_or_uid: str) -> Grant:
         return live_grant(tables, grant.uid)
     uids = tables.uids_of(name_or_uid)
     if not uids:
-        raise RefusedError(
-            Code.NOT_FOUND, f"node {name_or_uid}: there is none (limpet node list shows all)"
-        )
+        names = {each.name for each in tables.grants.values() if not each.tombstone}
+        see = hint(name_or_uid, sorted(names), "limpet node list shows all")
+        raise RefusedError(Code.NOT_FOUND, f"node {name_or_uid}: there is none ({see})")
     if len(uids) > 1:
         raise RefusedError(
             Code.BAD_REQUEST,

@@ -211,7 +211,10 @@ def test_what_can_not_be_done_says_why_and_what_to_do() -> None:
         (lambda: communities.create(tables, "harbour", [], None), "there is one"),
         (lambda: communities.create(tables, "a b", [], None), "create community 'a b'"),
         (lambda: communities.create(tables, "new", ["ghost"], None), "node ghost: there is none"),
-        (lambda: communities.add(tables, "harbor", ["crane"], None), "(there are: harbour;"),
+        (
+            lambda: communities.add(tables, "harbor", ["crane"], None),
+            "(did you mean harbour? there are: harbour;",
+        ),
         (lambda: communities.add(tables, "harbour", ["digger", "ghost"], None), "limpet node list"),
         (
             lambda: communities.take_out(tables, "harbour", ["digger"], selector=False),

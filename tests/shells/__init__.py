@@ -1,0 +1,1 @@
+"""Completion in shells that Debian has as packages; `make test-shells` runs it."""
