@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-quick image lock test test-kube test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-quick image lock release test test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -12,7 +12,7 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 test: setup compiled
-	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring tests
+	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
@@ -25,7 +25,7 @@ compiled: setup
 KILLS ?= 10000
 soak: setup compiled
 	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
-	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/soak tests
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup compiled
@@ -45,6 +45,15 @@ test-ui: setup
 # Completion and manual pages in zsh, fish and mandoc, which it installs from Debian's packages.
 test-shells: setup compiled
 	$(py) -m pytest -q -n 2 tests/shells
+# What is given out, on fresh Debian 12 and 13 and, for aarch64, under QEMU: see docs/release.md.
+test-packages: setup
+	scripts/fetch-packaging
+	$(py) -m pytest -q -n 2 $(in_order) tests/packages
+
+# All that is given out, into build/release, the same bytes wherever and how often it is made.
+release: setup
+	scripts/fetch-packaging
+	$(py) -m release all
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import release
-from release.checkout import BUILD, MACHINES, OUT, ReleaseError, say
+from release.bundle import lock_debians, write_bundle, write_image, write_sums
+from release.chart import write_chart
+from release.checkout import MACHINES, OUT, ReleaseError, alone, is_release, say, version
+from release.deb import debs
+from release.sbom import write_sbom
 from release.wheel import build_wheel
 
-
-def _wheels() -> None:
-    for architecture in MACHINES:
-        print(build_wheel(architecture))
-
-
-_WHAT: dict[str, Callable[[], None]] = {"wheel": _wheels}
+_WHAT: dict[str, Callable[[], Iterable[Path]]] = {
+    "wheel": lambda: [build_wheel(architecture) for architecture in MACHINES],
+    "deb": lambda: debs(tuple(MACHINES)),
+    "image": lambda: [write_image()],
+    "chart": write_chart,
+    "sbom": lambda: [write_sbom()],
+    "bundle": lambda: [write_bundle()],
+}
+"""In the order in which one needs the other."""
 
 
 def main() -> int:
@@ -28,16 +35,28 @@ def main() -> int:
         description=release.__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("what", nargs="+", choices=("all", *_WHAT))
+    parser.add_argument("what", nargs="+", choices=("all", "lock", *_WHAT))
     asked = parser.parse_args().what
     os.umask(0o022)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    OUT.mkdir(parents=True, exist_ok=True)
     try:
-        with (BUILD / "lock").open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            for name in _WHAT if "all" in asked else asked:
-                _WHAT[name]()
+        with alone("all"):
+            if "lock" in asked:
+                print(lock_debians())
+            if "all" in asked:
+                shutil.rmtree(OUT, ignore_errors=True)
+            OUT.mkdir(parents=True, exist_ok=True)
+            made = [
+                path
+                for name, make in _WHAT.items()
+                if name in asked or "all" in asked
+                for path in make()
+            ]
+            if "all" in asked:
+                made.append(write_sums(made))
+                if not is_release():
+                    say(f"this is no release: the commit has no tag, or was changed ({version()})")
+        for path in made:
+            print(path)
     except ReleaseError as error:
         say(str(error))
         return 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from release.checkout import CHECKOUT, MACHINES, ReleaseError, cache_folder, run, say, sha256
+from release.wheel import entries, is_executable, put
 
 LOCK = CHECKOUT / "requirements" / "run.lock"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -114,10 +114,9 @@ def lay(architecture: str, own: Path, target: Path) -> None:
     paths = {path for python in PYTHONS for path in wheels(architecture, python)}
     by_name = {path.name: path for path in [own, *sorted(paths)]}
     for path in by_name.values():
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if not entry.is_dir() and not _is_left_out(entry.filename):
-                    _put(target / entry.filename, archive.read(entry), path)
+        for entry, content in entries(path):
+            if not _is_left_out(entry.filename):
+                _add(target / entry.filename, content, path, executable=is_executable(entry))
 
 
 def _is_left_out(name: str) -> bool:
@@ -127,11 +126,11 @@ def _is_left_out(name: str) -> bool:
     return not name.startswith("limpet/") and _LEFT_OUT.search(name) is not None
 
 
-def _put(target: Path, content: bytes, wheel: Path) -> None:
-    if target.exists() and target.read_bytes() != content:
-        raise ReleaseError(
-            f"{wheel.name}: has another {target.name} than its wheel for another Python"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)
-    target.chmod(0o755 if target.name == "limpet-cni" else 0o644)
+def _add(target: Path, content: bytes, wheel: Path, *, executable: bool) -> None:
+    if target.exists():
+        # METADATA is as the tool of the day has written it.
+        if target.read_bytes() != content and target.name != "METADATA":
+            raise ReleaseError(f"{wheel.name}: another Python's wheel has another {target.name}")
+        return
+    # Of others' libraries nothing is started by itself, whatever their wheels say.
+    put(target, content, executable=executable and wheel.name.startswith("limpet-"))

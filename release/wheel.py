@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from release.checkout import (
@@ -60,13 +61,32 @@ def _build(architecture: str, folder: Path, out: Path, variables: dict[str, str]
     (plain,) = made.glob("*.whl")
     unpacked = folder / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
-    with zipfile.ZipFile(plain) as archive:
-        archive.extractall(unpacked)
+    for entry, content in entries(plain):
+        put(unpacked / entry.filename, content, executable=is_executable(entry))
     check(unpacked, machine)
     out.mkdir(parents=True, exist_ok=True)
     wheel = out / f"{plain.name.rsplit('-', 1)[0]}-{'.'.join(platforms(machine))}.whl"
     pack(unpacked, wheel, machine)
     return wheel
+
+
+def entries(wheel: Path) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+    """Its files; zipfile's own extraction forgets which are programs."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            if not entry.is_dir():
+                yield entry, archive.read(entry)
+
+
+def is_executable(entry: zipfile.ZipInfo) -> bool:
+    return bool(entry.external_attr >> 16 & 0o100)
+
+
+def put(path: Path, content: bytes, *, executable: bool) -> None:
+    """With the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o755 if executable else 0o644)
 
 
 def check(unpacked: Path, machine: str) -> None:
@@ -112,7 +132,6 @@ def pack(unpacked: Path, wheel: Path, machine: str) -> None:
             entry = zipfile.ZipInfo(str(path.relative_to(unpacked)), when)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3
-            mode = 0o755 if str(path).endswith(BINARY) else 0o644
-            entry.external_attr = (0o100000 | mode) << 16
+            entry.external_attr = (0o100000 | (path.stat().st_mode & 0o777)) << 16
             archive.writestr(entry, path.read_bytes())
     fresh.rename(wheel)

@@ -94,13 +94,10 @@ class Machine:
 
     def boot(self) -> None:
         """Returns when the machine's link is up; /run is empty, nothing runs."""
-        shared = sorted({str(CHECKOUT), sys.prefix, sys.base_prefix})
         self._first = subprocess.Popen(
             [
                 *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork"),
-                *("--propagation", "private", str(Path(__file__).with_name("boot"))),
-                *(str(self.folder), ":".join(map(str, self._programs))),
-                *(folder for folder in shared if not folder.startswith("/usr")),
+                *("--propagation", "private", *self._boot_command()),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,6 +106,15 @@ class Machine:
         assert self._first.stdout is not None
         assert self._first.stdout.readline() == "up\n", "the machine did not boot; see stderr"
         self.pid = _child_of(self._first, ["unshare"])
+
+    def _boot_command(self) -> list[str]:
+        """What makes a machine of fresh namespaces; see `boot`."""
+        shared = sorted({str(CHECKOUT), sys.prefix, sys.base_prefix})
+        return [
+            str(Path(__file__).with_name("boot")),
+            *(str(self.folder), ":".join(map(str, self._programs))),
+            *(folder for folder in shared if not folder.startswith("/usr")),
+        ]
 
     def power_off(self) -> None:
         """As a cut of the power, but for what was written: that is on the disk."""

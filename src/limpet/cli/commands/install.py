@@ -111,6 +111,14 @@ def install(
             "by something else (a DaemonSet).",
         ),
     ] = False,
+    refresh: Annotated[
+        bool,
+        typer.Option(
+            "--refresh",
+            help="Only bring what is installed here to this version, and start anew what runs: "
+            "packages do this after an upgrade.",
+        ),
+    ] = False,
     take_over: Annotated[
         str,
         typer.Option(
@@ -123,6 +131,9 @@ def install(
     output: Format = Output.TABLE,
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
+    if refresh:
+        _refresh(config, output)
+        return
     from limpet.cli.answers import Installed
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
@@ -161,6 +172,15 @@ def install(
     show(answer, output, *found, *report.steps)
     if report.failure:
         raise LimpetError(f"install: {report.failure}")
+
+
+def _refresh(config: Path, output: Output) -> None:
+    from limpet.cli.answers import Installed
+    from limpet.cli.install.refresh import refresh
+
+    require_root("install")
+    steps = refresh(load_settings(config if config.exists() else None))
+    show(Installed(findings=[], steps=steps, failure=""), output, *steps)
 
 
 def uninstall(

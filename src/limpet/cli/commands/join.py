@@ -13,7 +13,7 @@ from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
 from limpet.base.errors import AgentUnavailable, ConfigError
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
+from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.options import Config, Format, TokenFile, given_token, require_root
 from limpet.cli.output import Output, counted, say, show
 
@@ -74,7 +74,8 @@ def join(
 
 def _restart_agent(settings: Settings) -> str:
     """It knows of the cluster once it starts anew; returns what was done, or is to be done."""
-    if Manifest.load(settings.folders.state_dir).of_role("unit") and systemd_runs():
+    manifest = Manifest.load(settings.folders.state_dir)
+    if has_unit(manifest, "unit", UNIT) and systemd_runs():
         with contextlib.suppress(AgentUnavailable):
             call(settings.folders.socket, "status")
             systemctl("try-restart", UNIT)

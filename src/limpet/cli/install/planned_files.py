@@ -13,7 +13,7 @@ from limpet.cli.doctor.target import Target
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
 from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
-from limpet.cli.install.units.service import UNIT, unit_text
+from limpet.cli.install.units.service import UNIT, packaged, unit_text
 from limpet.cni.conflist import conflist_text
 from limpet.cni.shim_binary import shim_path
 
@@ -57,6 +57,8 @@ def planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]:
 
 def differs(file: PlannedFile) -> bool:
     """Whether writing it would change anything. Raises: StorageError."""
+    if packaged(file.path, file.content) is not None:
+        return read_if_there(file.path) is not None
     now = read_if_there(file.path)
     return now is None or (not file.keep and now != file.content)
 
@@ -73,9 +75,19 @@ def examine_edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[
             )
 
 
+def _is_ours(manifest: Manifest, file: PlannedFile) -> bool:
+    return str(file.path) in manifest.files and not manifest.is_edited(file.path)
+
+
 def put_file(manifest: Manifest, file: PlannedFile) -> str:
     """What was done with the file. Raises: StorageError."""
     there = read_if_there(file.path) is not None
+    own = packaged(file.path, file.content)
+    if own is not None and (not there or _is_ours(manifest, file)):
+        # One that we have written would hide the package's, also that of its next version.
+        for written in [each for each in manifest.files.values() if each.path == str(file.path)]:
+            manifest.take_back(written)
+        return f"{own}: the package's"
     kept = there and (file.keep or (file.role != "binary" and manifest.is_edited(file.path)))
     if kept:
         said = "kept"

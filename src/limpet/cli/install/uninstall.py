@@ -33,7 +33,7 @@ from limpet.cli.install.flannel.take_over import (
 )
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
-from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
+from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
 from limpet.datapath.node.plan import bridge_of_segments
@@ -178,7 +178,7 @@ def _stop_names(settings: Settings, manifest: Manifest, removal: Removal) -> Non
 
 
 def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
-    if systemd_runs() and manifest.of_role("unit"):
+    if systemd_runs() and has_unit(manifest, "unit", UNIT):
         attempt(removal, lambda: systemctl("disable", "--now", UNIT))
     elif systemd_runs():
         # A unit that no record tells of, if there is one: a signal alone would start it anew.

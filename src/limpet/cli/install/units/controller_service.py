@@ -14,7 +14,13 @@ from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.uninstall import Removal, attempt, take_back
-from limpet.cli.install.units.service import DEFAULT_UNIT_DIR, exec_start, systemctl, systemd_runs
+from limpet.cli.install.units.service import (
+    DEFAULT_UNIT_DIR,
+    exec_start,
+    has_unit,
+    systemctl,
+    systemd_runs,
+)
 from limpet.controller.backup import only_controller
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.settings import (
@@ -27,7 +33,7 @@ from limpet.controller.store.database import check_database
 CONTROLLER_UNIT = "limpet-controller.service"
 
 _UNIT_TEXT = """\
-# Written by `limpet controller install`; `systemctl edit {unit}` keeps changes apart from it.
+# Limpet's; `systemctl edit {unit}` keeps changes apart from it.
 [Unit]
 Description=Limpet controller: grants address segments, keeps the record of nodes and pods
 After=local-fs.target network.target
@@ -183,7 +189,7 @@ def uninstall_controller(settings: ControllerSettings, *, purge: bool) -> Remova
     """
     manifest = Manifest.load(settings.state_dir)
     removal = Removal()
-    if systemd_runs() and manifest.of_role("unit"):
+    if systemd_runs() and has_unit(manifest, "unit", CONTROLLER_UNIT):
         attempt(removal, lambda: systemctl("disable", "--now", CONTROLLER_UNIT))
         if removal.failures:
             return removal

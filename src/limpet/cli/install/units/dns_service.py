@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.units.service import exec_start, systemctl, systemd_runs
+from limpet.cli.install.units.service import exec_start, has_unit, systemctl, systemd_runs
 from limpet.dns.device import remove_device
 
 DNS_UNIT = "limpet-dns.service"
@@ -15,7 +15,7 @@ DNS_ROLE = "dns_unit"
 DNS_SOCKET = "dns.sock"
 
 _UNIT_TEXT = """\
-# Written by `limpet install`; `systemctl edit {unit}` keeps changes apart from it.
+# Limpet's; `systemctl edit {unit}` keeps changes apart from it.
 [Unit]
 Description=Limpet DNS: names for the pods of this node
 After=local-fs.target systemd-sysctl.service network-pre.target
@@ -67,7 +67,7 @@ def start_dns(settings: Settings, config: Path) -> list[str]:
 
 def stop_dns(manifest: Manifest) -> list[str]:
     """Names are answered no more by a service of ours; what was done. Raises: LimpetError."""
-    if not manifest.of_role(DNS_ROLE):
+    if not has_unit(manifest, DNS_ROLE, DNS_UNIT):
         return []
     if systemd_runs():
         systemctl("disable", "--now", DNS_UNIT)

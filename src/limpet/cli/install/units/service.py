@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
+from limpet.cli.install.files import Manifest
 
 UNIT = "limpet-agent.service"
 DEFAULT_UNIT_DIR = Path("/etc/systemd/system")
+PACKAGED_UNIT_DIR = Path("/usr/lib/systemd/system")
+"""Where a distribution's package has put the units, if Limpet came by one."""
 
 _UNIT_TEXT = """\
-# Written by `limpet install`; `systemctl edit {unit}` keeps changes apart from it.
+# Limpet's; `systemctl edit {unit}` keeps changes apart from it.
 [Unit]
 Description=Limpet agent: pod addresses and pod interfaces of this node
 # A node that is cut off has no network that could be waited for. What flushes tables and what
@@ -86,6 +90,22 @@ def _quoted(word: str) -> str:
     if re.fullmatch(r"[\w@%+=:,./$-]+", word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def packaged(unit: Path, content: bytes) -> Path | None:
+    """The package's own file, if that is what install would write as `unit`.
+
+    Another configuration, or another Python, makes another unit; and a person may have named
+    another folder than the usual one. Raises: StorageError.
+    """
+    own = PACKAGED_UNIT_DIR / unit.name
+    same = unit.parent == DEFAULT_UNIT_DIR and read_if_there(own) == content
+    return own if same else None
+
+
+def has_unit(manifest: Manifest, role: str, unit: str) -> bool:
+    """Install has written it, or a package has brought it."""
+    return bool(manifest.of_role(role)) or (PACKAGED_UNIT_DIR / unit).exists()
 
 
 def systemd_runs() -> bool:

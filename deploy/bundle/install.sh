@@ -1,0 +1,49 @@
+#!/bin/sh
+# Installs Limpet from this folder on a machine that reaches nobody: the Debian package with all that
+# it needs on Debian 12 and 13, else the wheels into /opt/limpet. Starts nothing; README.md says more.
+#
+#   install.sh           checks every file, and installs
+#   install.sh --check   only checks
+set -eu
+cd "$(dirname "$0")"
+say() { printf 'limpet: %s\n' "$*" >&2; }
+
+sha256sum --check --quiet --strict SHA256SUMS || {
+    say "a file is not as it was made: nothing was installed (copy the bundle again)"
+    exit 1
+}
+[ "${1-}" != --check ] || { say "all files are as they were made"; exit 0; }
+[ "$(id -u)" = 0 ] || { say "run this as root"; exit 1; }
+
+# shellcheck disable=SC1091
+suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+if [ -d "debian/$suite" ] && [ -n "$suite" ] && [ "$(dpkg --print-architecture)" = @ARCHITECTURE@ ]; then
+    # A mirror of its own, for this one command; the machine's are as they were. What was checked
+    # above need not be signed.
+    apart=$(mktemp -d)
+    trap 'rm -rf "$apart"' EXIT
+    mkdir -p "$apart/lists/partial" "$apart/archives/partial"
+    echo "deb [trusted=yes] copy:$PWD/debian/$suite ./" >"$apart/sources.list"
+    apt() {
+        DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::sourcelist="$apart/sources.list" \
+            -o Dir::Etc::sourceparts=- -o Dir::State::lists="$apart/lists" -o Dir::Cache::archives="$apart/archives" \
+            -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= "$@"
+    }
+    apt update
+    apt install limpet
+else
+    python=
+    for each in python3.14 python3.13 python3.12 python3.11 python3; do
+        if command -v "$each" >/dev/null && "$each" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))'; then
+            python=$each
+            break
+        fi
+    done
+    [ -n "$python" ] || { say "this needs Python 3.11 to 3.14, and libnftables"; exit 1; }
+    "$python" -m venv /opt/limpet
+    pip() { /opt/limpet/bin/python -m pip install --quiet --disable-pip-version-check --no-index --find-links wheels "$@"; }
+    pip --require-hashes -r wheels/run.lock
+    pip --no-deps --force-reinstall limpet
+    ln -sf /opt/limpet/bin/limpet /usr/local/bin/limpet
+fi
+say "installed: $(limpet --version); next: limpet install, or limpet controller install"

@@ -1,0 +1,59 @@
+"""`limpet install --refresh`: what is installed here becomes that of this version.
+
+Packages do this after an upgrade: nothing is looked at, and nothing starts that did not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from limpet.agent.settings import DEFAULT_PATH, Settings
+from limpet.base.configuration import CONTROLLER_PATH
+from limpet.cli.install.files import Manifest
+from limpet.cli.install.planned_files import PlannedFile, put_file
+from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
+from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
+from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs, unit_text
+from limpet.cni.shim_binary import shim_path
+from limpet.controller.settings import load_settings as load_controllers_settings
+
+_UNITS = (CONTROLLER_UNIT, UNIT, DNS_UNIT)
+
+
+def refresh(settings: Settings) -> list[str]:
+    """What was done, line by line. Raises: LimpetError.
+
+    What runs is started anew; pods do not notice.
+    """
+    manifests = (
+        Manifest.load(settings.folders.state_dir),
+        Manifest.load(load_controllers_settings(None).state_dir),
+    )
+    steps = [put_file(manifest, file) for manifest in manifests for file in [*_as_of_now(manifest)]]
+    if systemd_runs():
+        systemctl("daemon-reload")
+        # One that fails must not keep the others as they were.
+        for unit in _UNITS:
+            systemctl("try-restart", unit)
+    return steps
+
+
+def _as_of_now(manifest: Manifest) -> Iterator[PlannedFile]:
+    """The binary, and units that were written: not the settings, nor what makes runtimes call."""
+    configs = [Path(file.path) for file in manifest.of_role("config")]
+    for file in manifest.files.values():
+        path = Path(file.path)
+        if file.role == "binary":
+            yield PlannedFile(file.role, path, shim_path().read_bytes(), 0o755)
+        elif file.role == DNS_ROLE:
+            yield PlannedFile(file.role, path, dns_unit_text(_one(configs, DEFAULT_PATH)).encode())
+        elif file.role == "unit" and path.name == CONTROLLER_UNIT:
+            text = controller_unit(_one(configs, CONTROLLER_PATH))
+            yield PlannedFile(file.role, path, text.encode())
+        elif file.role == "unit":
+            yield PlannedFile(file.role, path, unit_text(_one(configs, DEFAULT_PATH)).encode())
+
+
+def _one(configs: list[Path], default: Path) -> Path:
+    return configs[0] if configs else default

@@ -1,0 +1,55 @@
+"""The bundle on machines that reach nobody."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from release.checkout import version
+
+from tests.packages.roots import PACKAGES, SUITES, RootMachine
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+def unpacked(released: Path, folder: Path) -> Path:
+    """As a person does."""
+    (bundle,) = released.glob("limpet-*-bundle-*.tar")
+    subprocess.run(["tar", "-xf", bundle, "-C", folder], check=True)
+    (inside,) = folder.iterdir()
+    return Path(PACKAGES, inside.name)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_it_makes_a_node_of_a_machine_without_any_network(
+    suite: str, released: Path, tmp_path: Path
+) -> None:
+    folder = unpacked(released, tmp_path)
+    with RootMachine(suite, tmp_path) as machine:
+        assert "LOOPBACK" in machine.run("ip", "-oneline", "link", "show", "up")
+        assert machine.run("ip", "route") == ""
+
+        machine.run(f"{folder}/install.sh", timeout_s=600)
+
+        assert machine.run("limpet", "--version") == f"limpet {version()}\n"
+        assert "agent: runs" in machine.run("limpet", "install", "--segment", "10.244.7.0/24")
+        assert machine.run("dpkg", "--verify", "limpet") == ""
+
+
+def test_a_file_that_was_damaged_on_the_way_ends_it_before_anything_is_installed(
+    released: Path, tmp_path: Path
+) -> None:
+    unpacked(released, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert subprocess.run([folder / "install.sh", "--check"], check=False).returncode == 0
+    with (folder / "limpet.yaml").open("ab") as damaged:
+        damaged.write(b" ")
+
+    done = subprocess.run(
+        [folder / "install.sh", "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "limpet.yaml: FAILED" in done.stdout + done.stderr
+    assert "nothing was installed" in done.stderr

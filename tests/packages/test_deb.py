@@ -1,0 +1,161 @@
+"""The Debian package on fresh Debians: installed, upgraded under traffic, removed, purged."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from limpet.cni.shim_binary import shim_path
+from tests.packages.node import BINARY, CONFLIST, add_pod, pinged, remove_pod
+from tests.packages.roots import PACKAGES, SUITES, RootMachine
+
+pytestmark = pytest.mark.timeout(900)
+
+UNITS = ("limpet-agent.service", "limpet-controller.service", "limpet-dns.service")
+_OF_APT = (
+    "/var/lib/apt/",
+    "/var/lib/dpkg/",
+    "/var/log/",
+    "/var/cache/",
+    "/proc/",
+    "/sys/",
+    "/dev/",
+)
+_OF_SYSTEM = ("/run/systemd/", "/run/netns", "/var/lib/systemd/", "/tmp/", "/var/tmp/")
+_OF_TESTS = (PACKAGES, "/run/limpet-tests")
+
+
+@pytest.fixture(scope="session")
+def before(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as a version before would have it: other bytes of the binary, another version."""
+    folder = tmp_path_factory.mktemp("before")
+    tree = folder / "tree"
+    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+    control = tree / "DEBIAN" / "control"
+    control.write_text(
+        re.sub(r"^Version: .*", "Version: 0~before", control.read_text(), flags=re.M)
+    )
+    packages = tree / "usr/lib/limpet/site-packages/limpet"
+    with (packages / "bin" / "limpet-cni").open("ab") as binary:
+        binary.write(b"\0")  # which nothing loads
+    version = packages / "_version.py"
+    version.write_text('__version__ = "0.0.0a0"\n')
+    old = folder / "limpet_before.deb"
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", "-Zgzip", "-z1", tree, old],
+        check=True,
+        capture_output=True,
+    )
+    return old
+
+
+@pytest.fixture
+def packages(deb: Path, before: Path, tmp_path: Path) -> Path:
+    """What lies on the machine."""
+    for path, name in ((deb, "limpet.deb"), (before, "before.deb")):
+        shutil.copy(path, tmp_path / name)
+    return tmp_path
+
+
+def files(machine: RootMachine) -> set[str]:
+    """Everything on its disk, and in /run, but for what apt keeps of any package."""
+    said = machine.run("find", "/", "-xdev") + machine.run("find", "/run", "-xdev")
+    others = (*_OF_APT, *_OF_SYSTEM, *_OF_TESTS)
+    found = {line for line in said.splitlines() if not line.startswith(others)}
+    # Python's own, of modules that nobody has loaded before.
+    return {line for line in found if not re.match(r"/usr/lib/python3.*/__pycache__", line)}
+
+
+def links(machine: RootMachine) -> set[str]:
+    said = machine.run("ip", "-oneline", "link")
+    return {line.split(": ")[1].split("@")[0] for line in said.splitlines()}
+
+
+def version(machine: RootMachine) -> str:
+    return machine.run("limpet", "--version").split()[-1]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_node_lives_with_the_package_from_installing_to_purging(
+    suite: str, packages: Path
+) -> None:
+    with RootMachine(suite, packages) as machine:
+        machine.apt("install", "python3", "libnftables1", "libbpf1")
+        fresh, fresh_links = files(machine), links(machine)
+
+        # It brings its units, and starts none.
+        machine.apt("install", f"{PACKAGES}/before.deb")
+        assert version(machine) == "0.0.0a0"
+        for unit in UNITS:
+            assert machine.try_run("systemctl", "is-enabled", unit).stdout.strip() == "disabled"
+            assert machine.run("systemd-analyze", "verify", f"/usr/lib/systemd/system/{unit}") == ""
+        listed = machine.run("dpkg-query", "--listfiles", "limpet").splitlines()
+        assert [path for path in listed if path.startswith(("/etc", "/var", "/opt"))] == []
+
+        # A machine becomes a node, by the package's own unit.
+        said = machine.run("limpet", "install", "--segment", "10.244.7.0/24")
+        assert "/usr/lib/systemd/system/limpet-agent.service: the package's" in said
+        assert not machine.path("/etc/systemd/system/limpet-agent.service").exists()
+        assert machine.run("systemctl", "is-enabled", UNITS[0]).strip() == "enabled"
+        add_pod(machine, "one")
+        two = add_pod(machine, "two")
+
+        # Upgraded under traffic.
+        process = machine.run("systemctl", "show", "--property=MainPID", UNITS[0])
+        with pinged(machine, two, "one") as between_pods, pinged(machine, two) as from_node:
+            machine.apt("install", f"{PACKAGES}/limpet.deb")
+        assert between_pods["lost"] == from_node["lost"] == 0, (between_pods, from_node)
+        assert between_pods["sent"] > 100
+        assert machine.run("systemctl", "show", "--property=MainPID", UNITS[0]) != process
+        assert version(machine) != "0.0.0a0"
+        assert machine.run("dpkg", "--verify", "limpet") == ""
+        assert (
+            machine.path(BINARY).read_bytes()
+            == machine.path("/usr/lib/limpet/site-packages/limpet/bin/limpet-cni").read_bytes()
+        )
+        add_pod(machine, "three")
+        assert "three" in machine.run("limpet", "ipam", "list")
+
+        # Not taken away from under pods.
+        refused = machine.try_run("apt-get", "-qq", "-y", "remove", "limpet")
+        assert refused.returncode != 0
+        assert "pods are attached: default/" in refused.stdout + refused.stderr
+        assert machine.run("systemctl", "is-active", UNITS[0]).strip() == "active"
+        for pod in ("one", "two", "three"):
+            remove_pod(machine, pod)
+        machine.apt("remove", "limpet")
+        assert links(machine) == fresh_links
+        assert not machine.path(BINARY).exists()
+        assert not machine.path(CONFLIST).exists()
+        assert machine.path("/etc/limpet/agent.toml").exists()
+
+        # Its settings and addresses wait for it, or go with the rest.
+        machine.apt("install", f"{PACKAGES}/limpet.deb")
+        machine.run("limpet", "install")
+        assert "three" in machine.run("limpet", "ipam", "list")
+        machine.run("limpet", "controller", "install", "--pod-cidr", "10.55.0.0/16")
+        machine.apt("purge", "limpet")
+        assert links(machine) == fresh_links
+        assert sorted(files(machine) - fresh) == []
+
+
+def test_the_binary_of_the_package_is_that_of_the_wheel(deb: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
+    packed = tmp_path / "usr/lib/limpet/site-packages/limpet/bin/limpet-cni"
+
+    assert packed.read_bytes() == shim_path().read_bytes()
+
+
+def test_lintian_has_nothing_to_complain_of(released: Path) -> None:
+    for deb in released.glob("limpet_*.deb"):
+        done = subprocess.run(
+            ["lintian", "--allow-root", "--fail-on", "error,warning", deb],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
