@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from limpet.agent.policies.said import FlowLine
 from limpet.agent.status.paths import PathAnswer
+from limpet.agent.status.ping import PingAnswer
 from limpet.cli.doctor.catalogue import Harm
 from limpet.cli.doctor.findings import Finding, Level
 
@@ -257,6 +258,42 @@ class PageTokenRemoved(Answered, frozen=True, kw_only=True):
     """`limpet ui token remove`."""
 
     removed: str
+
+
+class PingSummary(Answered, frozen=True, kw_only=True):
+    """What came of all rounds by one way."""
+
+    rung: str
+    """Or `packet`, of those through the datapath."""
+    by: str
+    """The relay, or where packets went; empty: the node itself."""
+    version: int
+    in_use: bool
+    """The pair's packets went this way in the last round."""
+    sent: int
+    answered: int
+    lost_percent: float
+    least_ms: float | None
+    mean_ms: float | None
+    most_ms: float | None
+
+
+class Pinged(Answered, frozen=True, kw_only=True):
+    """`limpet ping`."""
+
+    target: str
+    node: str
+    pod: str
+    addresses: list[str]
+    rung: str
+    """Of the way that the pair's packets went in the last round; empty: there was none."""
+    direct: bool
+    """By no relay, and that way has answered."""
+    answered: bool
+    summary: list[PingSummary]
+    why: str
+    """Why no way was probed; empty: they were."""
+    rounds: list[PingAnswer]
 
 
 class BackedUp(Answered, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from limpet.cli.usage.groups import GROUPS
 _COMMANDS = {
     "status": "status:status",
     "path": "path:path",
+    "ping": "diagnosis.ping:ping",
     "peer": "path:peer",
     "policy": "serving.policy:policy",
     "ipam": "ipam:ipam",

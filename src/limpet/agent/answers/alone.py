@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import ip_address
 
-from limpet.agent.answers.own_pods import NodeWords, called
+from limpet.agent.answers.own_pods import NodeWords, own_addresses
 from limpet.agent.status.paths import Leg, PathAnswer, PathStatus
 from limpet.base.addresses import Address, Prefix
-from limpet.base.errors import LimpetError
 
 
 def path_alone(
@@ -16,7 +14,7 @@ def path_alone(
 ) -> PathAnswer:
     """Ends are addresses, or pods of this node. Raises: LimpetError for another word."""
     own = tuple(segments)
-    ends = {each: _addresses(each, words) for each in (origin, target)}
+    ends = {each: own_addresses("path", each, words) for each in (origin, target)}
     pairs = [
         (one, other)
         for one in ends[origin]
@@ -26,24 +24,6 @@ def path_alone(
     return PathAnswer(
         paths=[_path(one, other, words, own) for one, other in pairs], probes=[], nat={}, failed=[]
     )
-
-
-def _addresses(word: str, words: NodeWords) -> list[Address]:
-    try:
-        return [ip_address(word)]
-    except ValueError:
-        pass
-    pods = called(word.removeprefix("pod:"), words.pods)
-    if len({pod.namespace for pod in pods}) > 1:
-        names = ", ".join(sorted({str(pod) for pod in pods}))
-        raise LimpetError(f"path: {word}: there are several pods of that name: {names} (say which)")
-    if not pods:
-        raise LimpetError(
-            f"path: {word} is neither an address nor a pod of this node, which is in no cluster "
-            "and so knows no others (`limpet ipam list` tells its pods)"
-        )
-    attached = [pod.address for pod in pods if pod.attached]
-    return list(dict.fromkeys(attached or [pod.address for pod in pods]))
 
 
 def _path(

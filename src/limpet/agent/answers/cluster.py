@@ -10,13 +10,20 @@ from ipaddress import ip_address
 from typing import Any
 
 from limpet.agent.answers.names import KnownNames, Meant, Names, own_pods_told
-from limpet.agent.answers.own_pods import NodeWords, node_words
+from limpet.agent.answers.own_pods import node_words
 from limpet.agent.answers.path import (
     pairs_of,
     path_status,
     peer_between,
 )
-from limpet.agent.answers.peers import count_peers, peer_statuses, probe_statuses, shared_endpoints
+from limpet.agent.answers.peers import (
+    count_peers,
+    node_at,
+    peer_statuses,
+    ping_way,
+    probe_statuses,
+    shared_endpoints,
+)
 from limpet.agent.answers.services import ServiceAdmin, services_status
 from limpet.agent.status.cluster import (
     ApiServerStatus,
@@ -29,6 +36,7 @@ from limpet.agent.status.cluster import (
     TunnelStatus,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.ping import PingAnswer, PingWay
 from limpet.agent.status.services import ServiceWay
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
@@ -42,6 +50,7 @@ from limpet.cluster.kinds.network import signing_keys
 from limpet.cni.verbs import Node
 from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
+from limpet.paths.explain import holder_of, name_of
 from limpet.paths.measuring import Measured
 
 _MOST_WAYS = 16
@@ -166,8 +175,8 @@ class ClusterAdmin:
         `probe`: the node at the other end is asked as well.
         """
         words, peer_parts = node_words(self._node), self._cluster.peer_parts
-        origin = await self._named(arguments, "origin", words)
-        target = await self._named(arguments, "target", words)
+        origin = await self._meant("path", str(arguments.get("origin", "")))
+        target = await self._meant("path", str(arguments.get("target", "")), services=True)
         service = target.service
         targets = [target.addresses] if service is None else _in_rotation(service)
         pairs = [
@@ -200,13 +209,57 @@ class ClusterAdmin:
             paths=paths, probes=probes, nat=nat, failed=peer_parts.failures, service=service
         )
 
-    async def _named(self, arguments: Mapping[str, Any], key: str, words: NodeWords) -> Meant:
-        """Raises: LimpetError."""
-        word, services = str(arguments.get(key, "")), key == "target"
+    async def ping(self, arguments: Mapping[str, Any]) -> PingAnswer:
+        """One round: every way to the node that is meant, and a packet to each address.
+
+        `target`: a word that `Names` finds; `uid` and `addresses`: what an earlier round found.
+        Raises: LimpetError.
+        """
+        # Here: it is a person's, and no other round needs it.
+        from limpet.agent.answers.ping import ping_packets
+
+        view, pod = self._cluster.peer_parts.peers.view, ""
+        if "addresses" in arguments:
+            uid = str(arguments.get("uid", ""))
+            addresses: tuple[Address, ...] = tuple(map(ip_address, arguments["addresses"]))
+        else:
+            meant = await self._meant("ping", str(arguments.get("target", "")))
+            addresses = meant.addresses
+            holders = {meant.uid, *(holder_of(view, each) or "" for each in addresses)}
+            underlay = node_at(view, addresses[0])
+            uid = next((each for each in sorted(holders, reverse=True) if each), underlay)
+            pod = next((str(each) for each in meant.pods), "")
+        other = uid if uid != view.uid else ""
+        (ways, why), packets = await asyncio.gather(self._ways(other), ping_packets(addresses))
+        path = view.paths.get(other)
+        return PingAnswer(
+            node=name_of(view.snapshot, uid or None),
+            uid=uid,
+            pod=pod,
+            addresses=[str(each) for each in addresses],
+            rung=path.rung.name if path is not None else "",
+            ways=ways,
+            packets=packets,
+            why=why,
+        )
+
+    async def _ways(self, uid: str) -> tuple[list[PingWay], str]:
+        """And why there are none; of this node, and of no node, there are none."""
+        if not uid:
+            return [], ""
         try:
-            return await self.names.find(word, words.pods, services=services)
+            measured = await self._cluster.probing.measure(uid)
+        except LimpetError as error:  # a peer that is not probed
+            return [], str(error)
+        snapshot = self._cluster.peer_parts.peers.view.snapshot
+        return [ping_way(each, snapshot) for each in measured], ""
+
+    async def _meant(self, verb: str, word: str, *, services: bool = False) -> Meant:
+        """Raises: LimpetError."""
+        try:
+            return await self.names.find(word, node_words(self._node).pods, services=services)
         except LimpetError as error:
-            raise LimpetError(f"path: {error}") from error
+            raise LimpetError(f"{verb}: {error}") from error
 
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]

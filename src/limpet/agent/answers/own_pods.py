@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from limpet.base.addresses import Address
+from limpet.base.errors import LimpetError
 from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.cni.verbs import Node
 
@@ -56,3 +58,25 @@ def called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
     """Those that `word` names, as NAME or NAMESPACE/NAME."""
     namespace, slash, name = word.rpartition("/")
     return [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
+
+
+def own_addresses(verb: str, word: str, words: NodeWords) -> list[Address]:
+    """Of an address or a pod of this node, which is in no cluster.
+
+    Raises: LimpetError for another word.
+    """
+    try:
+        return [ip_address(word)]
+    except ValueError:
+        pass
+    pods = called(word.removeprefix("pod:"), words.pods)
+    if len({pod.namespace for pod in pods}) > 1:
+        names = ", ".join(sorted({str(pod) for pod in pods}))
+        raise LimpetError(f"{verb}: {word}: several pods have that name: {names} (say which)")
+    if not pods:
+        raise LimpetError(
+            f"{verb}: {word} is neither an address nor a pod of this node, which is in no cluster "
+            "and so knows no others (`limpet ipam list` tells its pods)"
+        )
+    attached = [pod.address for pod in pods if pod.attached]
+    return list(dict.fromkeys(attached or [pod.address for pod in pods]))

@@ -10,6 +10,7 @@ from limpet.agent.status.cluster import (
     SharedEndpoint,
 )
 from limpet.agent.status.paths import PeerStatus, ProbeStatus
+from limpet.agent.status.ping import PingWay
 from limpet.base.addresses import Address, Endpoint, endpoint_text
 from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
@@ -69,6 +70,44 @@ def _probe_status(
         answered=len(trips_ms),
         rtts_ms=[round(trip_ms, 3) for trip_ms in trips_ms],
     )
+
+
+def ping_way(measured: Measured, snapshot: Snapshot) -> PingWay:
+    """What one probe says of the rung that it may prove."""
+    candidate = measured.candidate
+    return PingWay(
+        rung=_rung_of(candidate),
+        version=candidate.version or candidate.address.version,
+        address=endpoint_text((candidate.address, candidate.port))
+        if candidate.kind is ProbeKind.TUNNEL
+        else str(candidate.address),
+        device=candidate.device,
+        relay=name_of(snapshot, candidate.relay or None),
+        in_use=measured.in_use,
+        rtt_ms=None if measured.rtt_ms is None else round(measured.rtt_ms, 3),
+    )
+
+
+def _rung_of(candidate: Candidate) -> str:
+    if candidate.kind is not ProbeKind.TUNNEL:
+        on_link = candidate.kind in (ProbeKind.LINK, ProbeKind.OVERLAY)
+        return (transports.ROUTE if on_link else transports.VXLAN).name
+    if not candidate.relay:
+        return transports.TUNNEL.name
+    # A node that is reached in a stream has a port of loopback.
+    in_stream = candidate.address.is_loopback
+    return (transports.RELAY_TLS if in_stream else transports.RELAY).name
+
+
+def node_at(view: View, address: Address) -> str:
+    """Uid of the node that says to have the address, or an endpoint there; empty: none does."""
+    for uid, entry in view.snapshot.nodes.items():
+        presence = entry.presence
+        if presence is not None and not entry.grant.tombstone:
+            at = (*presence.addresses, *(each for each, _ in presence.endpoints))
+            if address in at:
+                return uid
+    return ""
 
 
 def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:

@@ -35,6 +35,7 @@ from limpet.agent.status.node import (
     room_of,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.ping import PingAnswer
 from limpet.agent.status.said import LastRound
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.addresses import Address
@@ -86,6 +87,7 @@ class Admin:
             "attachments": self._attachments,
             "peers": self._peers,
             "path": self._path,
+            "ping": self._ping,
             **Looks(node.ledgers, sides, policies, happenings).verbs,
             "services": self._services,
             "service": self._service,
@@ -187,6 +189,14 @@ class Admin:
             origin, target = (str(arguments.get(key, "")) for key in ("origin", "target"))
             return path_alone(node_words(self._node), self._node.state.segments, origin, target)
         return await self._cluster.path(arguments)
+
+    async def _ping(self, arguments: Arguments) -> PingAnswer:
+        # Here: it is a person's, and no other round needs it.
+        from limpet.agent.answers.ping import ping_alone
+
+        if self._cluster is None:
+            return await ping_alone(node_words(self._node), str(arguments.get("target", "")))
+        return await self._cluster.ping(arguments)
 
     async def _services(self, _: Arguments) -> ServicesAnswer:
         return self._required("services").services.list()
