@@ -21,6 +21,7 @@ _COMMANDS = {
     "status": "status:status",
     "path": "path:path",
     "ping": "diagnosis.ping:ping",
+    "netcheck": "diagnosis.netcheck:netcheck",
     "peer": "path:peer",
     "policy": "serving.policy:policy",
     "ipam": "ipam:ipam",

@@ -23,6 +23,7 @@ from limpet.controller.api.connections import (
     only_one_of_http_1,
 )
 from limpet.controller.api.member_connections import MemberConnections
+from limpet.controller.api.reflection import Reflection
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
 from limpet.controller.registry.records import AuthorityRecord
@@ -71,6 +72,9 @@ async def serve(
     api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s, administer)
     runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
+    reflection = Reflection()
+    undo.callback(reflection.close)
+    await reflection.listen(settings.listen)
     return _listen(runner, authority, cluster.is_member, api.connections, settings, undo)
 
 

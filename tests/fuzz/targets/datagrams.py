@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from limpet.cluster.datagrams import reflection
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.documents import Known
 from limpet.cluster.exchange import messages
@@ -64,6 +65,19 @@ def exchange_message(data: bytes) -> None:
     assert messages.decode(messages.encode(found)) == found
     if isinstance(found, Digest):
         list(Index(Known(KINDS)).differing(found))
+
+
+def _reflections() -> Iterator[bytes]:
+    question = reflection.encode_question(bytes(range(16)))
+    for address in ("192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"):
+        yield reflection.encode_answer(question, (ip_address(address), 7471))
+
+
+@fuzzed(seeds=_reflections, errors=(DatagramError,))
+def reflected(data: bytes) -> None:
+    found = reflection.parse_answer(data)
+    again = reflection.encode_answer(reflection.encode_question(found.nonce), found.seen_as)
+    assert reflection.parse_answer(again).nonce == found.nonce
 
 
 def _pod_asks() -> Iterator[bytes]:

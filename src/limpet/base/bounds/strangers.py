@@ -93,6 +93,20 @@ RELAY_GREETING_S = Bound(
     "time for a node to prove itself to a relay, and to say something", 5, "seconds", Above.CLOSED
 )
 
+# `limpet netcheck` of machines that have joined nothing, at controllers and relays: each answer is
+# shorter than its question.
+REFLECTIONS = Bound(
+    "questions where a datagram came from, at once", 1000, "questions", Above.DROPPED
+)
+REFLECTIONS_PER_S = Bound("... for long", 200, "questions a second", Above.DROPPED)
+REFLECTIONS_OF_ONE = Bound("... of one address at once", 200, "questions", Above.DROPPED)
+"""IPv6: of one /64. A check asks some 60 times."""
+REFLECTIONS_OF_ONE_PER_S = Bound("... for long", 10, "questions a second", Above.DROPPED)
+
+NETCHECK_ANSWER = Bound(
+    "what a controller answers `limpet netcheck`, whoever it is", 16 << 10, "bytes", Above.CUT
+)
+
 # The names' process, which pods ask: they may run anybody's program.
 DNS_CONNECTIONS = Bound(
     "TCP connections to the names' process", 256, "connections", Above.OLDEST_OUT

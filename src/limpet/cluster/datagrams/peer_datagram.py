@@ -54,6 +54,9 @@ class Kind(IntEnum):
     TUNNEL_ANEW = 48
     POD_ASK = 64
     POD_TOLD = 65
+    REFLECT = 80
+    """Of whoever asks, and signed by nobody, as its answer (`reflection`)."""
+    REFLECTED = 81
 
 
 class Drop(StrEnum):

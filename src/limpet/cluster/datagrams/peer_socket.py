@@ -16,6 +16,7 @@ from limpet.base.bounds import neighbours
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import SourceRates
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
+from limpet.cluster.datagrams.reflection import Reflector, is_question
 from limpet.cluster.datagrams.shared_port import SharedPort
 from limpet.cluster.datagrams.udp_sockets import Arrive, UdpSockets
 from limpet.cluster.documents import Sealed
@@ -76,6 +77,8 @@ class Rates:
             most=_MOST_SOURCES,
         )
         """Refusals, by uid."""
+        self.reflector: Reflector | None = None
+        """Answers who has joined nothing; None: nobody does."""
 
 
 class PeerSocket:
@@ -149,6 +152,10 @@ class PeerSocket:
     def on(self, kind: Kind, handler: Handler) -> None:
         """`handler` gets all that is said of the kind."""
         self._handlers[kind] = handler
+
+    def reflect(self, *, on: bool) -> None:
+        """Whether strangers are told where their questions come from."""
+        self._rates.reflector = Reflector() if on else None
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         """The links on which what is for anybody is heard."""
@@ -230,6 +237,9 @@ class PeerSocket:
 
     def _take(self, data: bytes, arrive: Arrive, *, by_tunnel: bool) -> None:
         """Raises: DatagramError for what does not count."""
+        if is_question(data):
+            self._reflect(data, arrive, by_tunnel=by_tunnel)
+            return
         datagram = self._codec.parse(data)
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
@@ -263,6 +273,19 @@ class PeerSocket:
         self.counters["received"] += 1
         if handler(received) is False:
             self._seen.pop(datagram.signature, None)
+
+    def _reflect(self, question: bytes, arrive: Arrive, *, by_tunnel: bool) -> None:
+        """Raises: DatagramError."""
+        reflector = self._rates.reflector
+        if reflector is None:
+            raise DatagramError(Drop.FOREIGN, "this node tells strangers nothing")
+        arrival = arrive()
+        source = (arrival.address, arrival.port)
+        answer = reflector.answer(question, source, time.monotonic())
+        if answer is None:
+            raise DatagramError(Drop.OVER_RATE, "too many strangers ask")
+        sockets = self._tunnel_sockets if by_tunnel else self._sockets
+        sockets.send(answer, *source, source=arrival.to_address)
 
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
         """Tells a removed node so, now and then: it may not have heard."""

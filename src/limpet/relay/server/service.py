@@ -177,12 +177,14 @@ class RelayService:
             self._complain(str(error))
             return
         self._run = _Run(paths, tunnel_port, began_s=time.monotonic())
+        self._courier.reflect(on=True)
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
         self._tell(RelayingChanged())
 
     def _close(self, *, keep_table: bool) -> None:
         self._alarm.stop()
         paths, self._run.paths = self._run.paths, None
+        self._courier.reflect(on=False)
         if paths is not None:
             paths.close(keep_table=keep_table)
             self._tell(RelayingChanged())
