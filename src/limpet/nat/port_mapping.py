@@ -136,8 +136,10 @@ class PortMapping:
         for by in ("pcp", "nat-pmp", "upnp"):
             try:
                 return await self._ask(by, gateway, self._port, LIFETIME_S)
-            except (PortControlError, OSError) as error:
+            except PortControlError as error:
                 problems.append(f"{by}: {error}")
+            except OSError as error:
+                problems.append(f"{by}: {error.strerror or error}")
         raise PortControlError(f"gateway {gateway}: {'; '.join(problems)}")
 
     async def _ask(

@@ -56,7 +56,7 @@ async def check(targets: Sequence[Target], *, ask_gateway: bool) -> Netcheck:
         public=list(dict.fromkeys(endpoint_text(each.seen_as) for each in udp.seen.values())),
         hairpin=udp.hairpin,
         ipv6=str(ipv6 or ""),
-        clock_ahead_s=round(min(clocks, key=lambda each: abs(each)), 1) if clocks else None,
+        clock_ahead_s=round(sorted(clocks, key=abs)[0], 1) if clocks else None,
         port_mapping=mapping,
         lacks=lacks,
     )

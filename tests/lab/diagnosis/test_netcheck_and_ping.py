@@ -1,0 +1,281 @@
+"""What gets out of sites that have not joined, and by which rungs nodes answer each other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.lab.clock import LONG_AGO, clock_environment
+from limpet.lab.command import run_command, side_by_side
+from limpet.lab.launch import launcher
+from limpet.lab.world.world import World
+from tests.lab.bed import limpet
+from tests.lab.conftest import MakeWorld
+from tests.waiting import wait_until
+
+TOPOLOGY = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+nodes = { hub = 1 }
+relays = ["hub"]
+[site.elsewhere]
+lan = ["198.51.100.0/24"]
+nodes = { buoy = 0 }
+relays = ["buoy"]
+[site.mast]
+lan = ["192.168.30.0/24"]
+nat = "symmetric"
+nodes = { radio-1 = 1 }
+[site.tower]
+lan = ["192.168.30.0/24"]
+nat = "symmetric"
+nodes = { radio-2 = 1 }
+[site.harbour]
+lan = ["192.168.1.0/24"]
+nat = "cone"
+hairpin = true
+nodes = { crane = 0 }
+[site.quarry]
+lan = ["192.168.1.0/24"]
+nat = "port-restricted"
+wan_mtu_bytes = 1400
+nodes = { digger = 0 }
+[site.yard]
+lan = ["192.168.50.0/24", "fd00:50::/64"]
+nodes = { gate = 0 }
+"""
+STRANGERS = ("crane", "digger", "gate")
+CONTROLLER, RELAYS = "203.0.113.10", ("203.0.113.11", "198.51.100.11")
+
+
+@pytest.fixture(scope="module")
+def world(make_world: MakeWorld, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Three nodes have not joined: nothing of Limpet runs there."""
+    file = tmp_path_factory.mktemp("topology") / "diagnosis.toml"
+    file.write_text(TOPOLOGY)
+    world = make_world(str(file))
+    world.build()
+    world.controller.start()
+    members = [each for each in world.machines.values() if each.label not in STRANGERS]
+    side_by_side(world.enroll, members)
+    side_by_side(world._first_pods, members)
+    for relay in RELAYS:
+        wait_until(partial(is_heard, world, relay))
+    return world
+
+
+def is_heard(world: World, relay: str) -> bool:
+    told = netcheck(world, "gate", "--relay", relay)
+    return all(each["udp_ms"] is not None for each in told["observers"])
+
+
+def netcheck(
+    world: World, stranger: str, *words: str, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """What it prints, and its exit code as `exit`, of a machine without anything of Limpet's."""
+    machine = world.machine(stranger)
+    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
+    command = ("env", *settings, sys.executable, "-m", "limpet", "netcheck", *words)
+    nothing = str(machine.config_path.with_name("nothing.toml"))
+    Path(nothing).touch()
+    done = launcher().run(
+        [
+            *("nsenter", f"--net={machine.netns_path}", *command),
+            *("--no-port-mapping", "--config", nothing, "-o", "json"),
+        ]
+    )
+    assert done.stderr == ""
+    return {"exit": done.returncode, **json.loads(done.stdout)}
+
+
+def everybody() -> tuple[str, ...]:
+    return (
+        *("--controller", CONTROLLER),
+        *(word for relay in RELAYS for word in ("--relay", relay)),
+    )
+
+
+def whats(told: dict[str, Any], level: str) -> list[str]:
+    return [each["what"] for each in told["findings"] if each["level"] == level]
+
+
+def test_behind_a_cone_all_see_one_endpoint_and_all_gets_out(world: World) -> None:
+    told = netcheck(world, "crane", *everybody())
+
+    assert told["exit"] == 0
+    assert told["nat"] == {"ipv4": "same"}
+    (public,) = told["public"]
+    assert public.split(":")[0] == str(world.gateway("harbour").public)
+    assert all(each["tcp_problem"] == "" for each in told["observers"])
+    assert max(each["packet_bytes"] or 0 for each in told["observers"]) == 1500
+    assert told["hairpin"] is True
+    assert abs(told["clock_ahead_s"]) < 60
+    assert told["ipv6"] == ""
+    assert told["lacks"] == []
+    assert whats(told, "error") == []
+
+
+def test_behind_a_symmetric_nat_each_sees_another_port(world: World) -> None:
+    told = netcheck(world, "radio-1", *everybody())
+
+    assert told["exit"] == 0
+    assert told["nat"] == {"ipv4": "symmetric"}
+    assert len(told["public"]) == 3
+    assert any("symmetric NAT" in what for what in whats(told, "warn"))
+
+
+def test_the_size_that_gets_through_is_found_to_the_byte(world: World) -> None:
+    told = netcheck(world, "digger", *everybody())
+
+    assert [each["packet_bytes"] for each in told["observers"] if each["packet_bytes"]] == [1400]
+    words = "packets of 1400 bytes get to the relay 198.51.100.11 whole over IPv4, so 1340 in"
+    assert any(what.startswith(words) for what in whats(told, "ok"))
+    assert told["hairpin"] is False
+
+
+def test_without_nat_and_with_ipv6_both_are_said(world: World) -> None:
+    controller = "[2001:db8:c::10]:7470"
+    told = netcheck(world, "gate", "--controller", controller, "--relay", RELAYS[0])
+
+    assert told["exit"] == 0
+    assert told["nat"] == {"ipv4": "none", "ipv6": "none"}
+    assert told["ipv6"].startswith("fd00:50::")
+    assert any(what.startswith("IPv6 works, from fd00:50:") for what in whats(told, "ok"))
+    assert told["hairpin"] is None
+
+
+def test_where_no_udp_gets_out_a_relay_in_tls_is_what_is_left(world: World) -> None:
+    gateway = world.gateway("harbour")
+    gateway.block_udp()
+    try:
+        told = netcheck(world, "crane", *everybody())
+        assert told["exit"] == 0
+        assert told["nat"] == {"ipv4": "blocked"}
+        (what,) = [each for each in told["findings"] if each["level"] == "warn"]
+        assert what["what"] == "no UDP gets out of this site (nobody answers)"
+        assert "by a relay in TLS only" in what["why"]
+
+        alone = netcheck(world, "crane", "--relay", f"{RELAYS[0]}/4433")
+        assert alone["exit"] == 1
+        assert whats(alone, "error") == [
+            "no UDP gets out of this site, and no relay is reached in TLS"
+        ]
+    finally:
+        gateway.allow_udp()
+
+
+def test_a_controller_that_is_not_there_is_an_error_that_says_why(world: World) -> None:
+    told = netcheck(world, "gate", "--controller", f"{CONTROLLER}:7479")
+
+    assert told["exit"] == 1
+    (what,) = whats(told, "error")
+    assert "is not reached on TCP port 7479" in what
+    assert "Connect call failed" in what or "refused" in what
+    unknown = netcheck(world, "gate", "--controller", "no-such-name.invalid")
+    assert unknown["exit"] == 1
+    assert "has no address" in whats(unknown, "error")[0]
+
+
+def test_a_clock_that_is_wrong_is_told_by_the_controllers(world: World) -> None:
+    environment = clock_environment(LONG_AGO, world.folder)
+
+    told = netcheck(
+        world, "gate", "--controller", CONTROLLER, "--relay", RELAYS[0], environment=environment
+    )
+
+    assert told["exit"] == 0, "Limpet needs no clock"
+    assert told["clock_ahead_s"] < -365 * 86400
+    assert any("the clock of this machine is" in what for what in whats(told, "warn"))
+
+
+def test_in_words_it_reads_as_it_does_for_a_program(world: World) -> None:
+    machine = world.machine("gate")
+    text = run_command(
+        *(sys.executable, "-m", "limpet", "netcheck", *everybody(), "--no-port-mapping"),
+        netns=machine.name,
+    )
+
+    assert "controller 203.0.113.10  203.0.113.10" in text
+    assert "ok     IPv4: no NAT: others see this machine's own address" in text
+
+
+def test_a_node_that_is_no_relay_tells_strangers_nothing(world: World) -> None:
+    radio = str(world.machine("radio-1").addresses[0].ip)
+    told = netcheck(world, "radio-1", "--relay", radio)
+
+    (observer,) = told["observers"]
+    assert observer["udp_ms"] is None
+
+
+# Ping
+
+
+def ping(world: World, name: str, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(limpet(world.machine(name), "ping", *words, "-o", "json"))
+    return found
+
+
+def by_rung(pinged: dict[str, Any], rung: str) -> list[dict[str, Any]]:
+    return [each for each in pinged["summary"] if each["rung"] == rung]
+
+
+def test_two_symmetric_sites_answer_by_the_relays_and_packets_get_through(world: World) -> None:
+    wait_until(lambda: ping(world, "radio-1", "radio-2", "-c", "1")["rung"] == "relay")
+
+    pinged = ping(world, "radio-1", "radio-2", "-c", "3", "-i", "0.1")
+
+    assert (pinged["node"], pinged["direct"], pinged["answered"]) == ("radio-2", False, True)
+    assert {each["by"] for each in by_rung(pinged, "relay")} == {"hub", "buoy"}
+    assert any(each["in_use"] and each["answered"] for each in by_rung(pinged, "relay"))
+    assert all(each["answered"] for each in by_rung(pinged, "packet"))
+    assert [len(each["packets"]) for each in pinged["rounds"]] == [2, 2, 2]
+
+
+def test_a_pod_is_pinged_by_name_and_its_node_by_the_ways_to_it(world: World) -> None:
+    text = limpet(world.machine("radio-1"), "ping", "hub-pod-0", "-c", "2", "-i", "0.1")
+
+    first, second = text.splitlines()[:2]
+    assert first.startswith("1  default/hub-pod-0 on hub: ")
+    assert second.startswith("2  default/hub-pod-0 on hub: ")
+    assert " *" in first
+    assert "packet to 10.244." in first
+
+
+def test_until_direct_ends_at_once_where_no_relay_is_needed(world: World) -> None:
+    wait_until(lambda: ping(world, "radio-1", "hub", "-c", "1")["direct"])
+
+    pinged = ping(world, "radio-1", "hub", "--until-direct")
+
+    assert (pinged["direct"], len(pinged["rounds"])) == (True, 1)
+
+
+def test_what_stays_on_a_relay_is_exit_code_1_with_until_direct(world: World) -> None:
+    machine = world.machine("radio-1")
+    words = ("ping", "radio-2", "--until-direct", "-c", "1", "--config", str(machine.config_path))
+    done = launcher().run(
+        ["nsenter", f"--net={machine.netns_path}", sys.executable, "-m", "limpet", *words]
+    )
+
+    assert done.returncode == 1
+    assert "the pair still needs a relay" in done.stderr
+
+
+def test_a_node_whose_agent_ended_answers_packets_only_and_that_is_said(world: World) -> None:
+    buoy = world.machine("buoy")
+    wait_until(lambda: ping(world, "radio-1", "buoy", "-c", "1")["answered"])
+    buoy.stop_agent()
+    try:
+        machine = world.machine("radio-1")
+        words = ("ping", "buoy", "-c", "1", "--config", str(machine.config_path))
+        done = launcher().run(
+            ["nsenter", f"--net={machine.netns_path}", sys.executable, "-m", "limpet", *words]
+        )
+        assert done.returncode == 0
+        assert "packets get through, and the agent of buoy does not answer" in done.stderr
+    finally:
+        buoy.start_agent()
