@@ -212,15 +212,16 @@ class ClusterAdmin:
     async def ping(self, arguments: Mapping[str, Any]) -> PingAnswer:
         """One round: every way to the node that is meant, and a packet to each address.
 
-        `target`: a word that `Names` finds; `uid` and `addresses`: what an earlier round found.
+        `target`: a word that `Names` finds; `uid`, `pod` and `addresses`: what an earlier round
+        has found.
         Raises: LimpetError.
         """
         # Here: it is a person's, and no other round needs it.
         from limpet.agent.answers.ping import ping_packets
 
-        view, pod = self._cluster.peer_parts.peers.view, ""
+        view = self._cluster.peer_parts.peers.view
         if "addresses" in arguments:
-            uid = str(arguments.get("uid", ""))
+            uid, pod = (str(arguments.get(each, "")) for each in ("uid", "pod"))
             addresses: tuple[Address, ...] = tuple(map(ip_address, arguments["addresses"]))
         else:
             meant = await self._meant("ping", str(arguments.get("target", "")))

@@ -81,7 +81,8 @@ def _rounds(agent: Path, target: str, count: int | None, interval_s: float) -> I
         due_s = time.monotonic() + interval_s
         answer = ask(agent, "ping", PingAnswer, **asked)
         yield answer
-        asked = {"target": target, "uid": answer.uid, "addresses": answer.addresses}
+        found = {"uid": answer.uid, "pod": answer.pod, "addresses": answer.addresses}
+        asked = {"target": target, **found}
         number += 1
 
 
