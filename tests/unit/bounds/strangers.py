@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+from ipaddress import IPv6Address
 
 from limpet.base.acceptor.admission import Admission
 from limpet.base.bounds import strangers
 from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError
+from limpet.cli.netcheck.tcp import head_of
 from limpet.cli.options import given_token
+from limpet.cluster.datagrams.reflection import Reflector, encode_question
 from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
 from limpet.relay.server.tls_server import handshake_rates
 from tests.unit.bounds.probes import probe
@@ -16,6 +20,49 @@ from tests.unit.bounds.probes import probe
 
 def _api() -> Admission[int]:
     return Admission(ELSEWHERE, KNOWN, PATIENCE)
+
+
+@probe(strangers.REFLECTIONS)
+def _(amount: int) -> bool:
+    rates = Reflector().rates
+    return all(rates.take(each // 100, 0.0) for each in range(amount))
+
+
+@probe(strangers.REFLECTIONS_PER_S)
+def _(amount: int) -> bool:
+    rates = Reflector().rates
+    assert all(rates.take(each // 100, 0.0) for each in range(strangers.REFLECTIONS.most))
+    return all(rates.take(1000 + each, 1.0001) for each in range(amount))
+
+
+def _reflect(reflector: Reflector, host: int, now_s: float) -> bool:
+    """Whether a question from one /64 is answered."""
+    source = (IPv6Address((0x20010DB8 << 96) + host), 7471)
+    return reflector.answer(encode_question(bytes(16)), source, now_s) is not None
+
+
+@probe(strangers.REFLECTIONS_OF_ONE)
+def _(amount: int) -> bool:
+    reflector = Reflector()
+    return all(_reflect(reflector, each, 0.0) for each in range(amount))
+
+
+@probe(strangers.REFLECTIONS_OF_ONE_PER_S)
+def _(amount: int) -> bool:
+    reflector = Reflector()
+    assert all(_reflect(reflector, each, 0.0) for each in range(strangers.REFLECTIONS_OF_ONE.most))
+    return all(_reflect(reflector, each, 1.0001) for each in range(amount))
+
+
+@probe(strangers.NETCHECK_ANSWER)
+def _(amount: int) -> bool:
+    async def read() -> int:
+        reader = asyncio.StreamReader()
+        reader.feed_data(bytes(amount))
+        reader.feed_eof()
+        return len(await head_of(reader))
+
+    return asyncio.run(read()) == amount
 
 
 @probe(strangers.API_WAITING)

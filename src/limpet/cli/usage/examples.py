@@ -6,6 +6,21 @@ _NODE = {
     "status": (
         ("limpet status", "How this node is, and how full."),
         ("limpet status -o json", "The same, whole, for a program."),
+        ("limpet status --watch", "Again and again, until Ctrl-C."),
+        ("limpet status --wait --timeout 60", "Until pods can be started, for scripts."),
+    ),
+    "ping": (
+        ("limpet ping crane-1", "By every way, until Ctrl-C; says by which each answer came."),
+        ("limpet ping shop/web-0 -c 3", "A pod of any node, and its node."),
+        ("limpet ping crane-1 --until-direct", "Until the pair needs no relay any more."),
+    ),
+    "netcheck": (
+        ("limpet netcheck --controller cloud.example:7470", "Before this machine joins there."),
+        (
+            "limpet netcheck --relay 203.0.113.9 --relay 198.51.100.9",
+            "What the NAT does, by two relays.",
+        ),
+        ("limpet netcheck", "On a node that has joined: by those that it knows."),
     ),
     "path": (
         ("limpet path default/web-0 10.244.9.7", "Which way packets take, there and back."),

@@ -12,6 +12,7 @@ from limpet.agent.status.paths import PathAnswer, Peers
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.cli import answers
 from limpet.cli.connectivity.report import Report
+from limpet.cli.netcheck.told import Netcheck
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
 from limpet.picture.timeline import Timeline
@@ -19,6 +20,8 @@ from limpet.picture.timeline import Timeline
 ANSWERS: dict[str, tuple[type, ...]] = {
     "status": (Status,),
     "path": (PathAnswer, answers.PathJudged),
+    "ping": (answers.Pinged,),
+    "netcheck": (Netcheck,),
     "peer list": (Peers,),
     "ipam list": (Records,),
     "ipam check": (RecordCheck,),
