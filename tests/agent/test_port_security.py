@@ -127,8 +127,8 @@ def test_an_agent_that_is_killed_amid_an_add_leaves_no_pod_unguarded(node: LabNo
     nothing."""
     one = node.pod("one")
     one.add()
-    node.run("nft", "add", "element", *TABLE, "own4", "{ limabc . 0a:58:0a:f4:07:09 . 10.244.7.9 }")
     node.stop_agent(signal.SIGKILL)
+    node.run("nft", "add", "element", *TABLE, "own4", "{ limabc . 0a:58:0a:f4:07:09 . 10.244.7.9 }")
     assert len(elements(node)) == 3
 
     node.start_agent()

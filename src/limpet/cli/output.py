@@ -46,6 +46,12 @@ def put(text: str) -> None:
     sys.stdout.write(_line(text))
 
 
+def put_at_once(text: str) -> None:
+    """A line that somebody waits for, also a program, while the command goes on."""
+    put(text)
+    sys.stdout.flush()
+
+
 def say(text: str) -> None:
     """A line that is no part of the result."""
     sys.stderr.write(_line(text))

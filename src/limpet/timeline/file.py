@@ -83,6 +83,15 @@ class EventFile:
             self._disk.close(fd)
 
 
+def remove_all(state_dir: Path) -> None:
+    """What is kept there, for a machine that is to be as it was before. Raises: OSError."""
+    folder = state_dir / FOLDER
+    for name in (OLDER, NEWER):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+
+
 def read_all(folder: Path, most_bytes: int = MOST_BYTES) -> list[Recorded]:
     """What is kept there, the oldest first; empty where nothing ever was.
 

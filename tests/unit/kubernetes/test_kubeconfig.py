@@ -161,6 +161,7 @@ def test_kubeconfig_names_files_of_which_those_count_that_are_there(tmp_path: Pa
         ("users.0.user.username", "admin", "username: API servers take no passwords"),
         ("users.0.user.as", "admin", "as: impersonation"),
         ("users.0.user.client-certificate-data", "%%", "client-certificate-data: is no base64"),
+        ("users.0.user.client-certificate-data", "\ud800", "client-certificate-data: is no base64"),
         ("users.0.user.client-key", None, "client-key: is missing"),
         ("users.0.user.token", "a b", "token: has characters that no token has"),
     ],

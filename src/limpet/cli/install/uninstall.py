@@ -20,7 +20,7 @@ import typer
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Attached, Process
-from limpet.base.disk import read_if_there, read_regular, remove_durably
+from limpet.base.disk import read_if_there, read_regular, refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
 from limpet.cli.answers import Uninstalled
@@ -45,6 +45,7 @@ from limpet.ipam.hostlocal import JOURNAL
 from limpet.ipam.ledger import Ledger
 from limpet.linux.owned import LinkMark
 from limpet.services.kept_here import HERE_FILE
+from limpet.timeline.file import FOLDER, remove_all
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
@@ -100,6 +101,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     take_back(manifest, manifest.of_role("binary"), removal)
     if to_flannel and not removal.failures:
         give_back(removal, lambda: finish_giving_back(state_dir, name))
+    attempt(removal, partial(remove_timeline, state_dir))
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
 
@@ -121,6 +123,12 @@ def give_back(removal: Removal, step: Callable[[], list[str]]) -> None:
         removal.steps += step()
     except LimpetError as error:
         removal.failures.append(str(error))
+
+
+def remove_timeline(state_dir: Path) -> None:
+    """Raises: StorageError."""
+    with refusals("remove", state_dir / FOLDER):
+        remove_all(state_dir)
 
 
 def attempt(removal: Removal, step: Callable[[], None]) -> None:

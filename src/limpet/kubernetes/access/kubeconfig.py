@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -79,7 +78,7 @@ class _Table:
             return self.file(key)
         try:
             return base64.b64decode(data, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # binascii.Error is one, and text that is not ASCII another
             raise self.problem(f"{key}-data", f"is no base64 ({error})") from error
 
 

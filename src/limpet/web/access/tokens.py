@@ -15,6 +15,8 @@ from limpet.cluster.api import name_problem
 from limpet.web.access.sessions import PageToken, digest_of
 
 FILE_NAME = "page-tokens.json"
+CERTIFICATE_FOLDER = "page"
+"""Both beside the controller's database."""
 """In the folder of the controller's database."""
 PREFIX = "limpet-page-"
 """So that scanners for secrets, and people, know one when they see it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +15,9 @@ from limpet.base.addresses import Listen, parse_listen
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.commands.ui.tokens import token
 from limpet.cli.options import Config, ControllerConfig, Words, group
-from limpet.cli.output import put, say
+from limpet.cli.output import put_at_once, say
 from limpet.controller.settings import load_settings as load_controller_settings
 
-_CERTIFICATE_FOLDER = "page"
 _NODE_PORT, _CLOUD_PORT = 7474, 7480
 
 ui = group("The page that shows the network.")
@@ -101,7 +99,7 @@ def _serve_controller(
     from limpet.base.process.lifetime import run as run_process
     from limpet.base.process.log import configure_log
     from limpet.web.access.certificate import fingerprint, own_certificate
-    from limpet.web.access.tokens import FILE_NAME, TokenFile
+    from limpet.web.access.tokens import CERTIFICATE_FOLDER, FILE_NAME, TokenFile
     from limpet.web.live.source import ControllerSource
     from limpet.web.server import Serving, serve
 
@@ -110,7 +108,7 @@ def _serve_controller(
     folder = settings.database.parent
     is_here = ip_address(at[0]).is_loopback
     if given is None and not is_here:
-        given = own_certificate(folder / _CERTIFICATE_FOLDER, {*names, at[0]})
+        given = own_certificate(folder / CERTIFICATE_FOLDER, {*names, at[0]})
         say(f"limpet: its own certificate; SHA-256 fingerprint {fingerprint(given[0])}")
     serving = Serving(at, names, given, TokenFile(folder / FILE_NAME).by_digest)
     source = ControllerSource(settings.socket)
@@ -118,8 +116,7 @@ def _serve_controller(
 
 
 def _tell(open_browser: bool, link: str) -> None:
-    put(link)
-    sys.stdout.flush()  # also where a program reads it
+    put_at_once(link)
     if not open_browser:
         return
     opener = shutil.which("xdg-open")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +12,7 @@ from limpet.agent.client import ask, call
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import RecordCheck
 from limpet.base.addresses import Address
+from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_regular
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, warn
@@ -125,9 +125,9 @@ def examine_docker(containers: Path = _DOCKERS) -> Iterator[Finding]:
     found = []
     for folder in sorted(containers.glob("*")):
         try:
-            name = json.loads(read_regular(folder / "config.v2.json"))["Name"]
-            mode = json.loads(read_regular(folder / "hostconfig.json"))["NetworkMode"]
-        except (OSError, ValueError, KeyError, TypeError):
+            name = decode_plain_json(read_regular(folder / "config.v2.json"))["Name"]
+            mode = decode_plain_json(read_regular(folder / "hostconfig.json"))["NetworkMode"]
+        except (OSError, msgspec.MsgspecError, KeyError, TypeError):
             continue
         if str(name).startswith(_OF_KUBERNETES) and mode in ("default", "bridge"):
             found.append(str(name).removeprefix(_OF_KUBERNETES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from limpet.base.disk import remove_durably
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
-from limpet.cli.install.uninstall import Removal, attempt, take_back
+from limpet.cli.install.uninstall import Removal, attempt, remove_timeline, take_back
 from limpet.cli.install.units.service import (
     DEFAULT_UNIT_DIR,
     exec_start,
@@ -29,6 +30,7 @@ from limpet.controller.settings import (
     parse_settings,
 )
 from limpet.controller.store.database import check_database
+from limpet.web.access.tokens import CERTIFICATE_FOLDER, FILE_NAME
 
 CONTROLLER_UNIT = "limpet-controller.service"
 
@@ -211,6 +213,9 @@ def _remove_cluster(settings: ControllerSettings, removal: Removal) -> None:
     was_there = settings.database.exists()
     for path in sorted(settings.state_dir.glob(f"{settings.database.stem}.*")):
         remove_durably(path)
+    remove_timeline(settings.state_dir)
+    remove_durably(settings.state_dir / FILE_NAME)
+    shutil.rmtree(settings.state_dir / CERTIFICATE_FOLDER, ignore_errors=True)
     if was_there:
         removal.steps.append(f"{settings.database}: removed, with the keys of the cluster")
 
