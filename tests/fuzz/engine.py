@@ -7,6 +7,7 @@ What grows the coverage is kept in `build/fuzz/corpus/TARGET`, what is a fault i
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -30,8 +31,7 @@ HOME = Path(__file__).parents[2] / "build" / "fuzz"
 FIXED_SEED = 1
 FIXED_RUNS = 1_500
 """Inputs of each target that are the same in every run, before those of a new seed; fewer where
-half
-of its time does not do for them."""
+half of its time does not do for them."""
 _MEMORY_MIB = 1_024
 _SILENT_S = 60
 """Of one input; by the clock, so far above what a busy machine needs."""
@@ -61,6 +61,9 @@ def load(counted: Sequence[str]) -> tuple[ModuleType, dict[str, Target]]:
     Raises: ImportError where there is no atheris.
     """
     import atheris
+
+    # The build's own file, which is not where the others are: found while who knows where is there.
+    importlib.import_module("limpet._version")
 
     structlog.configure(processors=[_drop])
     # atheris counts in what Python's own finder finds, and asks after those of editable packages.
