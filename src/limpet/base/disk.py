@@ -59,8 +59,16 @@ class Disk:
         """Make `content` all that `path` holds, not synced.
 
         A file that is there is overwritten before it is cut: a full disk does not hinder that.
+        A link in its place is replaced, and what it names left alone.
         """
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            self.unlink(path)
+            fd = os.open(path, flags | os.O_EXCL, 0o644)
         try:
             self.pwrite(fd, content, 0)
             os.ftruncate(fd, len(content))
@@ -92,8 +100,8 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def open(self, path: Path) -> int:
-        """A descriptor to read and write an existing file."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """A descriptor to read and write an existing file, which is no link."""
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         written = 0
@@ -110,8 +118,11 @@ class Disk:
         os.close(fd)
 
     def lock(self, path: Path) -> int | None:
-        """A descriptor that holds flock on `path`, made if missing; None: another has it."""
-        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """A descriptor that holds flock on `path`, made if missing; None: another has it.
+
+        A link is refused (ELOOP): who follows it and who does not would not see each other's lock.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

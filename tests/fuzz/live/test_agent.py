@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from limpet.lab.world.node import LabNode
 from tests.agent.test_agent import live
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.fuzz.live.bed import Thrower, lives_on
+from tests.waiting import wait_until
 
 
 def test_frames_of_all_kinds_end_no_agent_and_keep_no_memory(
@@ -125,24 +126,58 @@ def test_what_must_be_known_and_cannot_be_read_ends_the_agent_in_words(
     assert "Traceback" not in node.log()
 
 
-def test_a_data_dir_that_is_a_link_is_used_and_what_it_names_is_not_followed_further(
-    make_node: NodeFactory, tmp_path: Path
-) -> None:
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """What another user of the machine would have the agent write to."""
     victim = tmp_path / "victim"
     victim.write_text("not ours")
     victim.chmod(0o640)
-    real = tmp_path / "real"
-    (real / "limpet").mkdir(parents=True)
-    # Another user of the folder has guessed what the agent will write.
-    for name in ("10.244.7.2", "10.244.7.2_default_one", "limpet.journal.new", "lock"):
-        (real / "limpet" / name).symlink_to(victim)
-    node = make_node(segments=SEGMENTS)
-    node.data_dir.symlink_to(real)
-
-    with contextlib.suppress(LabError):
-        node.start_agent()
-        node.pod("one").add()
-
+    yield victim
     assert victim.read_text() == "not ours"
     assert victim.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_data_dir_that_is_a_link_is_used_and_what_it_names_is_not_followed_further(
+    make_node: NodeFactory, tmp_path: Path, victim: Path
+) -> None:
+    real = tmp_path / "real" / "limpet"
+    real.mkdir(parents=True)
+    names = ("10.244.7.2", "10.244.7.2_default_one", "limpet.journal.new")
+    for name in names:
+        (real / name).symlink_to(victim)
+    node = make_node(segments=SEGMENTS)
+    node.data_dir.symlink_to(real.parent)
+
+    node.start_agent()
+    node.pod("one").add()
+
+    wait_until(lambda: not any((real / name).is_symlink() for name in names[:2]))
+    assert '"pod": "one"' in (real / "10.244.7.2_default_one").read_text()
+    assert "Traceback" not in node.log()
+
+
+def test_a_lock_that_is_a_link_is_refused_by_its_name(make_node: NodeFactory, victim: Path) -> None:
+    node = make_node(segments=SEGMENTS)
+    (node.data_dir / "limpet").mkdir(parents=True)
+    (node.data_dir / "limpet" / "lock").symlink_to(victim)
+
+    node.start_agent()
+    with pytest.raises(LabError, match=r"limpet/lock"):
+        node.pod("one").add()
+
+    assert "Traceback" not in node.log()
+
+
+def test_a_journal_that_is_a_link_is_set_aside_as_a_damaged_one(
+    make_node: NodeFactory, victim: Path
+) -> None:
+    node = make_node(segments=SEGMENTS)
+    journal = node.data_dir / "limpet" / "limpet.journal"
+    journal.parent.mkdir(parents=True)
+    journal.symlink_to(victim)
+
+    node.start_agent()
+    node.pod("one").add()
+
+    assert not journal.is_symlink()
     assert "Traceback" not in node.log()
