@@ -91,7 +91,7 @@ lock:
 
 check: static
 	scripts/audit --tell
-	$(py) -m pytest -q -n 2 --dist loadfile tests/unit
+	$(py) -m pytest -q -n 2 --dist loadfile tests/unit tests/docs/test_blocks.py tests/docs/test_links.py tests/docs/test_pages.py
 
 # An hour: what grows coverage and what is a fault is left in build/fuzz. See docs/decisions/fuzzing.md.
 fuzz: setup
