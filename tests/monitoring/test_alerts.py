@@ -59,6 +59,9 @@ def of_agent(where: str) -> dict[str, str]:
             f"{count}x500"
         )
     return found | {
+        series("limpet_agent_disk_free_bytes", where, folder="state"): "1e9x500",
+        series("limpet_agent_disk_size_bytes", where, folder="state"): "8e9x500",
+        series("limpet_agent_disk_free_files", where, folder="state"): "1e5x500",
         series("up", where): "1x500",
         series("limpet_agent_uptime_seconds", where): "0+60x500",
         series("limpet_agent_last_round_failures", where, part="node"): "0x500",
@@ -84,6 +87,9 @@ def healthy() -> dict[str, str]:
         series("limpet_controller_revision", CLOUD): "100+1x500",
         series("limpet_controller_recovering", CLOUD): "0x500",
         series("limpet_controller_store_trouble", CLOUD): "0x500",
+        series("limpet_controller_disk_free_bytes", CLOUD, folder="state"): "1e7x500",
+        series("limpet_controller_disk_size_bytes", CLOUD, folder="state"): "5e7x500",
+        series("limpet_controller_disk_free_files", CLOUD, folder="state"): "1e5x500",
         series("limpet_controller_cloned_nodes", CLOUD): "0x500",
         series("limpet_controller_addresses_held_twice", CLOUD): "0x500",
         series("limpet_controller_cluster_key_info", CLOUD, key="ab12"): "1x500",
@@ -139,6 +145,7 @@ CASES = {
     ),
     "LimpetDefect": Case(agent("unexpected_errors_total", "_x90 1x400", part="metrics")),
     "LimpetDiskTrouble": Case(agent("disk_trouble", "0x89 1x400")),
+    "LimpetDiskNearlyFull": Case(agent("disk_free_bytes", "1e9x89 1e6x400", folder="state")),
     "LimpetAddressRecords": Case(agent("findings", "0x89 1x400")),
     "LimpetPodForges": Case(agent("pod_forged_packets", "0x89 0+300x400")),
     "LimpetAddressesNearlyGone": Case(addresses(240, 0, 14)),

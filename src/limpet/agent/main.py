@@ -24,7 +24,6 @@ from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.settings import Settings, load_settings
 from limpet.base import faults
-from limpet.base.addresses import Listen
 from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
@@ -207,7 +206,7 @@ class _Agent:
             self._happenings,
             why_not_joined=why_not_joined,
         )
-        self._metrics = self._metrics_server(settings.metrics_listen, admin)
+        self._metrics = self._metrics_server(settings, admin)
         dispatcher = Dispatcher(self._node, admin, settings.dns)
         self._server = Server(settings.folders.socket, dispatcher.answer)
 
@@ -233,17 +232,18 @@ class _Agent:
             happenings=self._happenings,
         )
 
-    def _metrics_server(self, listen: Sequence[Listen], admin: Admin) -> MetricsServer | None:
+    def _metrics_server(self, settings: Settings, admin: Admin) -> MetricsServer | None:
         """None: nobody is to be served."""
-        if not listen:
+        if not settings.metrics_listen:
             return None
         # Most nodes serve none.
         from limpet.agent.figures.metrics import Metrics
         from limpet.base.metrics.server import MetricsServer
 
+        metrics = Metrics(self._node, admin, self._cluster, self._policies, settings.folders)
         return MetricsServer(
-            listen,
-            metrics=Metrics(self._node, admin, self._cluster, self._policies).text,
+            settings.metrics_listen,
+            metrics=metrics.text,
             reasons=admin.reasons_not_ready,
         )
 

@@ -3,100 +3,123 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
 
-from limpet.base.metrics.figures import Exposition, Figures, Values
+from limpet.base.metrics.figures import Exposition, Figure, Figures, Values
+from limpet.base.metrics.room_on_disk import ROOM_ON_DISK, room_on_disk
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.network import signing_keys
 from limpet.controller.registry.tables import Tables
 
-_FIGURES = Figures("limpet_controller_")
-
-
-class _Shown:
-    """What every controller says, whether it leads or not; and what its records say."""
-
-    def __init__(self, leads: float) -> None:
-        self._leads = leads
-        self._started_s = time.monotonic()
-        self.exposition = Exposition(self._collect)
-        self.tables: Tables | None = None
-        """While it is asked, of one that leads."""
-
-    def _collect(self) -> Iterator[Metric]:
-        yield from _FIGURES.of_process(self._started_s)
-        yield from _FIGURES.gauges(("leads", "1 where this controller leads.", self._leads))
-        if self.tables is not None:
-            yield from _of_tables(self.tables)
+PREFIX = "limpet_controller_"
+_TRUTH = "0 or 1"
+EVERY = (Figure("leads", _TRUTH, "1 where this controller leads"),)
+"""Of a controller, whether it leads or not."""
+LEADING = (
+    Figure("nodes", "nodes", "nodes that are not removed"),
+    Figure("watchers", "agents", "agents that are told of changes"),
+    Figure(
+        "requests_total",
+        "requests",
+        "requests by what became of them: `ok`, or why they were refused",
+        ("path", "code"),
+    ),
+    Figure("revision", "revision", "revision of the cluster"),
+    Figure(
+        "cluster_key_info",
+        "always 1",
+        "the key that signs for the cluster, in short, as `limpet network show` has it",
+        ("key",),
+    ),
+    Figure(
+        "segments",
+        "segments",
+        "`held`, `resting` after a node was removed, `unknown` after a restore, and `free`, where "
+        "the controller has space of its own to grant from",
+        ("family", "state"),
+    ),
+    Figure("cloned_nodes", "keys", "keys that two machines use"),
+    Figure("recovering", _TRUTH, "1 after a restore, until it is over"),
+    Figure("store_trouble", _TRUTH, "1 while the last change could not be written"),
+    Figure(
+        "addresses_held_twice",
+        "addresses",
+        "with Kubernetes: addresses that two live pods have",
+    ),
+    Figure(
+        "events_dropped",
+        "Events",
+        "with Kubernetes: Events that were one too many, or that nobody took",
+    ),
+)
+"""Of the one that leads."""
+_FIGURES = Figures(PREFIX, ROOM_ON_DISK, EVERY, LEADING)
 
 
 class FollowerMetrics:
     """Of a controller that does not lead."""
 
     def __init__(self) -> None:
-        self.text = _Shown(0).exposition.text
+        self._started_s = time.monotonic()
+        self.text = Exposition(self._collect).text
+
+    def _collect(self) -> Iterator[Metric]:
+        yield from _of_every(self._started_s, leads=False)
 
 
 class Metrics:
-    """Gauges and counters of one controller that leads; `text` is the exposition."""
+    """Of one controller that leads; `text` is the exposition."""
 
-    def __init__(self) -> None:
-        self._shown = _Shown(1)
-        self._registry = self._shown.exposition.registry
-        self._requests = Counter(
-            "limpet_controller_requests",
-            "Requests by path and outcome.",
-            ("path", "code"),
-            registry=self._registry,
-        )
-        self.watchers = self._gauge("watchers", "Agents that watch.")
+    def __init__(self, folders: Mapping[str, Path] | None = None) -> None:
+        """`folders`: on whose disks it writes, by what they are called."""
+        self.watchers = 0
+        self._started_s = time.monotonic()
+        self._folders = folders or {}
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._watched: dict[str, Callable[[], float]] = {}
+        self._exposition = Exposition(self._collect)
+        self._tables: Tables | None = None
+        """While it is asked."""
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"limpet_controller_{name}", text, registry=self._registry)
-
-    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge more, whose value is asked for each time."""
-        self._gauge(name, text).set_function(read)
+    def watch(self, name: str, read: Callable[[], float]) -> None:
+        """A figure more of `LEADING`, whose value is asked for each time."""
+        self._watched[name] = read
 
     def count(self, path: str, code: str) -> None:
-        self._requests.labels(path, code).inc()
+        self._requests[path, code] += 1
 
     def text(self, tables: Tables) -> bytes:
-        self._shown.tables = tables
-        return self._shown.exposition.text()
+        self._tables = tables
+        return self._exposition.text()
+
+    def _collect(self) -> Iterator[Metric]:
+        yield from _of_every(self._started_s, leads=True)
+        yield from room_on_disk(_FIGURES, self._folders)
+        yield from _FIGURES.each(("watchers", self.watchers))
+        yield from _FIGURES.each(*((name, read()) for name, read in self._watched.items()))
+        yield _FIGURES.make("requests_total", self._requests)
+        if self._tables is not None:
+            yield from _of_tables(self._tables)
+
+
+def _of_every(started_s: float, *, leads: bool) -> Iterator[Metric]:
+    yield from _FIGURES.of_process(started_s)
+    yield from _FIGURES.each(("leads", leads))
 
 
 def _of_tables(tables: Tables) -> Iterator[Metric]:
-    yield from _FIGURES.gauges(
-        (
-            "nodes",
-            "Nodes that are not removed.",
-            sum(1 for grant in tables.grants.values() if not grant.tombstone),
-        ),
-        ("revision", "Revision of the cluster.", tables.state.revision),
-        (
-            "recovering",
-            "1 after a restore, until it is over.",
-            tables.state.recovery is not None,
-        ),
-        (
-            "cloned_nodes",
-            "Keys that two machines use.",
-            sum(1 for each in tables.presences.values() if each.cloned_at_s),
-        ),
+    yield from _FIGURES.each(
+        ("nodes", sum(1 for grant in tables.grants.values() if not grant.tombstone)),
+        ("revision", tables.state.revision),
+        ("recovering", tables.state.recovery is not None),
+        ("cloned_nodes", sum(1 for each in tables.presences.values() if each.cloned_at_s)),
     )
-    yield _FIGURES.gauge(
-        "cluster_key_info",
-        "The key that signs for the cluster, in short.",
-        {(key_name(signing_keys(tables)[-1]),): 1},
-        "key",
-    )
-    yield _FIGURES.gauge(
-        "segments", "Segments by what became of them.", _segments(tables), "family", "state"
-    )
+    yield _FIGURES.make("cluster_key_info", {(key_name(signing_keys(tables)[-1]),): 1})
+    yield _FIGURES.make("segments", _segments(tables))
 
 
 def _segments(tables: Tables) -> Values:

@@ -134,12 +134,8 @@ async def _lead(
         for each in followers:
             undo.callback(asyncio.create_task(each.run()).cancel)
         metrics = Metrics()
-        metrics.watch(
-            "addresses_held_twice", "Addresses that two live pods hold.", lambda: pods.count
-        )
-        metrics.watch(
-            "events_dropped", "Events of Kubernetes that were not written.", lambda: events.dropped
-        )
+        metrics.watch("addresses_held_twice", lambda: pods.count)
+        metrics.watch("events_dropped", lambda: events.dropped)
         listening = await serve(settings, cluster, undo, Rights(reviews).check, metrics)
         reach = ReachTeller(client, cluster, settings, _links())
         undo.callback(asyncio.create_task(reach.run()).cancel)

@@ -54,12 +54,8 @@ async def serve(
 
     `check_rights`: of people who ask at the API; None: they ask at the admin socket alone.
     """
-    metrics = metrics or Metrics()
-    metrics.watch(
-        "store_trouble",
-        "1 while the last change could not be written.",
-        lambda: bool(cluster.store_trouble),
-    )
+    metrics = metrics or Metrics({"state": settings.state_dir})
+    metrics.watch("store_trouble", lambda: bool(cluster.store_trouble))
     authority = await cluster.change(lambda tables: tables.authority)
     admin = Admin(cluster, metrics, settings.restore_margin)
     if settings.metrics_listen:

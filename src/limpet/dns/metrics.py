@@ -11,13 +11,51 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from limpet.base.metrics.figures import Exposition, Figures
+from limpet.base.metrics.figures import Exposition, Figure, Figures
 
-_FIGURES = Figures("limpet_dns_")
+PREFIX = "limpet_dns_"
+NAMES = (
+    Figure(
+        "services",
+        "Services",
+        "Services that are known",
+    ),
+    Figure(
+        "services_known",
+        "0 or 1",
+        "0: none was ever heard of, and names of the cluster get SERVFAIL",
+    ),
+    Figure(
+        "trouble",
+        "0 or 1",
+        "1 while something cannot be done, such as reading a file; `limpet dns status` says what",
+    ),
+    Figure("doubted_nodes", "nodes", "silent nodes whose endpoints are left out of answers"),
+    Figure("doubted_pods", "pods", "pods that are gone and are left out of answers"),
+    Figure("kept_answers", "answers", "answers of upstreams that are kept"),
+    Figure("kept_bytes", "bytes", "the memory that they take"),
+    Figure(
+        "questions_total",
+        "questions",
+        "`cluster`: for the cluster's names, `ready`: those of them that were answered with bytes "
+        "that were there, `forwarded`: for others, `stale`: those of them that got an answer which "
+        "had ended, `dropped`: of clients that had too many waiting, `refused`: messages that were "
+        "no question, `failed`: SERVFAIL",
+        ("outcome",),
+    ),
+    Figure(
+        "upstream_up",
+        "0 or 1",
+        "1 while it answers and does not send our questions back to us",
+        ("upstream",),
+    ),
+)
+"""Every figure of the process that answers names."""
+_FIGURES = Figures(PREFIX, NAMES)
 
 
 class Metrics:
-    """Of one process; docs/metrics.md says what each figure means."""
+    """Of one process."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         """`status`: as `limpet dns status` has it."""
@@ -28,28 +66,20 @@ class Metrics:
     def _collect(self) -> Iterator[Metric]:
         status = self._status()
         yield from _FIGURES.of_process(self._started_s)
-        yield from _FIGURES.gauges(
-            ("services", "Services that are known.", status["services"] or 0),
-            ("services_known", "0 while none was ever heard of.", status["services"] is not None),
-            (
-                "trouble",
-                "1 while something cannot be done; status says what.",
-                bool(status["trouble"]),
-            ),
-            ("doubted_nodes", "Silent nodes whose endpoints are left out.", status["silent"]),
-            ("doubted_pods", "Pods that are gone and are left out.", status["gone"]),
-            ("kept_answers", "Answers of upstreams that are kept.", status["kept"]),
-            ("kept_bytes", "Memory that they take.", status["kept_bytes"]),
+        yield from _FIGURES.each(
+            ("services", status["services"] or 0),
+            ("services_known", status["services"] is not None),
+            ("trouble", bool(status["trouble"])),
+            ("doubted_nodes", status["silent"]),
+            ("doubted_pods", status["gone"]),
+            ("kept_answers", status["kept"]),
+            ("kept_bytes", status["kept_bytes"]),
         )
-        yield _FIGURES.counter(
-            "questions",
-            "Questions by what became of them.",
+        yield _FIGURES.make(
+            "questions_total",
             {(outcome,): count for outcome, count in status["questions"].items()},
-            "outcome",
         )
-        yield _FIGURES.gauge(
+        yield _FIGURES.make(
             "upstream_up",
-            "1 while it answers, and is no loop.",
             {(each["address"],): each["state"] == "used" for each in status["upstreams"]},
-            "upstream",
         )

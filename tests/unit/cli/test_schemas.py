@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import typer
 from jsonschema import Draft202012Validator
 
 from limpet.cli.main import app
-from limpet.cli.usage.reference import json_page, schemas
+from limpet.cli.usage.figures import metrics_page
+from limpet.cli.usage.options import commands_page
+from limpet.cli.usage.reference import exit_codes_page, json_page, schemas
 from limpet.cli.usage.schemas import ANSWERS, schema_of
 from limpet.cli.usage.tree import all_commands
 
@@ -34,3 +37,18 @@ def test_the_documentation_has_the_schemas_of_now() -> None:
     assert written == schemas()
     assert json.loads(written["status.json"])["title"] == "limpet status"
     assert (REFERENCE / "json.md").read_text(encoding="utf-8") == json_page()
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("commands.md", commands_page),
+        ("exit-codes.md", exit_codes_page),
+        ("metrics.md", metrics_page),
+    ],
+)
+def test_a_page_that_is_made_of_the_code_was_made_of_that_of_now(
+    name: str, page: Callable[[], str]
+) -> None:
+    """`scripts/write-reference` writes them."""
+    assert (REFERENCE / name).read_text(encoding="utf-8") == page()

@@ -27,7 +27,7 @@ def test_segments_that_are_left_are_told_by_family() -> None:
 
 def test_a_figure_more_is_asked_for_each_time() -> None:
     metrics, found = Metrics(), [2]
-    metrics.watch("addresses_held_twice", "Addresses that two live pods hold.", lambda: found[0])
+    metrics.watch("addresses_held_twice", lambda: found[0])
     tables = new_tables()
     join(tables, 1, "n1")
 

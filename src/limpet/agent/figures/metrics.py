@@ -10,8 +10,11 @@ from prometheus_client.core import Metric
 
 from limpet.agent.answers.segments import segment_states
 from limpet.agent.answers.verbs import Admin
+from limpet.agent.figures.table import NODE, POLICIES, PREFIX
 from limpet.agent.policies.slot import PolicySlot
 from limpet.base.metrics.figures import Exposition, Figures, Values
+from limpet.base.metrics.room_on_disk import ROOM_ON_DISK, room_on_disk
+from limpet.base.settings import Folders
 from limpet.cni.verbs import Node
 from limpet.datapath.loop import Account
 
@@ -19,17 +22,23 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.policies.keeper import Policies
     from limpet.agent.wiring import ClusterSide
 
-_FIGURES = Figures("limpet_agent_")
-_gauge, _gauges, _counter = _FIGURES.gauge, _FIGURES.gauges, _FIGURES.counter
+_FIGURES = Figures(PREFIX, ROOM_ON_DISK, NODE, POLICIES)
+_make, _each = _FIGURES.make, _FIGURES.each
 
 
 class Metrics:
-    """Of one agent; docs/metrics.md says what each figure means."""
+    """Of one agent."""
 
     def __init__(
-        self, node: Node, admin: Admin, cluster: ClusterSide | None, policies: PolicySlot
+        self,
+        node: Node,
+        admin: Admin,
+        cluster: ClusterSide | None,
+        policies: PolicySlot,
+        folders: Folders,
     ) -> None:
         self._node = node
+        self._folders = {"state": folders.state_dir, "addresses": folders.data_dir}
         self._policies = policies
         self._admin = admin
         self._cluster = cluster
@@ -49,63 +58,43 @@ class Metrics:
     def _of_node(self) -> Iterator[Metric]:
         node = self._node
         yield from _FIGURES.of_process(self._started_s)
-        yield from _gauges(
-            ("ready", "Whether pods can be started.", not self._admin.reasons_not_ready()),
-            ("attachments", "Pod interfaces.", len(node.attachments)),
-            (
-                "pod_forged_packets",
-                "Frames that a pod may not send, dropped since the table was put the last time.",
-                node.node_part.guards.ports.dropped_packets(),
-            ),
-            (
-                "findings",
-                "Problems in the records of addresses.",
-                sum(len(ledger.findings) for ledger in node.ledgers),
-            ),
+        yield from room_on_disk(_FIGURES, self._folders)
+        yield from _each(
+            ("ready", not self._admin.reasons_not_ready()),
+            ("attachments", len(node.attachments)),
+            ("pod_forged_packets", node.node_part.guards.ports.dropped_packets()),
+            ("findings", sum(len(ledger.findings) for ledger in node.ledgers)),
         )
-        yield _gauge(
+        yield _make(
             "addresses",
-            "Addresses of the node's segments by state; bound ones are absent pods'.",
             {
                 (segment.prefix, state): getattr(segment, state)
                 for segment in segment_states(node)
                 for state in ("live", "bound", "resting", "free")
             },
-            "segment",
-            "state",
         )
 
 
 def _of_policies(policies: Policies) -> Iterator[Metric]:
     part = policies.part
-    yield from _gauges(
-        ("isolated_pods", "Pods of the node that policies isolate.", len(part.compiled.pods)),
-        (
-            "policy_dropped_packets",
-            "Packets that no policy allows, dropped since the table was made.",
-            part.dropped_packets(),
-        ),
-        (
-            "policies_troubled",
-            "What is wrong with policies or with who tells them.",
-            len(policies.problems),
-        ),
+    yield from _each(
+        ("isolated_pods", len(part.compiled.pods)),
+        ("policy_dropped_packets", part.dropped_packets()),
+        ("policies_troubled", len(policies.problems)),
     )
 
 
 def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
     """Of each part of the loop."""
-    for name, text, field in (
-        ("rounds", "Rounds.", "rounds"),
-        ("round_changes", "Changes that rounds made or tried.", "changes"),
-        ("round_failures", "Changes that failed, in each round that tried them.", "failed"),
-        ("round_seconds", "Time that rounds took.", "took_s"),
+    for name, field in (
+        ("rounds_total", "rounds"),
+        ("round_changes_total", "changes"),
+        ("round_failures_total", "failed"),
+        ("round_seconds_total", "took_s"),
     ):
         values: Values = {(part,): getattr(account, field) for part, account in accounts.items()}
-        yield _counter(name, text, values, "part")
-    yield _gauge(
+        yield _make(name, values)
+    yield _make(
         "last_round_failures",
-        "Changes that failed in the last round.",
         {(part,): len(account.failures) for part, account in accounts.items()},
-        "part",
     )

@@ -23,6 +23,8 @@ class Parameter:
     choices: tuple[str, ...] = ()
     is_path: bool = False
     many: bool = False
+    negations: tuple[str, ...] = ()
+    """Words that say the opposite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +76,5 @@ def _parameter(parameter: Any, context: Any) -> Parameter:
         choices=tuple(str(getattr(each, "value", each)) for each in choices),
         is_path=parameter.type.name == "path",
         many=parameter.nargs == -1 or bool(getattr(parameter, "multiple", False)),
+        negations=tuple(parameter.secondary_opts) if is_option else (),
     )

@@ -302,7 +302,7 @@ class Api:
         task = asyncio.create_task(send())
         self._watching[uid] = task
         self._cluster.paths.watches(uid, begun=True)
-        self._metrics.watchers.set(len(self._watching))
+        self._metrics.watchers = len(self._watching)
         try:
             await asyncio.wait((task,))
             failure = None if task.cancelled() else task.exception()
@@ -314,7 +314,7 @@ class Api:
             if self._watching.get(uid) is task:
                 del self._watching[uid]
                 self._cluster.paths.watches(uid, begun=False)
-            self._metrics.watchers.set(len(self._watching))
+            self._metrics.watchers = len(self._watching)
         if request.transport is not None and (task.cancelled() or failure is not None):
             request.transport.abort()  # whoever reads must not take it for the end of all news
         return response
