@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from limpet.picture.pair import PairDetail
@@ -23,10 +23,14 @@ class PictureSource:
     def __init__(self, picture: Picture, *, can_act: bool = False) -> None:
         self.can_act = can_act
         self.now = picture
+        self.watched: list[tuple[frozenset[str], float]] = []
         self.acted: list[tuple[str, str, dict[str, Any]]] = []
 
     async def picture(self, known: str) -> Picture | None:
         return None if known == self.now.version else self.now
+
+    async def watch(self, uids: Collection[str], for_s: float) -> None:
+        self.watched.append((frozenset(uids), for_s))
 
     async def pair(self, one: str, other: str) -> PairDetail:
         return detail(self.now, one, other)

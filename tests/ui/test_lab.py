@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import TWO_SITES, Pinging, a_world
+from tests.lab.bed import TWO_SITES, a_world
 from tests.ui.conftest import PICTURES, SignIn
 from tests.waiting import PATIENCE_S, wait_until
 
 TURNS_S = 3.0
+TRIES = 3
 NAMES = ("crane-1", "crane-2", "digger-1")
 
 
@@ -25,15 +29,26 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+class Links:
+    """What `limpet ui` prints: each of them lets in once."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.pid = process.pid
+        self._lines = process.stdout
+
+    def next(self) -> str:
+        return next(self._lines).strip()
+
+
 @pytest.fixture(scope="module")
-def links(world: World) -> Iterator[Iterator[str]]:
-    """What `limpet ui` prints on crane-1: each of them lets in once."""
+def links(world: World) -> Iterator[Links]:
+    """Of crane-1."""
     command = (sys.executable, "-m", "limpet", "ui", "--listen", "127.0.0.1:0", "--config")
     config = str(world.machine("crane-1").config_path)
     with subprocess.Popen((*command, config), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
-            yield (line.strip() for line in process.stdout)
+            yield Links(process)
         finally:
             process.terminate()
             assert process.wait(PATIENCE_S) == 0
@@ -49,12 +64,58 @@ def is_well(words: str) -> bool:
     return "VXLAN" in words and "lost" not in words
 
 
+def kept_waiting_s(pids: Iterable[int]) -> float:
+    """How long the threads of these processes were ready and waited for a processor, by the
+    kernel's count."""
+    waited_ns = 0
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # it has ended
+                waited_ns += int(path.read_text().split()[1])
+    return waited_ns / 1e9
+
+
+def browsers() -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text().startswith(("chromium", "headless")):
+                yield int(path.parent.name)
+
+
+def await_answer(crane: Machine, peer: str) -> None:
+    """Returns just after what the path stands on was answered: it is asked again as late as it may
+    be."""
+    picture = crane.ask("picture")
+    own = picture["viewer"]["uid"]
+    theirs = next(each["uid"] for each in picture["nodes"] if each["name"] == peer)
+    one, other = sorted((own, theirs))
+
+    def answered_at_s() -> float:
+        detail = crane.ask("pair", one=one, other=other)
+        here = detail["there" if one == own else "back"]
+        used = (each for each in here["probes"] if each.get("in_use"))
+        return max((float(each.get("answered_at_s", 0)) for each in used), default=0.0)
+
+    before_s = answered_at_s()
+    wait_until(lambda: answered_at_s() > before_s)
+
+
+WATCH_ROW = """() => {
+  window.turned_ = 0;
+  const lost = () => [...document.querySelectorAll("#list tbody tr")].some((row) =>
+    ["crane-1", "digger-1", "lost"].every((word) => row.innerText.includes(word)));
+  new MutationObserver(() => { if (!window.turned_ && lost()) window.turned_ = Date.now(); })
+    .observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
+
 def test_a_world_is_drawn_and_a_link_that_dies_turns(
-    world: World, links: Iterator[str], sign_in: SignIn
+    world: World, links: Links, sign_in: SignIn
 ) -> None:
-    """From when the node finds out, which is its prober's matter: four questions without an
-    answer, whose times a busy machine stretches."""
-    seen = sign_in(next(links))
+    """From the cut of a link that nobody uses, just after it was found well, to its row in the
+    browser, by one clock. On a busy machine without the time that the agent, the page's server and
+    the browser waited for a processor, by the kernel's own count."""
+    seen = sign_in(links.next())
     expect(seen.locator(".viewer")).to_contain_text("crane-1")
     wait_until(lambda: "plain route" in seen.locator(".facts .rungs").inner_text())
     seen.screenshot(path=PICTURES / "map.png")
@@ -62,33 +123,35 @@ def test_a_world_is_drawn_and_a_link_that_dies_turns(
         seen.get_by_placeholder("Find a node or site").fill(name)
         expect(seen.locator("#map-found")).to_contain_text(name)
     seen.goto(seen.url.rstrip("/") + "/pairs")
+    expect(seen.locator("#live")).to_contain_text("live")
     wait_until(lambda: "VXLAN" in way_to(seen, "digger-1"))
     crane = world.machine("crane-1")
-    (far,) = world.machine("digger-1").pods.values()
+    meant = [crane.agent_pid, links.pid, *browsers()]
     turned_s = []
-    for _ in range(2):
+    for _ in range(TRIES):
         wait_until(lambda: is_well(way_to(seen, "digger-1")))
-        with Pinging(next(iter(crane.pods.values())).netns, far.addresses[0].ip):
-            last = crane.ask("events", limit=1)["entries"][0]["sequence"]
-            world.cut("quarry")
-            cut_s = time.monotonic()
-            try:
-                wait_until(lambda: "lost" in way_to(seen, "digger-1"))
-                shown_s = time.time()
-                whole_s = time.monotonic() - cut_s
-                entries = crane.ask("events", after=last)["entries"]
-                turned_s.append(shown_s - min(each["at_s"] for each in entries))
-            finally:
-                world.restore("quarry")
-        print(f"turned {whole_s:.1f} s after the cut, {turned_s[-1]:.1f} s after the node knew")
+        seen.evaluate(WATCH_ROW)
+        await_answer(crane, "digger-1")
+        cut_at_s, waited_before_s = time.time(), kept_waiting_s(meant)
+        world.cut("quarry")
+        try:
+            wait_until(lambda: seen.evaluate("window.turned_"))
+        finally:
+            world.restore("quarry")
+        whole_s = seen.evaluate("window.turned_") / 1000 - cut_at_s
+        busy_s = kept_waiting_s(meant) - waited_before_s
+        print(f"turned {whole_s:.2f} s after the cut, of it {busy_s:.2f} s for a busy machine")
+        turned_s.append(whole_s - busy_s)
+        if turned_s[-1] < TURNS_S:
+            break
 
     assert min(turned_s) < TURNS_S
 
 
 def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(
-    world: World, links: Iterator[str], sign_in: SignIn
+    world: World, links: Links, sign_in: SignIn
 ) -> None:
-    seen = sign_in(next(links))
+    seen = sign_in(links.next())
     crane = world.machine("crane-1")
 
     world.kill_agents([crane])
@@ -102,10 +165,8 @@ def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(
     expect(seen.locator("#live")).to_contain_text("live")
 
 
-def test_every_place_of_a_real_node_is_there(
-    world: World, links: Iterator[str], sign_in: SignIn
-) -> None:
-    seen = sign_in(next(links))
+def test_every_place_of_a_real_node_is_there(world: World, links: Links, sign_in: SignIn) -> None:
+    seen = sign_in(links.next())
     home = seen.url.rstrip("/")
     for path in (
         *("/nodes", "/pairs", "/segments", "/communities", "/relays", "/services", "/policies"),

@@ -108,10 +108,6 @@ class KubernetesSide:
         if self.services is not None:
             self.services.pods_changed()
 
-    def serving_nodes_changed(self, names: tuple[str, ...]) -> None:
-        if self.services is not None:
-            self.services.watched.put(names)
-
     def look_around(self) -> None:
         """Nodes, paths or this node's segments are others than before."""
         for each in self._serving():

@@ -19,7 +19,6 @@ from limpet.agent.names.here import here_of
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.agent.serving.health import ServiceHealth
 from limpet.agent.serving.sockets import AtSocket
-from limpet.agent.serving.watched_nodes import WatchedNodes
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Address, Prefix
 from limpet.base.disk import remove_durably
@@ -74,7 +73,6 @@ class ServiceSide:
         self._membership = membership
         self._node = node
         self._probing = probing
-        self.watched = WatchedNodes(membership, probing)
         self._own_endpoints = OwnEndpoints(self.catalog)
         self._gone = GonePods(
             membership,
@@ -155,7 +153,6 @@ class ServiceSide:
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""
         self.part.look_around("nodes or this node's pods changed")
-        self.watched.look()
 
     def _pins_taken(self) -> None:
         self._loop.run("pins of eBPF programs were taken away", self.part)

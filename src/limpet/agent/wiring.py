@@ -66,6 +66,7 @@ from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
+from limpet.paths.watched_peers import WatchedPeers
 
 _log = structlog.get_logger("cluster")
 
@@ -98,7 +99,6 @@ class ClusterSide:
                 f"segments = {[str(each) for each in segments]}: this node has joined a "
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
-        self._connected = False
         self._events: EventQueue[Event | News] = EventQueue(self._pass_on)
         folder = identity.folder
         self.membership = Membership(
@@ -127,6 +127,7 @@ class ClusterSide:
         )
         self.probing.shut_out = lambda: self.peer_parts.peers.shut_out
         self.peer_parts.peers.paths = self.probing.paths
+        self.watched = WatchedPeers(self.membership, self.probing)
         self.exchange = Exchange(self.membership, self.courier)
         self.peer_parts.watch.inner = self.exchange.inner
         self.nat_traversal = NatTraversal(
@@ -187,7 +188,6 @@ class ClusterSide:
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
         self.courier.start()
-        self._connected = True
         self.probing.own.ipv6_last = not self.peer_parts.tunnels.wireguard.kernel.has_kernels
         self._set_links(self.peer_parts.own.links)
         self._tell_tunnelled()
@@ -202,11 +202,12 @@ class ClusterSide:
 
     async def close(self) -> None:
         self.happenings.stop()
+        self.watched.stop()
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
             parts.callback(self.peer_parts.close)
             parts.callback(self.kubernetes.close)
-            if self._connected:
+            if self.courier.listens:
                 parts.callback(self.courier.stop)
             for name, stop in self.kubernetes.stops():
                 parts.push_async_callback(_end, stop, name)
@@ -226,6 +227,7 @@ class ClusterSide:
                 self.node.hear(event)
                 peer_parts.hear(event)
                 nat_traversal.role.hear()
+                self.watched.look()
                 self.kubernetes.look_around()
                 if event.network:
                     self.kubernetes.look_at_choice()
@@ -235,7 +237,7 @@ class ClusterSide:
             # The datapath
             case LinksChanged(links):
                 self.node.set_links(links)
-                if self._connected:
+                if self.courier.listens:
                     self._set_links(links)
                     self.session.network_changed()
                     self.kubernetes.network_changed()
@@ -251,7 +253,7 @@ class ClusterSide:
             case PeerUnanswered(uid, endpoint):
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
-                self.kubernetes.serving_nodes_changed(names)
+                self.watched.serve(names)
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)
@@ -259,6 +261,7 @@ class ClusterSide:
                 self.kubernetes.look_around()
                 self.session.paths_changed()
             case ReachChanged():
+                self.watched.look()
                 self.kubernetes.look_around()
                 self.session.paths_changed()
             case TunnelOnlyChanged(uids):

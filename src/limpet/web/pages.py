@@ -107,6 +107,7 @@ class Pages:
         uid = view.uid_of(request.match_info["uid"])
         if uid is None:
             raise web.HTTPNotFound(text="no node of this name or uid is known here\n")
+        self._feed.shown((uid,))
         return await self._show(request, "nodes", "node.html", node=view.nodes[uid])
 
     async def _site(self, request: web.Request) -> web.Response:
@@ -121,6 +122,7 @@ class Pages:
         one, other = ends
         if one is None or other is None or one == other:
             raise web.HTTPNotFound(text="no two nodes of these names or uids are known here\n")
+        self._feed.shown((one, other))
         detail = await self._source.pair(min(one, other), max(one, other))
         return await self._show(request, "pairs", "pair.html", detail=detail)
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import PolicySlot
+from limpet.agent.status.paths import Watched
 from limpet.base.errors import LimpetError
 from limpet.cni.ledgers import Ledgers
 from limpet.picture.timeline import Timeline
@@ -44,6 +45,7 @@ class Looks:
             "picture": self._picture,
             "pair": self._pair,
             "events": self._events,
+            "watch": self._watch,
         }
 
     async def _picture(self, arguments: Arguments) -> Picture | Unchanged:
@@ -55,17 +57,30 @@ class Looks:
     async def _events(self, arguments: Arguments) -> Timeline:
         return await self._happenings.recorder.answer(asked_of(arguments))
 
-    def _pictures(self, verb: str) -> PictureAnswers:
+    async def _watch(self, arguments: Arguments) -> Watched:
+        """`for_s`: how long somebody looks; `nodes`: uids of those that come before others."""
+        cluster, _ = self._joined("watch")
+        for_s, nodes = arguments.get("for_s", 0), arguments.get("nodes", [])
+        if not isinstance(for_s, int | float) or not isinstance(nodes, list):
+            raise LimpetError("watch: for_s has to be a number, and nodes a list of uids")
+        watched, peers = cluster.watched.watch(map(str, nodes), for_s)
+        return Watched(watched=watched, peers=peers)
+
+    def _joined(self, verb: str) -> tuple[ClusterSide, ClusterAdmin]:
         """Raises: LimpetError where the node has joined no cluster."""
         if self._cluster is None:
             raise LimpetError(
                 f"{verb}: this node has joined no cluster, so there is no network to be seen "
                 "(`limpet join` lets it into one; `limpet status` tells its own pods)"
             )
+        return self._cluster
+
+    def _pictures(self, verb: str) -> PictureAnswers:
+        """Raises: LimpetError where the node has joined no cluster."""
+        cluster, admin = self._joined(verb)
         if self._made is None:
             # Only now: most nodes are looked at now and then.
             from limpet.agent.answers.picture.making import PictureAnswers
 
-            cluster, admin = self._cluster
             self._made = PictureAnswers(cluster, admin.services, self._policies, self._ledgers)
         return self._made

@@ -1,6 +1,5 @@
-"""What an agent does for Services beside their rules: whose containers are gone, which nodes are
-watched, the answer to load balancers that ask whether this node serves, and what the backend at the
-socket needs.
+"""What an agent does for Services beside their rules: whose containers are gone, the answer
+to load balancers that ask whether this node serves, and what the backend at the socket needs.
 
 Called by `agent.services`. In memory only where Services are on.
 """

@@ -108,6 +108,14 @@ class ProbeStatus(Said, frozen=True, kw_only=True):
     rtts_ms: list[float]
 
 
+class Watched(Said, frozen=True, kw_only=True):
+    """Whom this node asks every second whether they are there, and why no more of them."""
+
+    watched: int
+    peers: int
+    """That are asked at all."""
+
+
 class PathAnswer(Said, frozen=True, kw_only=True):
     """`limpet path`; to a Service, the ways to its endpoints that are in rotation here."""
 

@@ -21,6 +21,7 @@ from limpet.agent.status.cluster import (
     TunnelStatus,
 )
 from limpet.agent.status.node import Room, SegmentUse, Status
+from limpet.agent.status.paths import Watched
 from limpet.agent.status.relays import RelayStatus, TlsRelay
 from limpet.agent.status.services import ServicesStatus
 from limpet.base.errors import AgentUnavailable, LimpetError
@@ -38,8 +39,11 @@ from limpet.cli.output import (
     say,
 )
 from limpet.cluster.topology.transports import by_preference
+from limpet.paths.watching import LONGEST_LOOK_S
 
 _LOOK_AGAIN_S = 0.5
+_WATCH_S = 5.0
+"""So much longer than until the next look of --watch the agent asks peers often."""
 
 
 @on_node
@@ -91,6 +95,8 @@ def _watch(agent: Path, output: Output, interval_s: float) -> int:
         while True:
             try:
                 found = ask(agent, "status", Status)
+                if found.cluster is not None:
+                    ask(agent, "watch", Watched, for_s=min(interval_s + _WATCH_S, LONGEST_LOOK_S))
             except AgentUnavailable as error:
                 clear_screen()
                 code = 1

@@ -133,6 +133,11 @@ class PeerSocket:
             ) from cause
         self._sockets.join(GROUP, self._links)
 
+    @property
+    def listens(self) -> bool:
+        """It was started."""
+        return bool(self._sockets.ports)
+
     def stop(self) -> None:
         """The rules of the shared port stay: of what nobody listens for nothing is lost."""
         self._sockets.close()

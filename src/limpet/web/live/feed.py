@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -16,6 +18,11 @@ POLL_S = 0.25
 """What a node knows of a path that has died reaches the page within so long."""
 _WATCHED_S = 10.0
 """So long after the last look it is still asked for, so that the next page is there at once."""
+WATCH_S, _WATCH_EVERY_S = 10.0, 2.0
+"""So long, told so often, whom a page asks looks closely at ways while the page follows them."""
+_SHOWN_S = 150.0
+"""A node that was shown by itself is taken to be shown still: pages ask each minute."""
+_MOST_SHOWN = 64
 _log = structlog.get_logger("page")
 
 
@@ -39,6 +46,9 @@ class Feed:
         self._changed = asyncio.Event()
         self._looked_at_s = 0.0
         self._watching = 0
+        self._told_at_s = 0.0
+        self._shown_at_s: dict[str, float] = {}
+        """Of nodes by their uids, those shown last at the end."""
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
         """Set while what is kept is at most one poll old."""
@@ -63,6 +73,16 @@ class Feed:
         finally:
             self._watching -= 1
 
+    def shown(self, uids: Iterable[str]) -> None:
+        """A page shows these nodes by themselves."""
+        now_s = asyncio.get_running_loop().time()
+        for uid in uids:
+            if self._shown_at_s.pop(uid, None) is None:
+                self._told_at_s = 0.0
+            self._shown_at_s[uid] = now_s
+        while len(self._shown_at_s) > _MOST_SHOWN:
+            del self._shown_at_s[next(iter(self._shown_at_s))]
+
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -76,11 +96,22 @@ class Feed:
         loop = asyncio.get_running_loop()
         try:
             while self._watching or loop.time() - self._looked_at_s < _WATCHED_S:
+                asked_at_s = loop.time()
+                await self._watch(asked_at_s)
                 await self._ask()
                 self._fresh.set()
-                await asyncio.sleep(self._poll_s)
+                await asyncio.sleep(max(0.0, asked_at_s + self._poll_s - loop.time()))
         finally:
             self._fresh.clear()
+
+    async def _watch(self, now_s: float) -> None:
+        if not self._watching or now_s < self._told_at_s + _WATCH_EVERY_S:
+            return
+        self._told_at_s = now_s
+        shown = self._shown_at_s
+        self._shown_at_s = {uid: at_s for uid, at_s in shown.items() if now_s < at_s + _SHOWN_S}
+        with contextlib.suppress(LimpetError):  # the picture says by itself that nobody answers
+            await self._source.watch(list(self._shown_at_s), WATCH_S)
 
     async def _ask(self) -> None:
         before = self._seen

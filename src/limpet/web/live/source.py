@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +33,10 @@ class Source(Protocol):
     async def picture(self, known: str) -> Picture | None:
         """None: it is that of version `known`."""
 
+    async def watch(self, uids: Collection[str], for_s: float) -> None:
+        """Somebody looks for so long, at these nodes before others: a way that dies has to be
+        found soon."""
+
     async def pair(self, one: str, other: str) -> PairDetail: ...
 
     async def events(self, *, before: int | None, node: str, limit: int) -> Timeline: ...
@@ -55,6 +59,9 @@ class AgentSource:
 
     async def picture(self, known: str) -> Picture | None:
         return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
+
+    async def watch(self, uids: Collection[str], for_s: float) -> None:
+        await self._call("watch", nodes=list(uids), for_s=for_s)
 
     async def pair(self, one: str, other: str) -> PairDetail:
         return _typed(await self._call("pair", one=one, other=other), PairDetail)
@@ -84,6 +91,10 @@ class ControllerSource:
 
     async def picture(self, known: str) -> Picture | None:
         return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
+
+    async def watch(self, uids: Collection[str], for_s: float) -> None:
+        """Agents report a way that died when they find it; how often they ask is their own matter:
+        who looks at a whole cluster would keep a thousand of them busy."""
 
     async def pair(self, one: str, other: str) -> PairDetail:
         return _typed(await self._call("pair", one=one, other=other), PairDetail)

@@ -1,13 +1,13 @@
 // What changes, as the server tells it: parts of the page are asked for anew, the map hears of rows.
 
-const DUE_MS = 700;
-let due = 0;
-
+const BETWEEN_MS = 700, AGAIN_MS = 60000;
+let due = 0, asked = -BETWEEN_MS;
 
 function refresh() {
   if (due) return;
   due = setTimeout(() => {
     due = 0;
+    asked = performance.now();
     for (const part of document.querySelectorAll("[data-live]")) {
       const open = part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
       const asking = part.querySelector("#act")?.childElementCount;
@@ -15,7 +15,7 @@ function refresh() {
       const url = part.id === "list" ? location.pathname + location.search : part.dataset.live;
       htmx.ajax("GET", url, { target: `#${part.id}`, select: `#${part.id}`, swap: "outerMorph" });
     }
-  }, DUE_MS);
+  }, Math.max(0, asked + BETWEEN_MS - performance.now()));
 }
 
 function show(state, words, trouble) {
@@ -65,3 +65,4 @@ document.addEventListener("keydown", (event) => {
 });
 
 listen();
+setInterval(refresh, AGAIN_MS);
