@@ -178,3 +178,40 @@ def test_every_place_of_a_real_node_is_there(world: World, links: Links, sign_in
         expect(seen.locator("main h1")).to_be_visible()
     seen.goto(home + "/timeline")
     expect(seen.locator(".timeline")).to_contain_text("digger-1")
+
+
+def test_policies_are_told_of_a_pair_by_its_nodes_and_by_the_controller(
+    world: World, links: Links, sign_in: SignIn
+) -> None:
+    (pod,) = world.machine("digger-1").pods.values()
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": pod.namespace, "name": "closed"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+    }
+    seen = sign_in(links.next())
+    home = seen.url.rstrip("/")
+
+    seen.goto(home + "/pairs/crane-1/digger-1")
+    expect(seen.locator("main")).to_contain_text("Policies on it")
+    expect(seen.locator("main")).to_contain_text("no policy holds on crane-1")
+    world.controller.ask("policy.apply", documents=[policy])
+    wait_until(lambda: world.machine("crane-1").ask("policy.list")["policies"])
+    wait_until(lambda: "of digger-1 receive is held to policies" in told(seen))
+    assert f"{pod.namespace}/closed" in told(seen)
+    assert "selects 1 pod: lets in, from pods of crane-1, nothing" in told(seen)
+    seen.goto(home + "/policies")
+    expect(seen.locator("main")).to_contain_text("lets in nothing")
+
+    nodes = {each["name"]: each["uid"] for each in world.controller.ask("picture")["nodes"]}
+    one, other = nodes["crane-1"], nodes["digger-1"]
+    (said,) = world.controller.ask("pair", one=one, other=other)["policies"]
+    assert (said["name"], said["direction"]) == (f"{pod.namespace}/closed", "ingress")
+    assert "lets in nothing" in said["words"]
+
+
+def told(seen: Page) -> str:
+    """Of what is shown now."""
+    seen.reload()
+    return seen.locator("main").inner_text()

@@ -110,10 +110,10 @@ class PolicyOnPair(Shown, frozen=True, kw_only=True):
     """NAMESPACE/NAME."""
     direction: str
     """ingress or egress."""
-    node: str
-    """Uid of the node that holds it in force."""
+    node: str = ""
+    """Uid of the node that holds it in force; empty: each of the two."""
     pods: int = 0
-    """Of that node, that it selects."""
+    """Of that node, that it selects; 0 also where nobody here knows."""
     words: str = ""
 
 
@@ -130,4 +130,6 @@ class PairDetail(Shown, frozen=True, kw_only=True):
     why_not_allowed: str = ""
     why_unknown: str = ""
     policies: tuple[PolicyOnPair, ...] = ()
+    policies_say: tuple[str, ...] = ()
+    """What they come to together, or why none is told."""
     as_of_s: AtS = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +14,7 @@ from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, Pod
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status.said import Said
+from limpet.base.addresses import Prefix
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError
 from limpet.base.text.nearest import hint
@@ -21,11 +22,13 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
+from limpet.policies.between import Side as PolicySide
+from limpet.policies.between import side_of
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import PolicyError
-from limpet.policies.policy import PROTOCOLS, Key, Pod, World
+from limpet.policies.policy import PROTOCOLS, Key, Pod, Policy, World
 from limpet.policies.verdict import Flow, judge
 
 Arguments = dict[str, Any]
@@ -154,6 +157,33 @@ class Policies(ABC):
             raise LimpetError(f"policy show {key}: this node has no such pod now ({see})")
         return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
 
+    def between(
+        self, segments: Collection[Prefix], names: tuple[str, str]
+    ) -> tuple[PolicySide, PolicySide]:
+        """What is said of this node's pods and those of the node with these segments, at each of
+        them: at the other one as far as is known here. `names`: of the two nodes."""
+        local = self._local(self._ports())
+        world = self._world(local)
+        mine = [world.pods[key] for key in local]
+        theirs = [
+            pod
+            for key, pod in world.pods.items()
+            if key not in local
+            and any(
+                address.version == segment.version and address in segment
+                for address in pod.addresses
+                for segment in segments
+            )
+        ]
+        return (
+            side_of(world.policies, world.namespaces, mine, theirs, names),
+            side_of(self._elsewhere(world), world.namespaces, theirs, mine, names[::-1]),
+        )
+
+    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+        """Policies that hold on other nodes as well."""
+        return world.policies
+
     knows_all_pods: ClassVar[bool] = False
     """An address that is no pod's here is no pod's anywhere."""
 
@@ -199,6 +229,9 @@ class OwnPolicies(Policies):
 
     def _world(self, local: Mapping[Key, Pod]) -> World:
         return World(self._book.policies, self._book.namespaces, self._labelled(local))
+
+    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+        return {}
 
     def _labelled(self, local: Mapping[Key, Pod]) -> dict[Key, Pod]:
         return {

@@ -25,7 +25,7 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.policies.heard import Heard
 from limpet.policies.parse import PolicyError, parse_namespace
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.policy import Key, Pod, Policy, World
 
 _SOON_S = 0.05
 """Pods that come together are told together."""
@@ -78,6 +78,9 @@ class ClusterPolicies(OwnPolicies):
             {**self._heard.namespaces, **own.namespaces},
             {**pods_of_others(self._theirs), **own.pods},
         )
+
+    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+        return self._heard.policies
 
     @property
     def _source(self) -> tuple[str, list[str]]:

@@ -15,6 +15,8 @@ class PolicyLine(Said, frozen=True, kw_only=True):
     types: list[str]
     selected: list[str]
     """Pods of this node."""
+    words: str
+    """What it says, in a sentence."""
 
 
 class Policies(Said, frozen=True, kw_only=True):

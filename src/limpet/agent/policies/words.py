@@ -7,17 +7,9 @@ from collections.abc import Iterable
 from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLine, SideLine
 from limpet.policies.compiled import DIRECTIONS, Compiled
 from limpet.policies.compiler import compile_sides
-from limpet.policies.policy import (
-    Direction,
-    IpBlock,
-    NamedPort,
-    Pod,
-    PodPeer,
-    Policy,
-    PortSpan,
-    World,
-)
+from limpet.policies.policy import Direction, Pod, Policy, World
 from limpet.policies.verdict import Verdict
+from limpet.policies.words import peer_words, policy_words, port_words
 
 
 def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
@@ -58,6 +50,7 @@ def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
         pods=str(policy.pods),
         types=[each for each in DIRECTIONS if each in policy.directions],
         selected=sorted(str(pod.key) for pod in pods if policy.may_select(pod)),
+        words=policy_words(policy),
     )
 
 
@@ -94,26 +87,9 @@ def _rules(world: World, policy: Policy, direction: Direction) -> Iterable[RuleL
         meant = compile_sides(only, world.pods.values()).peers.values()
         yield RuleLine(
             policy=str(policy.key),
-            peers=[_peer(each) for each in rule.peers],
-            ports=[_port(each) for each in rule.ports],
+            peers=[peer_words(each) for each in rule.peers],
+            ports=[port_words(each) for each in rule.ports],
             addresses=None
             if not rule.peers
             else max((len(each.addresses) for each in meant), default=0),
         )
-
-
-def _peer(peer: PodPeer | IpBlock) -> str:
-    if isinstance(peer, IpBlock):
-        but = f" but {', '.join(map(str, peer.excepted))}" if peer.excepted else ""
-        return f"{peer.prefix}{but}"
-    where = "" if peer.namespaces is None else f" of namespaces {peer.namespaces}"
-    return f"pods {peer.pods}{where}"
-
-
-def _port(port: PortSpan | NamedPort) -> str:
-    if isinstance(port, NamedPort):
-        return f"{port.protocol} {port.name}"
-    if (port.first, port.last) == (0, 65535):
-        return port.protocol
-    span = str(port.first) if port.first == port.last else f"{port.first}-{port.last}"
-    return f"{port.protocol} {span}"

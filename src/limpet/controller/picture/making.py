@@ -25,6 +25,12 @@ from limpet.controller.picture.nodes import (
     relays_of,
 )
 from limpet.controller.picture.pairs import detail_of, in_clear, pairs_of
+from limpet.controller.picture.policies import (
+    MOST_POLICIES,
+    NO_POLICIES,
+    PolicyPage,
+    policies_on_pair,
+)
 from limpet.controller.picture.reported import NodePaths
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
@@ -33,8 +39,6 @@ from limpet.controller.state.problems import problems_of
 from limpet.picture.pair import PairDetail
 from limpet.picture.picture import Also, Community, LeftOut, Picture, Unchanged, Viewer
 from limpet.picture.workloads import Policy, Workloads
-
-_MOST_POLICIES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class PictureMaker:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._versions = Versions()
+        self._policies = PolicyPage()
         self._looked_at = LookedAt(self._make, lambda: cluster.paths.changed)
 
     async def picture(self, known: str, wait_s: float) -> Picture | Unchanged:
@@ -72,7 +77,7 @@ class PictureMaker:
             if uid not in records.nodes:
                 words = f"show pair: no node of the cluster has the uid {uid[:80]!r}"
                 raise RefusedError(Code.NOT_FOUND, words)
-        return detail_of(
+        detail = detail_of(
             first,
             second,
             records.nodes,
@@ -80,6 +85,10 @@ class PictureMaker:
             self._cluster.paths.known,
             as_of_s=time.time(),
         )
+        if detail.why_not_allowed:
+            return detail
+        policies, say = policies_on_pair(records.policies)
+        return replace(detail, policies=policies, policies_say=say)
 
     def _read(self, tables: Tables) -> _Records:
         nodes: dict[str, NodeEntry] = {}
@@ -94,20 +103,14 @@ class PictureMaker:
                 tuple(problems_of(tables, grant, now_s)),
                 uid in watching,
             )
-        names = [key for key in tables.records(POLICY.name) if key.startswith("NetworkPolicy/")]
-        policies = tuple(
-            Policy(name=name.partition("/")[2], directions=())
-            for name in sorted(names)[:_MOST_POLICIES]
-            if (signed := tables.value(POLICY.name, name)) is not None
-            and signed.document is not None
-        )
+        signed = (tables.value(POLICY.name, name) for name in tables.records(POLICY.name))
         return _Records(
             nodes,
             facts,
             tables.network,
             tables.state.revision,
             {name: record.selector for name, record in tables.communities.items()},
-            policies,
+            self._policies.of(each for each in signed if each is not None),
         )
 
     async def _make(self, before: Picture | None) -> Picture:
@@ -158,9 +161,15 @@ def make_picture(records: _Records, reported: Mapping[str, NodePaths], now_s: fl
         communities=_communities(records),
         workloads=Workloads(
             services_why="each node knows those that it serves: `limpet ui` there shows them",
-            policies=records.policies,
+            policies=records.policies[:MOST_POLICIES],
+            policies_why=NO_POLICIES,
         ),
-        also=Also(findings=findings_of(records.facts), left_out=LeftOut(pairs=left_out)),
+        also=Also(
+            findings=findings_of(records.facts),
+            left_out=LeftOut(
+                pairs=left_out, policies=max(0, len(records.policies) - MOST_POLICIES)
+            ),
+        ),
     )
 
 

@@ -26,8 +26,10 @@ from limpet.agent.answers.picture.ways import Seen, pair_of
 from limpet.agent.answers.picture.workloads import (
     MOST_POLICIES,
     MOST_SERVICES,
+    Named,
     named_nodes,
     policies_of,
+    policies_on_pair,
     service_of,
 )
 from limpet.agent.policies.said import Policies as SaidPolicies
@@ -313,4 +315,11 @@ class PictureAnswers:
             self._looking.facts_of_pair(peer, seen, lacking),
             reading=cluster.peer_parts.tunnels.readings_by_uid().get(peer),
         )
-        return pair_detail(facts, view, now_s=time.monotonic(), as_of_s=time.time())
+        detail = pair_detail(facts, view, now_s=time.monotonic(), as_of_s=time.time())
+        if detail.why_not_allowed:
+            return detail
+        mine, theirs = (Named(uid, nodes[uid].grant.name) for uid in (view.uid, peer))
+        policies, say = policies_on_pair(
+            self._policies.policies, nodes[peer].grant.segments, mine, theirs
+        )
+        return replace(detail, policies=policies, policies_say=say)

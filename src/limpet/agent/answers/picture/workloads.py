@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.agent.policies.said import Policies
 from limpet.agent.status.services import EndpointStatus, ServiceLine
+from limpet.base.addresses import Prefix
+from limpet.picture.pair import PolicyOnPair
 from limpet.picture.workloads import Endpoint, Policy, Service
+
+if TYPE_CHECKING:  # in memory only where there are any
+    from limpet.agent.policies.keeper import Policies as PolicyKeeper
 
 MOST_SERVICES, MOST_ENDPOINTS, MOST_POLICIES = 500, 32, 500
 """More of them say nothing to whoever looks, and a picture is sent whole."""
+
+
+class Named(NamedTuple):
+    """A node."""
+
+    uid: str
+    name: str
 
 
 def service_of(line: ServiceLine, endpoints: Iterable[EndpointStatus]) -> Service:
@@ -45,11 +58,41 @@ def policies_of(said: Policies) -> tuple[Policy, ...]:
             name=f"{each.namespace}/{each.name}",
             directions=tuple(kind.lower() for kind in each.types),
             pods=len(each.selected),
-            words=f"selects {each.pods}",
+            words=each.words,
         )
         for each in said.policies
     ]
     return tuple(sorted(found, key=lambda each: each.name))
+
+
+def policies_on_pair(
+    policies: PolicyKeeper | None, segments: Collection[Prefix], one: Named, other: Named
+) -> tuple[tuple[PolicyOnPair, ...], tuple[str, ...]]:
+    """Of pods of this node, `one`, and of `other`, which has these segments; and in words what they
+    come to."""
+    if policies is None:
+        return (), (f"no policy holds on {one.name}: its pods send and receive what they want",)
+    sides = policies.between(segments, (one.name, other.name))
+    found = tuple(
+        PolicyOnPair(
+            name=str(hold.policy),
+            direction=hold.direction,
+            node=node.uid,
+            pods=hold.selected,
+            words=hold.words,
+        )
+        for side, node in zip(sides, (one, other), strict=True)
+        for hold in side.holds
+    )
+    words = [*sides[0].words, *sides[1].words]
+    if not found:
+        words.append(
+            f"no policy that is known here selects a pod of {one.name} or {other.name}: they send "
+            "each other what they want"
+        )
+    if not policies.knows_all_pods:
+        words.append(f"policies that were given to {other.name} alone are known there")
+    return found, tuple(words)
 
 
 def named_nodes(services: Iterable[Service], uids: Mapping[str, str]) -> tuple[Service, ...]:

@@ -1,0 +1,131 @@
+"""What policies say of the pods of two nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
+from limpet.policies.compiled import Side as CompiledSide
+from limpet.policies.compiler import compile_sides
+from limpet.policies.labels import Labels
+from limpet.policies.policy import Direction, Key, Pod, Policy, World
+from limpet.policies.words import LETS, ports_words
+
+MOST_POLICIES = 64
+"""That are told of one side of a pair."""
+_MOST_PODS = 256
+"""Of a node, that are looked at for how many may begin a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A policy that selects pods of a node, and what it says of those of another."""
+
+    policy: Key
+    direction: Direction
+    selected: int
+    """Pods of the node."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Of one node of the two."""
+
+    holds: tuple[Hold, ...]
+    words: tuple[str, ...]
+    """What all of them together come to, for each direction in which pods are isolated."""
+
+
+def side_of(
+    policies: Mapping[Key, Policy],
+    namespaces: Mapping[str, Labels],
+    mine: Collection[Pod],
+    theirs: Collection[Pod],
+    names: tuple[str, str],
+) -> Side:
+    """`policies`: that hold at the node with the pods `mine`. `names`: of the nodes with the pods
+    `mine` and `theirs`."""
+    mine = [pod for pod in mine if not pod.host_network]
+    theirs = [pod for pod in theirs if not pod.host_network]
+    pods = {pod.key: pod for pod in (*theirs, *mine)}  # of others' pods nothing is asked here
+    meant = {key: policy for key, policy in policies.items() if any(map(policy.may_select, mine))}
+    holds: list[Hold] = []
+    for key, policy in sorted(meant.items()):
+        selected = [pod for pod in mine if policy.may_select(pod)]
+        compiled = compile_sides(World({key: policy}, namespaces, pods), selected)
+        holds += [
+            Hold(
+                key,
+                direction,
+                len(selected),
+                _policy_says(policy, direction, compiled, theirs, names[1]),
+            )
+            for direction in DIRECTIONS
+            if direction in policy.directions
+        ]
+    whole = compile_sides(World(meant, namespaces, pods), mine)
+    words = (_all_say(whole, direction, mine, theirs, names) for direction in DIRECTIONS)
+    return Side(tuple(holds[:MOST_POLICIES]), tuple(filter(None, words)))
+
+
+def _policy_says(
+    policy: Policy, direction: Direction, compiled: Compiled, theirs: Collection[Pod], name: str
+) -> str:
+    lets = f"{LETS[direction]}, {'from' if direction == 'ingress' else 'to'} pods of {name},"
+    if not theirs:
+        return f"no pod of {name} is known here"
+    said: list[str] = []
+    sides = {id(side): side for at, side in compiled.sides.items() if at[1] == direction}.values()
+    for number, rule in enumerate(policy.rules(direction)):
+        only = RuleId(policy.key, direction, number)
+        allowed = (_allowed(compiled, side, theirs, only) for side in sides)
+        if count := len(set[Key]().union(*allowed)):
+            of = "all" if count == len(theirs) else f"{count} of {len(theirs)}"
+            said.append(f"{ports_words(rule)} for {of}")
+    return f"{lets} {'; '.join(dict.fromkeys(said)) or 'nothing'}"
+
+
+def _allowed(
+    compiled: Compiled, side: CompiledSide, theirs: Iterable[Pod], only: RuleId | None = None
+) -> set[Key]:
+    """Pods with which the side allows anything at all; `only`: by this rule."""
+    rules = side.always.union(*(window.rules for window in side.windows))
+    peers = [compiled.peers[rule] for rule in rules if only in (None, rule)]
+    named = {
+        at.address for rule in side.named if only in (None, rule) for at in compiled.named[rule]
+    }
+    return {
+        pod.key
+        for pod in theirs
+        for address in pod.addresses
+        if address in named or any(each.include(address) for each in peers)
+    }
+
+
+def _all_say(
+    compiled: Compiled,
+    direction: Direction,
+    mine: Collection[Pod],
+    theirs: Collection[Pod],
+    names: tuple[str, str],
+) -> str:
+    """Empty: no pod is isolated."""
+    isolated = [pod for pod in mine if (pod.key, direction) in compiled.sides]
+    if not isolated:
+        return ""
+    what = "receive" if direction == "ingress" else "send"
+    said = (
+        f"what {len(isolated)} of {len(mine)} pods of {names[0]} {what} is held to policies "
+        f"({direction})"
+    )
+    if not theirs or len(isolated) > _MOST_PODS or len(theirs) > _MOST_PODS:
+        return said
+    open_pairs = 0
+    for pod in isolated:
+        open_pairs += len(_allowed(compiled, compiled.sides[pod.key, direction], theirs))
+    pairs = len(isolated) * len(theirs)
+    way = "from" if direction == "ingress" else "to"
+    allowed = "all" if open_pairs == pairs else str(open_pairs) if open_pairs else "none"
+    return f"{said}: {allowed} of {pairs} pairs {way} pods of {names[1]} may connect, at some port"
