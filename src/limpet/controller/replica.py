@@ -28,6 +28,7 @@ from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.orchestrator.object_status import ObjectStatus
 from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.orchestrator.reached_at import ReachTeller
+from limpet.controller.picture.listed import ListedServices
 from limpet.controller.reach import read_links
 from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.serving import serve, serve_following
@@ -96,6 +97,10 @@ async def _lead(
         undo.callback(asyncio.create_task(events.run()).cancel)
         reviews = Client(client.access)  # of its own: whoever asks does not hold up the Lease
         undo.callback(reviews.close)
+        listing = Client(client.access)
+        undo.callback(listing.close)
+        services = ListedServices(listing)
+        undo.callback(services.stop)
         tell = NodeEvents(events).tell
         cluster = Cluster(
             store,
@@ -136,7 +141,7 @@ async def _lead(
         metrics = Metrics()
         metrics.watch("addresses_held_twice", lambda: pods.count)
         metrics.watch("events_dropped", lambda: events.dropped)
-        listening = await serve(settings, cluster, undo, Rights(reviews).check, metrics)
+        listening = await serve(settings, cluster, undo, Rights(reviews).check, metrics, services)
         reach = ReachTeller(client, cluster, settings, _links())
         undo.callback(asyncio.create_task(reach.run()).cancel)
         _log.info("ready", listen=",".join(listening), leads=True)

@@ -26,6 +26,7 @@ from limpet.controller.api.member_connections import MemberConnections
 from limpet.controller.api.reflection import Reflection
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
+from limpet.controller.picture.listed import ListedServices
 from limpet.controller.registry.records import AuthorityRecord
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.authority import server_context
@@ -49,15 +50,17 @@ async def serve(
     undo: contextlib.AsyncExitStack,
     check_rights: CheckRights | None = None,
     metrics: Metrics | None = None,
+    services: ListedServices | None = None,
 ) -> list[str]:
     """Answers until `undo` is; returns the addresses of the API. Raises: StorageError.
 
     `check_rights`: of people who ask at the API; None: they ask at the admin socket alone.
+    `services`: of Kubernetes, for whoever looks at the cluster.
     """
     metrics = metrics or Metrics({"state": settings.state_dir})
     metrics.watch("store_trouble", lambda: bool(cluster.store_trouble))
     authority = await cluster.change(lambda tables: tables.authority)
-    admin = Admin(cluster, metrics, settings.restore_margin)
+    admin = Admin(cluster, metrics, settings.restore_margin, services)
     if settings.metrics_listen:
         health = web.Application()
         health.add_routes(admin.health_routes())

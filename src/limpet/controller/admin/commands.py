@@ -47,6 +47,7 @@ from limpet.controller.admin.views import (
 )
 from limpet.controller.communities.communities import find_community
 from limpet.controller.metrics import Metrics
+from limpet.controller.picture.listed import ListedServices
 from limpet.controller.registry.records import TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables, by_name
@@ -63,7 +64,14 @@ T = TypeVar("T")
 class Admin:
     """The verbs."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics, restore_margin: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        metrics: Metrics,
+        restore_margin: int,
+        services: ListedServices | None = None,
+    ) -> None:
+        """`services`: of Kubernetes, for whoever looks; None: nothing tells of any."""
         self._cluster = cluster
         self._metrics = metrics
         self._margin = restore_margin
@@ -82,7 +90,7 @@ class Admin:
             "recovery": self._recovery,
             **CommunityAdmin(cluster).verbs,
             **PolicyAdmin(cluster).verbs,
-            **LookAdmin(cluster).verbs,
+            **LookAdmin(cluster, services).verbs,
         }
         self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from limpet.controller.admin.communities import Verb
+from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.making import PictureMaker
 from limpet.controller.state.cluster import Cluster
 from limpet.timeline.answer import asked_of
@@ -13,8 +14,9 @@ from limpet.timeline.answer import asked_of
 class LookAdmin:
     """The verbs."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._pictures = PictureMaker(cluster)
+    def __init__(self, cluster: Cluster, services: ListedServices | None) -> None:
+        """`services`: None: nothing tells the controller of any."""
+        self._pictures = PictureMaker(cluster, services)
         self._timeline = cluster.timeline
         self.verbs: dict[str, Verb] = {
             "picture": self._picture,

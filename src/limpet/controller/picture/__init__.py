@@ -1,4 +1,5 @@
 """The whole network as the controller knows it: records, and what nodes report of their ways.
 
-Call `making.PictureMaker`; the other files are pure. Must not change anything that it looks at.
+Call `making.PictureMaker`; `listed` asks an API server for Services, `reported` keeps what nodes
+tell, the other files are pure. Must not change anything that it looks at.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.shown import communities_of, network_of, site_values
 from limpet.cluster.topology.sites import sites_of
+from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.nodes import (
     NodeRecordFacts,
     findings_of,
@@ -32,13 +34,22 @@ from limpet.controller.picture.policies import (
     policies_on_pair,
 )
 from limpet.controller.picture.reported import NodePaths
+from limpet.controller.picture.services import MOST_SERVICES, services_of
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.problems import problems_of
+from limpet.picture.nodes import NodeState
 from limpet.picture.pair import PairDetail
 from limpet.picture.picture import Also, Community, LeftOut, Picture, Unchanged, Viewer
 from limpet.picture.workloads import Policy, Workloads
+from limpet.services.catalog import Catalog
+
+_NO_SERVICES = Catalog()
+_NO_SERVICES_HERE = (
+    "nothing tells this controller of Services, which are Kubernetes'; each node knows those that "
+    "it serves: `limpet ui` there shows them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +62,17 @@ class _Records:
     revision: int
     selectors: Mapping[str, str]
     policies: tuple[Policy, ...]
+    services: Catalog = _NO_SERVICES
+    services_why: str = _NO_SERVICES_HERE
 
 
 class PictureMaker:
     """For one event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, services: ListedServices | None) -> None:
+        """`services`: None: nothing tells the controller of any."""
         self._cluster = cluster
+        self._services = services
         self._versions = Versions()
         self._policies = PolicyPage()
         self._looked_at = LookedAt(self._make, lambda: cluster.paths.changed)
@@ -116,6 +131,10 @@ class PictureMaker:
     async def _make(self, before: Picture | None) -> Picture:
         records = await self._cluster.change(self._read)
         reported = dict(self._cluster.paths.known)
+        listed = self._services
+        if listed is not None:
+            listed.look()
+            records = dataclasses.replace(records, services=listed.catalog, services_why=listed.why)
         return await asyncio.to_thread(self._put_together, records, reported, before)
 
     def _put_together(
@@ -139,28 +158,36 @@ def make_picture(records: _Records, reported: Mapping[str, NodePaths], now_s: fl
         for uid, paths in reported.items()
         if (kind := paths.node.nat.get("ipv4", "unknown")) != "unknown"
     }
+    shown = tuple(
+        node_of(
+            nodes[uid],
+            sites[uid].name if uid in sites else "",
+            records.facts[uid],
+            reported.get(uid),
+            heard,
+            now_s,
+        )
+        for uid in sorted(nodes)
+    )
+    services = sorted(records.services, key=lambda each: each.key)
     return Picture(
         as_of_s=0.0,
         revision=records.revision,
         viewer=Viewer(kind="controller", name="controller", version=__version__),
         network=network_of(records.network),
         sites=site_values(sites, nat),
-        nodes=tuple(
-            node_of(
-                nodes[uid],
-                sites[uid].name if uid in sites else "",
-                records.facts[uid],
-                reported.get(uid),
-                heard,
-                now_s,
-            )
-            for uid in sorted(nodes)
-        ),
+        nodes=shown,
         pairs=pairs,
         relays=relays_of(nodes, reported),
         communities=_communities(records),
         workloads=Workloads(
-            services_why="each node knows those that it serves: `limpet ui` there shows them",
+            services=services_of(
+                services[:MOST_SERVICES],
+                records.services,
+                {each.name: each.uid for each in shown},
+                {each.name for each in shown if each.state is NodeState.SILENT},
+            ),
+            services_why=records.services_why,
             policies=records.policies[:MOST_POLICIES],
             policies_why=NO_POLICIES,
         ),
