@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,23 @@ _OPTIONS = (
 )
 DESKTOP, PHONE = (1360, 860), (390, 844)
 SignIn = Callable[..., Page]
+
+
+def own_processes() -> dict[int, list[str]]:
+    """What the kernel says of this process and of all that it has started and that still run, by
+    pid: the fields of `stat` behind the name."""
+    own = os.getpid()
+    found: dict[int, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+
+    def is_ours(pid: int) -> bool:
+        while pid in found and pid != own:
+            pid = int(found[pid][1])
+        return pid == own
+
+    return {pid: fields for pid, fields in found.items() if is_ours(pid)}
 
 
 @pytest.fixture(scope="session")

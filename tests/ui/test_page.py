@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -16,7 +15,7 @@ from limpet.picture.pair import Reach, Way
 from limpet.web.access.sessions import PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
-from tests.ui.conftest import DESKTOP, PHONE, PICTURES, SignIn
+from tests.ui.conftest import DESKTOP, PHONE, PICTURES, SignIn, own_processes
 
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
 
@@ -191,25 +190,9 @@ def test_who_may_write_is_asked_and_then_it_is_done(small: Served, sign_in: Sign
 
 def cpu_s() -> float:
     """Of this process, which serves, and of all that it has started and that still runs."""
-    own, ticks = os.getpid(), os.sysconf("SC_CLK_TCK")
-    parents: dict[int, int] = {}
-    spent: dict[int, float] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid = int(stat.parent.name)
-        parents[pid], spent[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / ticks
-
-    def is_ours(pid: int) -> bool:
-        while pid > 1:
-            if pid == own:
-                return True
-            pid = parents.get(pid, 0)
-        return False
-
-    return sum(each for pid, each in spent.items() if is_ours(pid))
+    ticks = os.sysconf("SC_CLK_TCK")
+    spent = (stat[11:13] for stat in own_processes().values())
+    return sum(int(user) + int(system) for user, system in spent) / ticks
 
 
 def test_a_thousand_nodes_are_drawn_within_two_seconds_and_panned_smoothly(
