@@ -225,4 +225,5 @@ def test_policies_are_told_of_a_pair_by_its_nodes_and_by_the_controller(
 def told(seen: Page) -> str:
     """Of what is shown now."""
     seen.reload()
-    return seen.locator("main").inner_text()
+    shown: str = seen.locator("main").inner_text()
+    return shown

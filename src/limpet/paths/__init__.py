@@ -1,4 +1,5 @@
 """By which way each peer is reached: probed, proven, kept.
 
-Call `prober`; `ladder` decides, pure. Must not program the kernel.
+Call `prober`; `ladder` decides, pure; `watched_peers` are asked closely. Must not
+program the kernel.
 """

@@ -9,7 +9,7 @@ MOST_SERVING = 32
 """Nodes with endpoints that are watched; of further ones the ladder finds out as of any peer."""
 MOST_LOOKED_AT = 64
 """Peers that are watched for people who look; at half a millisecond of a processor for each probe
-that is three hundredths of one, and three hundred bytes a second for each peer."""
+that is three hundredths of one; probe and answer of a peer are some 400 bytes a second."""
 LONGEST_LOOK_S = 60.0
 """Whoever looks for longer says so again."""
 

@@ -1,0 +1,60 @@
+"""Peers that somebody looks at are asked closely for as long as the lease lives, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from limpet.base.errors import LimpetError
+from limpet.paths.watched_peers import WatchedPeers
+from tests.paths.probing_bed import Node, PathBed, introduce
+from tests.waiting import until
+
+
+@pytest.fixture(name="bed")
+def _bed() -> Iterator[PathBed]:
+    bed = PathBed()
+    yield bed
+    bed.close()
+
+
+def is_watched(node: Node, peer: Node) -> bool:
+    ladder = node.probing.ladder(peer.uid)
+    return ladder is not None and ladder.watched and ladder.active
+
+
+def test_a_peer_is_watched_while_somebody_looks_or_it_serves(bed: PathBed) -> None:
+    one, other = nodes = bed.node(1), bed.node(2)
+    switch = bed.switch("switch")
+    for node in nodes:
+        node.plug("eth0", switch, f"192.0.2.{node.number}/24")
+
+    async def scenario() -> None:
+        for node in nodes:
+            node.start()
+        introduce(*nodes)
+        watched = WatchedPeers(one.membership, one.probing)
+        await one.until(lambda: one.path(other) is not None)
+        assert not is_watched(one, other)
+
+        assert watched.watch([other.uid], 0.3) == (1, 1)
+        assert is_watched(one, other)
+        await until(lambda: not is_watched(one, other))  # by itself: nobody said so again
+
+        watched.serve((other.identity.name,))
+        assert is_watched(one, other)
+        watched.watch((), 0.05)
+        await asyncio.sleep(0.1)
+        assert is_watched(one, other)
+        watched.serve(())
+        assert not is_watched(one, other)
+        for too_long in (0.0, -1.0, 1e9, float("nan")):
+            with pytest.raises(LimpetError, match="watch: for"):
+                watched.watch((), too_long)
+        watched.stop()
+        for node in nodes:
+            await node.stop()
+
+    asyncio.run(scenario())
