@@ -213,6 +213,38 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: Cou
     run(scenario)
 
 
+def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_members(
+    bed: CourierBed,
+) -> None:
+    """As of a pod behind its node's masquerade, or of whoever shares a NAT with the node."""
+    junk = Codec(node_key(9), PINNED).encode(Kind.EXCHANGE, b"x" * 500)
+
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        two.courier._is_member = lambda uid: uid == one.uid
+        async with posts(one, two):
+
+            def call(body: bytes) -> None:
+                one.courier.send(
+                    Kind.EXCHANGE, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                )
+
+            call(b"first")
+            await two.receive()
+            with one.host.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+                for number in range(3000):
+                    forged = junk[:-4] + number.to_bytes(4, "big")
+                    raw.sendto(forged, ("192.0.2.2", PORT))
+            call(b"second")
+            _, second = await two.receive(2)
+            assert second.body == b"second"
+            counters = two.courier.counters
+            assert counters["over_rate"] > 1000
+            assert counters["bad_signature"] <= 400 + 200 * 5, "it is a stranger's"
+
+    run(scenario)
+
+
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     bucket = TokenBucket(8, 3, now_s=100)
     assert [bucket.take(100) for _ in range(4)] == [True, True, True, False]

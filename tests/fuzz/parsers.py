@@ -37,7 +37,6 @@ EXEMPT = {
     "limpet.cluster.datagrams.udp_sockets": _KERNEL,
     "limpet.controller.reach.read_links": _KERNEL,
     "limpet.datapath.node": _KERNEL,
-    "limpet.datapath.notified": _KERNEL,
     "limpet.datapath.own_node": _KERNEL,
     "limpet.datapath.tunnel.process.peer_pid": _KERNEL,
     "limpet.linux.bpf": _KERNEL,

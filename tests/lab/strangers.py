@@ -19,7 +19,7 @@ from limpet.lab.world.pod import LabPod
 from limpet.lab.world.tunnels import tunnel_ifname
 from tests.lab.forging import PORT
 
-_SEND_RAW = """
+SEND_RAW = """
 import socket, struct, sys
 source, target, port, text = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
 ends = socket.inet_aton(source) + socket.inet_aton(target)
@@ -85,7 +85,7 @@ def send_by_tunnel(sender: Machine, target: LabPod, source: LabPod) -> None:
         for pod in (source, target)
     )
     words = (here, there, str(PORT), f"from {source.name}")
-    run_command(sys.executable, "-c", _SEND_RAW, *words, netns=sender.name)
+    run_command(sys.executable, "-c", SEND_RAW, *words, netns=sender.name)
 
 
 def say_in_secret(source: LabPod, target: object) -> None:

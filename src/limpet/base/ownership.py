@@ -40,6 +40,11 @@ NFT_SERVICES_SCRATCH_TABLE = "limpet_services_read"
 NFT_RELAY_TABLE = "limpet_relay"
 """Of a relay: what comes for its pairs of ports goes on to the other end."""
 
+TUNNEL_PORTS = range(23000, 30000)
+"""Of these a tunnel's UDP port is made from its key: above a relay's usual ports, below those of
+Kubernetes' NodePorts (30000 and up) and those that kernels give to sockets that ask for any (32768
+and up)."""
+
 ROUTE_TABLE = 5148
 """Our routing table, looked up before main by a rule of the same priority."""
 

@@ -83,31 +83,44 @@ Rate = tuple[float, float]
 
 class SourceRates:
     """How often anybody may come: each source by itself, and all strangers together, who cannot use
-    up what the sources may do that members have come from lately."""
+    up what the sources may do that members have come from lately.
+
+    A source may have parts, such as the ports of an address. A part that members have come from
+    stands for itself, and all others of the source stand together: whoever shares an address with a
+    member uses up nothing of the member's, and strangers elsewhere nothing of theirs.
+    """
 
     def __init__(self, *, each: Rate, strangers: Rate, members: Rate | None, most: int) -> None:
         """`members`: of all of them together; None: there is no limit."""
         self._each = TokenBuckets(*each, most=most)
         self._others = TokenBucket(*strangers)
+        self._beside = TokenBucket(*strangers)
+        """Of all parts that are no members', of sources that are."""
         self._members = TokenBucket(*members) if members is not None else None
         self._known: OrderedDict[Hashable, None] = OrderedDict()
         self._most = most
 
     def take(self, source: Hashable, now_s: float, *, part: Hashable = None) -> bool:
-        """Whether one from there may be looked at. `part`: what stands for itself at the source."""
-        everybody = self._members if source in self._known else self._others
-        one = source if part is None else (source, part)
+        """Whether one from there may be looked at."""
+        one: Hashable
+        if part is not None and (source, part) in self._known:
+            one, everybody = (source, part), self._members
+        elif source not in self._known:
+            one, everybody = source, self._others
+        else:
+            one, everybody = source, self._members if part is None else self._beside
         return self._each.take(one, now_s) and (everybody is None or everybody.take(now_s))
 
     def knows(self, source: Hashable) -> bool:
         """Whether a member has come from there lately."""
         return source in self._known
 
-    def know(self, source: Hashable) -> None:
+    def know(self, source: Hashable, *, part: Hashable = None) -> None:
         """A member has come from there."""
-        self._known[source] = None
-        self._known.move_to_end(source)
-        if len(self._known) > self._most:
+        for each in (source, (source, part))[: 1 if part is None else 2]:
+            self._known[each] = None
+            self._known.move_to_end(each)
+        while len(self._known) > self._most:
             self._known.popitem(last=False)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
+import threading
 from collections.abc import Callable
 
 import structlog
 
 from limpet.base.errors import KernelError
 from limpet.base.timer import Timer
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.nft_caller import caller_in, own_number
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
 
 _log = structlog.get_logger("round")
@@ -21,7 +21,6 @@ _GATHER_S = 0.02
 """How long notifications are gathered: they are heard together."""
 _NFT_NEW_GENERATION = (10 << 8) | 15
 """NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN."""
-_NFTA_GEN_PROC_PID = 2
 _OUR_TABLES = b"limpet"
 """How their names begin; every message has that of its table."""
 
@@ -38,12 +37,22 @@ class Notified:
         self._listens = False
         self._is_touched = False
         """A table of ours is named in the transaction that is being told."""
+        self._own_number: int | None = None
+        """Of the listening thread, as the kernel has it."""
+        self._is_among_others = False
+        """This process is in a PID namespace: its threads have other numbers than they know."""
         self._resting: list[Notifications] = []
         """Those that have some, while more are gathered."""
 
     def listen(self) -> None:
-        """From now on, on the event loop of the calling thread."""
+        """From now on, on the event loop of the calling thread, which alone changes our tables."""
         self._listens = True
+        try:
+            self._own_number = own_number()
+        except KernelError as error:
+            _log.warning("the kernel does not tell this thread's number", error=str(error))
+        if self._own_number is not None:
+            self._is_among_others = self._own_number != threading.get_native_id()
         for source in (self.route, self._nftables):
             self._wait_for(source)
 
@@ -84,19 +93,21 @@ class Notified:
                 elif message.type != _NFT_NEW_GENERATION:
                     self._is_touched = self._is_touched or _names_ours(message.body)
                 else:  # behind all that the transaction has changed
-                    pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
+                    caller = caller_in(message)
                     touched, self._is_touched = self._is_touched, False
-                    if touched and len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
+                    if touched and caller is not None and not self._is_ours(caller):
                         why = why or "another program changed our tables of nftables"
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
         return why
 
+    def _is_ours(self, thread: int) -> bool:
+        """A thread of this process: the kernel tells threads apart here. In a PID namespace only
+        the one that listens is known; a number there may be another's here."""
+        if self._is_among_others:
+            return thread == self._own_number
+        return os.path.isdir(f"/proc/self/task/{thread}")
+
 
 def _names_ours(body: memoryview) -> bool:
     return _OUR_TABLES in bytes(body)
-
-
-def _is_ours(thread: int) -> bool:
-    """A thread of this process: the kernel tells threads apart here."""
-    return os.path.isdir(f"/proc/self/task/{thread}")

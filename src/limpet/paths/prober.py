@@ -295,6 +295,7 @@ class Prober:
         if peer is not None and probe.kind is not ProbeKind.OVERLAY:
             now_s = time.monotonic()
             end = (received.address, received.port)
+            self._ladders.heard(peer.uid, received.address)
             if probe.kind is ProbeKind.TUNNEL:
                 self._heard_by_tunnel(peer, probe, end, now_s)
             else:
@@ -324,9 +325,7 @@ class Prober:
 
     def _compare(self, uid: str, sequence: int) -> None:
         entry = self._port.view.snapshot.nodes.get(uid)
-        if entry is not None and (
-            entry.presence is None or entry.presence.sequence < sequence
-        ):  # fmt: skip
+        if entry and (entry.presence is None or entry.presence.sequence < sequence):
             self._tell(PeerIsNewer(uid))
 
     # What follows

@@ -21,6 +21,7 @@ from tests.beds.namespaces import Netns
 from tests.beds.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
 
 FAMILIES = (4, 6)
+TUNNEL = 23456
 
 
 class Filtered:
@@ -293,7 +294,8 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> N
     try:
         bed.join(transports.VXLAN, 4)
         for node in bed.nodes:
-            node.presence = replace(node.presence, addresses=(ip_address(bed.underlay(node, 4)),))
+            at = (ip_address(bed.underlay(node, 4)),)
+            node.presence = replace(node.presence, addresses=at, tunnel_port=TUNNEL)
         bed.settle()
         one, other, third = bed.nodes
         other.netns.run(
@@ -306,6 +308,7 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> N
         under, over = bed.underlay(one, 4), bed.underlay(third, 4)
         assert pod_injects(bed, other, one, victim), "an attempt that comes to nothing anyway"
         assert reaches_port(bed, other, one.netns, under, 7471)
+        assert reaches_port(bed, other, one.netns, under, TUNNEL)
 
         view = other.view(bed.entries())
         plan = plan_overlay(view)
@@ -320,7 +323,8 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> N
         assert not reaches_port(bed, other, one.netns, under, 7471)
         assert not reaches_port(bed, other, other.netns, bed.underlay(other, 4), 7471)
         assert not reaches_port(bed, other, other.netns, other.overlay(4), 7471)
-        assert nft.read_counter(FORGED_COUNTER) == 4
+        assert not reaches_port(bed, other, one.netns, under, TUNNEL)
+        assert nft.read_counter(FORGED_COUNTER) == 5
         assert reaches_port(bed, other, one.netns, under, 7000)
         ping(other.pod, one.address(4))
 
@@ -333,7 +337,8 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> N
         fewer = replace(both, parts=gone)
         nft.run(filter_commands(shared, both, fewer, [third.uid]), what="changes")
         assert nft.read_ruleset(plan_filter(shared, fewer, bridges=["limpet0"], peer_port=7471))
-        assert not reaches_port(bed, other, one.netns, under, 7471)
-        assert reaches_port(bed, other, third.netns, over, 7471)
+        for port in (7471, TUNNEL):
+            assert not reaches_port(bed, other, one.netns, under, port)
+            assert reaches_port(bed, other, third.netns, over, port)
     finally:
         bed.close()

@@ -27,6 +27,7 @@ from limpet.linux.netlink import (
     address_codec,
     codec,
     link_codec,
+    nft_caller,
     route_codec,
     set_codec,
     vxlan,
@@ -68,6 +69,18 @@ def netlink_errors(data: bytes) -> None:
     for each in _messages(data):
         _errno, words = codec.parse_error(each)
         assert len(words) <= len(data)
+
+
+def _generations() -> Iterator[bytes]:
+    for number in (b"\0\0\4\xd2", b"\0"):
+        body = bytes(4) + attr(1, bytes(4)) + attr(2, number) + attr(3, b"nft\0")
+        yield struct.pack("=IHHII", 16 + len(body), (10 << 8) | 15, 0, 7, 0) + body
+
+
+@fuzzed(seeds=_generations, errors=_ERRORS)
+def callers_of_nftables(data: bytes) -> None:
+    for each in _messages(data):
+        assert nft_caller.caller_in(each) is None or len(each.body) >= 12
 
 
 _LINKS = (

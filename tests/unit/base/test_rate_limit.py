@@ -51,10 +51,22 @@ def test_strangers_use_up_what_they_share_and_nothing_of_a_known_source() -> Non
     assert [rates.take("member", 0.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_parts_of_a_source_have_rates_of_their_own_and_old_members_are_forgotten() -> None:
+def test_a_part_that_a_member_comes_from_stands_for_itself_and_the_others_together() -> None:
+    rates = SourceRates(each=(0.0, 2.0), strangers=(0.0, 3.0), members=(0.0, 9.0), most=9)
+    rates.know("nat", part=1)
+
+    assert [rates.take("nat", 0.0, part=port) for port in (2, 3, 4)] == [True, True, False]
+    assert [rates.take("nat", 0.0, part=1) for _ in range(3)] == [True, True, False]
+    # Strangers elsewhere, and those beside members, use up nothing of each other's.
+    assert [rates.take(each, 0.0, part=1) for each in "abcd"] == [True, True, True, False]
+    rates.know("other", part=1)
+    assert [rates.take("other", 0.0, part=port) for port in (2, 3)] == [True, False]
+    assert rates.take("other", 0.0, part=1)
+
+
+def test_old_members_are_forgotten() -> None:
     rates = SourceRates(each=(0.0, 1.0), strangers=(0.0, 0.0), members=(0.0, 9.0), most=2)
     for member in ("first", "second", "third"):
         rates.know(member)
 
-    assert not rates.take("first", 0.0)
-    assert [rates.take("second", 0.0, part=port) for port in (1, 2, 1)] == [True, True, False]
+    assert [rates.take(each, 0.0) for each in ("first", "second", "third")] == [False, True, True]

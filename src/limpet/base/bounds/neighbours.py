@@ -9,6 +9,7 @@ DATAGRAM_BODY = Bound("body of a datagram", 60_000, "bytes", Above.DROPPED)
 SIGNATURES_AT_ONCE = Bound(
     "datagrams of one address whose signature is checked at once", 800, "datagrams", Above.DROPPED
 )
+"""A port that members write from counts by itself, and all others of the address together."""
 SIGNATURES_PER_S = Bound(
     "datagrams of one address whose signature is checked for long",
     400,

@@ -11,14 +11,14 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 from limpet.base import faults
-from limpet.base.addresses import Address, UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.base.bounds import neighbours
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import SourceRates
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.datagrams.reflection import Reflector, is_question
 from limpet.cluster.datagrams.shared_port import SharedPort
-from limpet.cluster.datagrams.udp_sockets import Arrive, UdpSockets
+from limpet.cluster.datagrams.udp_sockets import Arrival, Arrive, UdpSockets
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity
@@ -26,7 +26,7 @@ from limpet.cluster.identity import Identity
 GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
 _BROADCAST = IPv4Address("255.255.255.255")
-_MOST_REPLAYED, _MOST_SOURCES = 4096, 4096
+_MOST_REPLAYED, _MOST_SOURCES = 4096, 8192
 _MEMBERS_RATE, _STRANGERS_RATE = 2000, 200
 """Signatures checked per second, 0.1 ms each: for all addresses together that a member has written
 from, and for all others."""
@@ -69,7 +69,8 @@ class Rates:
             members=(_MEMBERS_RATE, 2 * _MEMBERS_RATE),
             most=_MOST_SOURCES,
         )
-        """Signatures that are checked, by address."""
+        """Signatures that are checked, by address, and by the ports of it that members write from:
+        a pod, or whoever shares a NAT with a node, uses up nothing of the node's."""
         self.refused = SourceRates(
             each=(1 / _PATIENCE_S, 1),
             strangers=(_REFUSALS_RATE, _REFUSALS_RATE),
@@ -249,9 +250,8 @@ class PeerSocket:
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
         arrival = arrive()
-        # Each port of loopback stands for a node that comes in a stream.
-        part = arrival.port if arrival.address.is_loopback else None
-        if not self._rates.heard.take(arrival.address, time.monotonic(), part=part):
+        source, part = _source_of(arrival)
+        if not self._rates.heard.take(source, time.monotonic(), part=part):
             raise DatagramError(Drop.OVER_RATE, "too many come")
         datagram.check()
         self._seen[datagram.signature] = None
@@ -271,7 +271,7 @@ class PeerSocket:
             self._refuse(received, tombstone)
             raise DatagramError(Drop.REMOVED, "its sender was removed from the cluster")
         if self._is_member(received.uid):
-            self._rates.heard.know(arrival.address)
+            self._rates.heard.know(source, part=part)
         handler = self._handlers.get(datagram.kind)
         if handler is None:
             raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
@@ -296,3 +296,10 @@ class PeerSocket:
         """Tells a removed node so, now and then: it may not have heard."""
         if self._rates.refused.take(received.uid, time.monotonic()):
             self.answer(received, Kind.EXCHANGE, encode(Push((tombstone,))))
+
+
+def _source_of(arrival: Arrival) -> tuple[Address | Endpoint, int | None]:
+    """Whose budget it takes of, and which part of it: on loopback each port stands for a node that
+    comes in a stream."""
+    address, port = arrival.address, arrival.port
+    return ((address, port), None) if address.is_loopback else (address, port)

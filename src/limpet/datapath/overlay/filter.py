@@ -22,7 +22,7 @@ Source: RFC 7348 section 5 for the offsets; an inner Ethernet header without a V
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 
 from limpet.base.addresses import Address, Prefix, bounds_of, is_plain_name
@@ -71,8 +71,9 @@ def plan_filter(
         for kind, _ in _kinds(view.network, version, of_links=True):
             name = f"link_{kind}{version}"
             lines += _set(name, f"type ipv{version}_addr", elements, interval=kind == _OTHERS)
-        name = f"{_NODES}{version}"
-        lines += _set(name, f"type ipv{version}_addr", elements, interval=False)
+        key = f"type ipv{version}_addr"
+        lines += _set(f"{_NODES}{version}", key, elements, interval=False)
+        lines += _set(f"{_TUNNELS}{version}", f"{key} . inet_service", elements, interval=False)
     port = view.network.vxlan_port
     # Asked last, of what is dropped only: nearly every packet is one that is let in.
     ours = f"{_VNI} == {view.network.vxlan_id << 8:#010x}"
@@ -112,8 +113,10 @@ def plan_filter(
 
 def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list[str]:
     """A pod's packets to nodes leave with the node's own address: a peer would take them for the
-    node's, and what is in them for any of its pods'. A chain of NAT sees the first packet of a
-    flow, and the others of one that it has dropped: standing flows of pods pay nothing.
+    node's, and what is in them for any of its pods'; at tunnels' ports a pod could speak as our
+    probes do, or have connection tracking give it what a peer's tunnel sends to the node's. A chain
+    of NAT sees the first packet of a flow, and the others of one that it has dropped: standing
+    flows of pods pay nothing.
     """
     names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
     each = sorted(set(ports))
@@ -129,6 +132,10 @@ def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list
                 f"ip6 daddr @{_NODES}6",
                 "fib daddr type local",
             )
+        ),
+        *(
+            f"\t\tiifname {names} {family} daddr . udp dport @{_TUNNELS}{version} {dropped}"
+            for family, version in (("ip", 4), ("ip6", 6))
         ),
         "\t}",
     ]
@@ -156,19 +163,23 @@ def filter_commands(
     for verb, more, less, kept in (("delete", old, new, after), ("add", new, old, before)):
         for name, elements in sorted(more.items()):
             differing = elements - less.get(name, frozenset())
-            if differing and name.startswith(_NODES):
-                differing -= _addresses_in(kept, differing)
+            if differing and name.startswith((_NODES, _TUNNELS)):
+                differing -= _still_there(kept, parts)
             if differing:
                 joined = ", ".join(sorted(differing))
                 lines.append(f"{verb} element inet {NFT_OVERLAY_TABLE} {name} {{ {joined} }}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _addresses_in(plan: OverlayPlan, wanted: Collection[str]) -> frozenset[str]:
-    """Those of the addresses that a peer of the plan has: two sites may number alike."""
-    found = {ip_address(each) for each in wanted}
-    held = {each for part in plan.parts.values() for each in part.addresses if each in found}
-    return frozenset(map(str, held))
+def _still_there(plan: OverlayPlan, changed: Iterable[PeerPart]) -> frozenset[str]:
+    """Elements of those parts, in sets of what is no business of pods, that some peer of the plan
+    has: two sites may number alike."""
+    wanted = {each for part in changed for each in (*part.addresses, *part.tunnel_ends)}
+    held = PeerPart(
+        addresses=tuple(x for p in plan.parts.values() for x in p.addresses if x in wanted),
+        tunnel_ends=tuple(x for p in plan.parts.values() for x in p.tunnel_ends if x in wanted),
+    )
+    return frozenset(element for _, element in _of_nodes(held))
 
 
 def _let_in(plan: OverlayPlan, uid: str) -> tuple[object, ...]:
@@ -176,12 +187,13 @@ def _let_in(plan: OverlayPlan, uid: str) -> tuple[object, ...]:
     part = plan.parts.get(uid)
     if part is None:
         return ()
-    return part.sources, part.outer, part.in_clear, part.addresses
+    return part.sources, part.outer, part.in_clear, part.addresses, part.tunnel_ends
 
 
 _SEGMENTS, _OTHERS = "segments", "others"
-_NODES = "nodes"
-"""Addresses where peers hear VXLAN and the exchange."""
+_NODES, _TUNNELS = "nodes", "tunnels"
+"""Addresses where peers hear VXLAN and the exchange; addresses and ports where they hear tunnels'
+packets."""
 
 
 def _kinds(network: Network, version: int, *, of_links: bool = False) -> list[tuple[str, int]]:
@@ -251,8 +263,8 @@ def _all_elements(
             on_links.update(prefix for prefix in part.sources if _is_let_in_plainly(view, prefix))
     found: dict[str, set[str]] = defaultdict(set)
     for part in parts.values():
-        for each in part.addresses:
-            found[f"{_NODES}{each.version}"].add(str(each))
+        for name, element in _of_nodes(part):
+            found[name].add(element)
     for outer, sources in by_outer.items():
         for prefix in _outermost(sources):
             name, element = _vxlan_element(view, outer, prefix)
@@ -274,13 +286,20 @@ def _own_elements(view: View, plan: OverlayPlan, uids: Iterable[str]) -> dict[st
 
 def _elements(view: View, part: PeerPart) -> Iterable[tuple[str, str]]:
     """Name of the set, and element."""
-    for each in part.addresses:
-        yield f"{_NODES}{each.version}", str(each)
+    yield from _of_nodes(part)
     for prefix in part.sources:
         for outer in part.outer:
             yield _vxlan_element(view, outer, prefix)
         if part.in_clear and _is_let_in_plainly(view, prefix):
             yield _link_element(view, prefix)
+
+
+def _of_nodes(part: PeerPart) -> Iterator[tuple[str, str]]:
+    """Where our pods have no business: name of the set, and element."""
+    for each in part.addresses:
+        yield f"{_NODES}{each.version}", str(each)
+    for address, port in part.tunnel_ends:
+        yield f"{_TUNNELS}{address.version}", f"{address} . {port}"
 
 
 def _vxlan_element(view: View, outer: Address, prefix: Prefix) -> tuple[str, str]:

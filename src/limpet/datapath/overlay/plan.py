@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from ipaddress import collapse_addresses
 
-from limpet.base.addresses import NO_NODE_BOUNDS, Address, Prefix, bounds_of, is_within
+from limpet.base.addresses import NO_NODE_BOUNDS, Address, Endpoint, Prefix, bounds_of, is_within
 from limpet.base.layered_map import alter
-from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
+from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC, TUNNEL_PORTS
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -63,6 +63,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         in_clear=in_clear,
         without=without + lost_behind,
         addresses=_addresses(entry, path),
+        tunnel_ends=_tunnel_ends(entry, path),
     )
     if path is None:
         return part._replace(refused="no path to it is proven")
@@ -127,6 +128,18 @@ def _addresses(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _tunnel_ends(entry: NodeEntry, path: PeerPath | None) -> tuple[Endpoint, ...]:
+    """A port that a peer merely claims counts among those that are made of keys: it could claim a
+    name server's. What was proven counts whatever it is."""
+    presence = entry.presence
+    found: list[Endpoint] = []
+    if presence is not None and presence.tunnel_port in TUNNEL_PORTS:
+        found += [(each, presence.tunnel_port) for each in presence.addresses[:_OUTER_MOST]]
+    if path is not None and path.endpoint is not None and not path.relay:
+        found.append(path.endpoint)
+    return tuple(dict.fromkeys(found))
+
+
 def _reach(
     view: View,
     path: PeerPath,
@@ -167,6 +180,7 @@ def _reach(
         "",
         claims,
         part.addresses,
+        part.tunnel_ends,
     )
 
 

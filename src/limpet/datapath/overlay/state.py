@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.cluster.topology.view import VxlanDevice
 
 Key = tuple[int | str, ...]
@@ -101,6 +101,8 @@ class PeerPart(NamedTuple):
     """What of another's it announces as its own; empty: nothing that counts."""
     addresses: tuple[Address, ...] = ()
     """Underlay addresses where it hears VXLAN and the exchange: our pods have no business there."""
+    tunnel_ends: tuple[Endpoint, ...] = ()
+    """Where it hears tunnels' packets and our probes: no more are they our pods' business."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:

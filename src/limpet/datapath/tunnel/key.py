@@ -8,13 +8,11 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
+from limpet.base.ownership import TUNNEL_PORTS
 from limpet.datapath.tunnel.state import TunnelKey
 
 _P = 2**255 - 19
 _Y = (1 << 255) - 1
-_FIRST_PORT, _PORTS = 23000, 7000
-"""Above a relay's usual ports, below those of Kubernetes' NodePorts (30000 and up) and those that
-kernels give to sockets that ask for any (32768 and up)."""
 
 
 def tunnel_private_key(seed: bytes) -> bytes:
@@ -35,7 +33,7 @@ def tunnel_public_key(public_key: bytes) -> bytes:
 
 def tunnel_port(public_key: bytes) -> int:
     """UDP port made of a tunnel's public key: nodes behind one NAT have different ones, mostly."""
-    return _FIRST_PORT + int.from_bytes(public_key[:4], "big") % _PORTS
+    return TUNNEL_PORTS[int.from_bytes(public_key[:4], "big") % len(TUNNEL_PORTS)]
 
 
 def tunnel_key_of(private_key: bytes, public_key: bytes, *, port: int = 0) -> TunnelKey:

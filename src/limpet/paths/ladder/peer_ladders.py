@@ -149,6 +149,10 @@ class PeerLadders:
             return True
         return self._unproven.may_ask(uid, candidate.address, now_s)
 
+    def heard(self, uid: str, address: Address) -> None:
+        """A probe of the peer has come from there, past no relay."""
+        self._unproven.heard(uid, address)
+
     def has_answered(self, uid: str, address: Address, now_s: float) -> bool:
         """Whether the peer has proven of late that it is there."""
         return self._unproven.has_answered((uid, address), now_s)

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Hashable
 
 from limpet.base.addresses import Address
-from limpet.base.rate_limit import TokenBuckets
+from limpet.base.rate_limit import Rate, TokenBuckets
 
 ADDRESS_PER_S, ADDRESS_BURST = 2.0, 20
 """Probes to one address, whichever peers name it: about as many as a member sends that goes on
 asking for them, and at first what six endpoints behind one NAT take."""
+ADDRESS_LONG_PER_S, ADDRESS_LONG_BURST = 1 / 30, 120
+"""The same where nobody answers for minutes. Each node has its own budget: of 5,000 nodes that are
+told of one host it hears 170 probes a second for long, some 0.3 Mbit/s."""
 PEER_PER_S, PEER_BURST = 4.0, 48
 """Probes to all that one peer names; at first twelve endpoints can be tried several times."""
+PEER_LONG_PER_S, PEER_LONG_BURST = 0.2, 480
+"""The same for long: twelve endpoints once a minute, as often as a ladder asks for them."""
+_CREDIT = 3
+"""Questions to where a peer was heard from that are free at once."""
 _ANSWERED_S = 3600.0
 """After which an address may have become another's."""
 _MOST = 4096
@@ -30,8 +38,12 @@ class UnprovenBudget:
     """Of one node."""
 
     def __init__(self) -> None:
-        self._addresses = TokenBuckets(ADDRESS_PER_S, ADDRESS_BURST, most=_MOST)
-        self._peers = TokenBuckets(PEER_PER_S, PEER_BURST, most=_MOST)
+        self._addresses = _Buckets(
+            (ADDRESS_PER_S, ADDRESS_BURST), (ADDRESS_LONG_PER_S, ADDRESS_LONG_BURST)
+        )
+        self._peers = _Buckets((PEER_PER_S, PEER_BURST), (PEER_LONG_PER_S, PEER_LONG_BURST))
+        self._credits: OrderedDict[tuple[str, Address], int] = OrderedDict()
+        """Questions for what was heard, by peer and where."""
         self._answered_s: OrderedDict[Address | tuple[str, Address], float] = OrderedDict()
         """By the address, and by that with the uid of who has answered."""
 
@@ -43,9 +55,18 @@ class UnprovenBudget:
         while len(self._answered_s) > _MOST_ANSWERED:
             self._answered_s.popitem(last=False)
 
+    def heard(self, uid: str, address: Address) -> None:
+        """The peer has asked from there. Its address may be forged, so nothing is proven: for each
+        question it may be asked once, which is no more than comes."""
+        key = uid, address
+        self._credits[key] = min(self._credits.get(key, 0) + 1, _CREDIT)
+        self._credits.move_to_end(key)
+        if len(self._credits) > _MOST:
+            self._credits.popitem(last=False)
+
     def may_ask(self, uid: str, address: Address, now_s: float) -> bool:
         """Whether the peer may be looked for there now; if so, it counts as done."""
-        if self.has_answered((uid, address), now_s):
+        if self.has_answered((uid, address), now_s) or self._has_credit((uid, address)):
             return True
         if not self._peers.has_room(uid, now_s):
             return False
@@ -53,6 +74,26 @@ class UnprovenBudget:
         known = self.has_answered(address, now_s) or self._addresses.take(address, now_s)
         return known and self._peers.take(uid, now_s)
 
+    def _has_credit(self, key: tuple[str, Address]) -> bool:
+        """It is taken."""
+        left = self._credits.pop(key, 0)
+        if left > 1:
+            self._credits[key] = left - 1
+        return left > 0
+
     def has_answered(self, key: Address | tuple[str, Address], now_s: float) -> bool:
         """Whether any member has lately, or with a uid that one."""
         return self._answered_s.get(key, -math.inf) + _ANSWERED_S > now_s
+
+
+class _Buckets:
+    """Of each key, a bucket for some seconds and one for minutes: what is in both may be done."""
+
+    def __init__(self, *rates: Rate) -> None:
+        self._stages = [TokenBuckets(*rate, most=_MOST) for rate in rates]
+
+    def has_room(self, key: Hashable, now_s: float) -> bool:
+        return all(each.has_room(key, now_s) for each in self._stages)
+
+    def take(self, key: Hashable, now_s: float) -> bool:
+        return self.has_room(key, now_s) and all(each.take(key, now_s) for each in self._stages)

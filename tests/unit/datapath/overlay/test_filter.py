@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.datapath.overlay.overlay_values import (
     OWN,
+    PEER,
     UID,
     a_grant,
     a_presence,
@@ -20,9 +22,11 @@ from tests.unit.datapath.overlay.overlay_values import (
 )
 
 from limpet.cluster.nodes import Snapshot
+from limpet.cluster.topology import transports
+from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import View, changed_peers, view_of
 from limpet.datapath.overlay.filter import filter_commands, plan_filter
-from limpet.datapath.overlay.plan import plan_overlay
+from limpet.datapath.overlay.plan import plan_overlay, plan_peer
 
 GOLDEN = """\
 table inet limpet_overlay {
@@ -82,6 +86,10 @@ table inet limpet_overlay {
 		elements = { 192.0.2.2 }
 	}
 
+	set tunnels4 {
+		type ipv4_addr . inet_service
+	}
+
 	set link_segments6 {
 		type ipv6_addr
 		elements = { fd00:0:0:2:: }
@@ -94,6 +102,10 @@ table inet limpet_overlay {
 
 	set nodes6 {
 		type ipv6_addr
+	}
+
+	set tunnels6 {
+		type ipv6_addr . inet_service
 	}
 
 	chain overlay_vxlan {
@@ -119,6 +131,8 @@ table inet limpet_overlay {
 		iifname "limpet0" ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" fib daddr type local udp dport 8472 counter name overlay_forged drop
+		iifname "limpet0" ip daddr . udp dport @tunnels4 counter name overlay_forged drop
+		iifname "limpet0" ip6 daddr . udp dport @tunnels6 counter name overlay_forged drop
 	}
 
 	chain overlay_links {
@@ -183,7 +197,9 @@ def _views(draw: st.DrawFn) -> View:
         )
         said = a_presence(number)
         if draw(st.booleans()):
-            said = a_presence(number, addresses=(*said.addresses, SHARED))
+            port = draw(st.sampled_from([0, 53, 23000, 29999]))
+            at = (*said.addresses, SHARED)
+            said = a_presence(number, addresses=at, tunnel_port=port)
         made.append(entry(given, draw(st.none() | st.just(said))))
     paths = {
         each.grant.uid: vxlan(int(each.grant.name[-1]), draw(st.sampled_from([4, 6])))
@@ -223,3 +239,21 @@ def _elements(text: str) -> dict[str, set[str]]:
         listed = re.search(r"elements = \{ (.*) \}", body)
         found[name] = set(listed[1].split(", ")) if listed else set()
     return found
+
+
+def test_a_peer_shuts_our_pods_out_of_tunnels_ports_and_of_no_other_that_it_claims() -> None:
+    """It could claim the name server that they ask."""
+    address = ip_address("192.0.2.2")
+
+    def ends(port: int, path: PeerPath | None = None) -> tuple[object, ...]:
+        paths = {} if path is None else {PEER: path}
+        peer = entry(a_grant(2), a_presence(2, addresses=(address,), tunnel_port=port))
+        return plan_peer(view(peer, paths=paths), PEER).tunnel_ends
+
+    assert ends(53) == ends(22999) == ends(30000) == ends(0) == ()
+    assert ends(23000) == ((address, 23000),)
+    proven = (ip_address("203.0.113.7"), 40001)
+    by_tunnel = PeerPath(transports.TUNNEL, endpoint=proven)
+    assert ends(29999, by_tunnel) == ((address, 29999), proven)
+    by_relay = replace(by_tunnel, rung=transports.RELAY, relay="another")
+    assert ends(0, by_relay) == ()

@@ -15,8 +15,12 @@ from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.unproven_budget import (
     ADDRESS_BURST,
+    ADDRESS_LONG_BURST,
+    ADDRESS_LONG_PER_S,
     ADDRESS_PER_S,
     PEER_BURST,
+    PEER_LONG_BURST,
+    PEER_LONG_PER_S,
     PEER_PER_S,
     UnprovenBudget,
 )
@@ -107,4 +111,37 @@ def test_a_member_that_has_others_try_a_stranger_all_the_time_is_no_amplifier() 
                 wanted += 1
                 sent += strangers.may_ask("liar", question.candidate.address, now_s)
     assert wanted > 8 * 60 * minutes, "without a bound it would be one"
-    assert sent <= ADDRESS_BURST + ADDRESS_PER_S * 60 * minutes
+    assert sent <= ADDRESS_LONG_BURST + ADDRESS_LONG_PER_S * 60 * minutes
+
+
+def test_where_nobody_answers_a_victim_of_five_thousand_nodes_hears_little_of_them() -> None:
+    """Each of them is told of it, by one member or by many, for a day."""
+    nodes, day_s = 5000, 86_400
+    for members, of_all in ((1, False), (60, False), (1, True)):
+        strangers = UnprovenBudget()
+        sent = sum(
+            strangers.may_ask(
+                f"m{second % members}", VICTIMS[second % 16 if of_all else 0], float(second)
+            )
+            for second in range(day_s)
+        )
+        assert sent > 100, "it is tried all the same"
+        most, per_s = ADDRESS_LONG_BURST, ADDRESS_LONG_PER_S
+        if of_all:  # one member names a whole network
+            most, per_s = PEER_LONG_BURST, PEER_LONG_PER_S
+        assert sent <= most + per_s * day_s + 1
+        probe_bytes = 250
+        mbit_per_s = nodes * per_s * probe_bytes * 8 / 1e6
+        assert mbit_per_s <= (2.0 if of_all else 0.4)
+
+
+def test_who_is_heard_is_asked_once_for_each_question_where_it_was_heard() -> None:
+    strangers = UnprovenBudget()
+    while strangers.may_ask("late", VICTIMS[0], 0.0):
+        pass
+    for heard, asked in ((1, 1), (2, 2), (50, 3)):
+        for _ in range(heard):
+            strangers.heard("late", VICTIMS[0])
+        assert sum(strangers.may_ask("late", VICTIMS[0], 0.0) for _ in range(100)) == asked
+    strangers.heard("late", VICTIMS[0])
+    assert not strangers.may_ask("liar", VICTIMS[0], 0.0)
