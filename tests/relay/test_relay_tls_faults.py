@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.status.relays import RelayingTls
+from limpet.base.bounds.members import RELAY_TLS_NODES
 from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import allow_many_files
@@ -134,6 +136,24 @@ def test_a_site_that_members_have_come_from_is_not_held_up_by_strangers(
         writer.close()
         await other.end_for(one, relay)
         assert relay.counters == {"too_often": 1}
+
+    play(cluster, scenario)
+
+
+def test_of_more_nodes_than_a_relay_takes_over_tls_one_is_let_go(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one: a thousand would take minutes."""
+    monkeypatch.setattr(relay_tls_server, "RELAY_TLS_NODES", replace(RELAY_TLS_NODES, most=1))
+
+    async def scenario(relay: Relay, one: Site, other: Site) -> None:
+        await one.end_for(other, relay)
+        assert list(relay.server.report()["nodes"]) == [one.uid]
+        second = asyncio.create_task(other.end_for(one, relay))
+        await until(lambda: relay.counters.get("full", 0) > 0)
+        assert list(relay.server.report()["nodes"]) == [one.uid]
+        second.cancel()
+        await asyncio.wait([second])
 
     play(cluster, scenario)
 

@@ -25,8 +25,11 @@ def read_regular(path: Path, most_bytes: int = FILE.most) -> bytes:
     waited for, or read for ever. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if info.st_size > most_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         parts, left = [], most_bytes
         while part := os.read(fd, min(left + 1, _READ_BYTES)):  # files of /proc say no size
             parts.append(part)

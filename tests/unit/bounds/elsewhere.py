@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, strangers
+from limpet.base.bounds import members, strangers, words
 from limpet.base.bounds.bound import Bound
 
 _MEMBERS = "tests/controller/test_member_bounds.py::test_"
@@ -48,6 +48,11 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         strangers.RELAY_GREETING_OF_ONE,
         _RELAY + "one_address_has_few_of_the_places_of_those_who_have_proven_nothing",
     ),
+    (
+        words.SNAPSHOT,
+        "tests/unit/cluster/snapshot/test_file.py::test_a_file_over_its_bound_is_not_begun_to_read",
+    ),
+    (members.RELAY_TLS_NODES, _RELAY + "of_more_nodes_than_a_relay_takes_over_tls_one_is_let_go"),
     (strangers.RELAY_GREETING_S, _RELAY + "a_member_that_says_nothing_is_let_go"),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
     (

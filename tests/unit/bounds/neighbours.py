@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from ipaddress import IPv4Address
 from typing import cast
 
 from limpet.base.bounds import neighbours
+from limpet.base.bounds.bound import Bound
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
@@ -26,6 +28,7 @@ from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.membership import Membership
+from limpet.paths.ladder.unproven_budget import UnprovenBudget
 from tests.unit.bounds.probes import probe
 
 _NONCE = bytes(8)
@@ -178,3 +181,120 @@ def _(amount: int) -> bool:
     except DatagramError:
         return False
     return True
+
+
+# What peers have a node check and send, all of them together.
+
+_FIRST = IPv4Address("198.51.100.0")
+_LATER_S = 1.0001
+_MINUTE_S = 60.001
+_PLACES = itertools.count()
+
+
+def _heard(amount: int, now_s: float, *, members: bool, rates: Rates | None = None) -> Rates | None:
+    """So many from a hundred addresses; None: one of them is not looked at."""
+    rates = rates or Rates()
+    for each in range(amount):
+        address = _FIRST + each % 100
+        if members:
+            rates.heard.know(address, part=7471)
+        if not rates.heard.take(address, now_s, part=7471):
+            return None
+    return rates
+
+
+def _probe_signatures(at_once: Bound, per_s: Bound, *, members: bool) -> None:
+    @probe(at_once)
+    def _(amount: int) -> bool:
+        return _heard(amount, 0.0, members=members) is not None
+
+    @probe(per_s)
+    def _(amount: int) -> bool:
+        used_up = _heard(at_once.most, 0.0, members=members)
+        return _heard(amount, _LATER_S, members=members, rates=used_up) is not None
+
+
+_probe_signatures(neighbours.MEMBERS_SIGNATURES, neighbours.MEMBERS_SIGNATURES_PER_S, members=True)
+_probe_signatures(
+    neighbours.STRANGERS_SIGNATURES, neighbours.STRANGERS_SIGNATURES_PER_S, members=False
+)
+
+
+def _asked(budget: UnprovenBudget, amount: int, now_s: float, *, of_peer: bool) -> bool:
+    """All of so many probes are sent: to one address, or to all that one peer names."""
+    return all(
+        budget.may_ask("peer", _FIRST + next(_PLACES) % 4000, now_s)
+        if of_peer
+        else budget.may_ask(f"peer-{each % 64}", _FIRST, now_s)
+        for each in range(amount)
+    )
+
+
+def _used_up(budget: UnprovenBudget, *, of_peer: bool) -> float:
+    """Until nothing is left for minutes; when that is."""
+    now_s = 0.0
+    while any(_asked(budget, 1, now_s, of_peer=of_peer) for _ in range(100)):
+        now_s += 1.0
+    return now_s
+
+
+def _probe_budget(rows: tuple[Bound, Bound, Bound, Bound], *, of_peer: bool) -> None:
+    at_once, per_s, in_all, per_minute = rows
+
+    @probe(at_once)
+    def _(amount: int) -> bool:
+        return _asked(UnprovenBudget(), amount, 0.0, of_peer=of_peer)
+
+    @probe(per_s)
+    def _(amount: int) -> bool:
+        budget = UnprovenBudget()
+        assert _asked(budget, at_once.most, 0.0, of_peer=of_peer)
+        return _asked(budget, amount, _LATER_S, of_peer=of_peer)
+
+    # What comes back in the meantime is in the sum.
+    @probe(in_all, above=in_all.most + 1 + in_all.most // per_s.most * per_minute.most // 60)
+    def _(amount: int) -> bool:
+        budget, sent, now_s = UnprovenBudget(), 0, 0.0
+        while sent < amount and now_s < in_all.most / per_s.most:
+            sent += _asked(budget, 1, now_s, of_peer=of_peer)
+            now_s += 0.5 / per_s.most
+        return sent == amount
+
+    @probe(per_minute)
+    def _(amount: int) -> bool:
+        budget = UnprovenBudget()
+        now_s = _used_up(budget, of_peer=of_peer)
+        step_s = _MINUTE_S / per_minute.most
+        return all(
+            _asked(budget, 1, now_s + min((n + 1) * step_s, _MINUTE_S), of_peer=of_peer)
+            for n in range(amount)
+        )
+
+
+_probe_budget(
+    (
+        neighbours.UNPROVEN_ADDRESS,
+        neighbours.UNPROVEN_ADDRESS_PER_S,
+        neighbours.UNPROVEN_ADDRESS_LONG,
+        neighbours.UNPROVEN_ADDRESS_PER_MINUTE,
+    ),
+    of_peer=False,
+)
+_probe_budget(
+    (
+        neighbours.UNPROVEN_PEER,
+        neighbours.UNPROVEN_PEER_PER_S,
+        neighbours.UNPROVEN_PEER_LONG,
+        neighbours.UNPROVEN_PEER_PER_MINUTE,
+    ),
+    of_peer=True,
+)
+
+
+@probe(neighbours.UNPROVEN_ANSWERS)
+def _(amount: int) -> bool:
+    budget = UnprovenBudget()
+    now_s = _used_up(budget, of_peer=True)
+    for _ in range(amount):
+        budget.heard("peer", _FIRST)
+    return all(budget.may_ask("peer", _FIRST, now_s) for _ in range(amount))

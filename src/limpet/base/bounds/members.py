@@ -118,6 +118,7 @@ RELAY_ASKS = Bound(
     "messages of one node to a relay over TLS, at once", 500, "messages", Above.CLOSED
 )
 RELAY_ASKS_PER_S = Bound("... for long", 50, "messages a second", Above.CLOSED)
+RELAY_TLS_NODES = Bound("nodes on a relay over TLS", 1_024, "nodes", Above.CLOSED)
 RELAY_TELLS = Bound(
     "times that a node is told by a relay of one that asks for it, at once",
     5,

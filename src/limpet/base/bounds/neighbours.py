@@ -16,6 +16,42 @@ SIGNATURES_PER_S = Bound(
     "datagrams a second",
     Above.DROPPED,
 )
+MEMBERS_SIGNATURES = Bound(
+    "... of all addresses and ports together that members write from, at once",
+    4_000,
+    "datagrams",
+    Above.DROPPED,
+)
+"""0.1 ms each."""
+MEMBERS_SIGNATURES_PER_S = Bound("... for long", 2_000, "datagrams a second", Above.DROPPED)
+STRANGERS_SIGNATURES = Bound(
+    "... of all strangers together, and of those at members' addresses, at once",
+    400,
+    "datagrams",
+    Above.DROPPED,
+)
+STRANGERS_SIGNATURES_PER_S = Bound("... for long", 200, "datagrams a second", Above.DROPPED)
+UNPROVEN_ADDRESS = Bound(
+    "probes to an address where nobody has answered, whoever names it, at once",
+    20,
+    "probes",
+    Above.DROPPED,
+)
+UNPROVEN_ADDRESS_PER_S = Bound("... for some minutes", 2, "probes a second", Above.DROPPED)
+UNPROVEN_ADDRESS_LONG = Bound("... and then in all", 120, "probes", Above.DROPPED)
+UNPROVEN_ADDRESS_PER_MINUTE = Bound("... for long", 2, "probes a minute", Above.DROPPED)
+UNPROVEN_PEER = Bound(
+    "probes to all places together that one member names, at once", 48, "probes", Above.DROPPED
+)
+UNPROVEN_PEER_PER_S = Bound("... for some minutes", 4, "probes a second", Above.DROPPED)
+UNPROVEN_PEER_LONG = Bound("... and then in all", 480, "probes", Above.DROPPED)
+UNPROVEN_PEER_PER_MINUTE = Bound("... for long", 12, "probes a minute", Above.DROPPED)
+UNPROVEN_ANSWERS = Bound(
+    "probes in answer to those that a member sends from where it has proven nothing, at once",
+    3,
+    "probes",
+    Above.DROPPED,
+)
 PUSHED_DOCUMENTS = Bound("documents in one datagram", 128, "documents", Above.DROPPED)
 LISTED_ITEMS = Bound("items of a listing in one datagram", 4_096, "items", Above.DROPPED)
 WANTED_MARKS = Bound("documents asked for in one datagram", 128, "documents", Above.DROPPED)

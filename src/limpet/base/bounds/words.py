@@ -14,6 +14,8 @@ LOG_REFUSALS = Bound("lines of one kind about what others did, at once", 20, "li
 """And one in five seconds for long."""
 CELL = Bound("a cell of a table on a terminal", 4000, "characters", Above.CUT)
 LINE = Bound("a line on a terminal", 65536, "characters", Above.CUT)
+SNAPSHOT = Bound("what a node has kept of its cluster", 1 << 30, "bytes", Above.REFUSED)
+"""A hundred times what ten thousand nodes take."""
 FILE = Bound(
     "a file that others write, such as a runtime or a person", 16 << 20, "bytes", Above.REFUSED
 )

@@ -27,9 +27,6 @@ GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
 _BROADCAST = IPv4Address("255.255.255.255")
 _MOST_REPLAYED, _MOST_SOURCES = 4096, 8192
-_MEMBERS_RATE, _STRANGERS_RATE = 2000, 200
-"""Signatures checked per second, 0.1 ms each: for all addresses together that a member has written
-from, and for all others."""
 _REFUSALS_RATE = 10
 _PATIENCE_S = 2.0
 """Between two refusals of one removed node."""
@@ -65,8 +62,11 @@ class Rates:
     def __init__(self) -> None:
         self.heard = SourceRates(
             each=(neighbours.SIGNATURES_PER_S.most, neighbours.SIGNATURES_AT_ONCE.most),
-            strangers=(_STRANGERS_RATE, 2 * _STRANGERS_RATE),
-            members=(_MEMBERS_RATE, 2 * _MEMBERS_RATE),
+            strangers=(
+                neighbours.STRANGERS_SIGNATURES_PER_S.most,
+                neighbours.STRANGERS_SIGNATURES.most,
+            ),
+            members=(neighbours.MEMBERS_SIGNATURES_PER_S.most, neighbours.MEMBERS_SIGNATURES.most),
             most=_MOST_SOURCES,
         )
         """Signatures that are checked, by address, and by the ports of it that members write from:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from limpet.base.bounds.words import SNAPSHOT
 from limpet.base.disk import Disk, read_regular
 from limpet.cluster.documents import Document, Known
 from limpet.cluster.merge import merge
@@ -21,8 +22,6 @@ from limpet.cluster.snapshot.log import (
 
 _PIECE_BYTES = 256 << 10
 """Of what is encoded at once, so that a large cluster takes no second copy in memory."""
-_MOST_BYTES = 1 << 30
-"""A hundred times what ten thousand nodes take."""
 _PAGE_BYTES = 4096
 
 
@@ -146,7 +145,7 @@ class LogWriter:
 def read_file(path: Path) -> bytes | None:
     """None: there is none. A page that the disk cannot read is zeros. Raises: OSError."""
     try:
-        return read_regular(path, _MOST_BYTES)
+        return read_regular(path, SNAPSHOT.most)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -13,20 +13,22 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from limpet.base.addresses import Address
+from limpet.base.bounds import neighbours as bounds
 from limpet.base.rate_limit import Rate, TokenBuckets
 
-ADDRESS_PER_S, ADDRESS_BURST = 2.0, 20
+ADDRESS_PER_S = float(bounds.UNPROVEN_ADDRESS_PER_S.most)
+ADDRESS_BURST = bounds.UNPROVEN_ADDRESS.most
 """Probes to one address, whichever peers name it: about as many as a member sends that goes on
 asking for them, and at first what six endpoints behind one NAT take."""
-ADDRESS_LONG_PER_S, ADDRESS_LONG_BURST = 1 / 30, 120
+ADDRESS_LONG_PER_S = bounds.UNPROVEN_ADDRESS_PER_MINUTE.most / 60
+ADDRESS_LONG_BURST = bounds.UNPROVEN_ADDRESS_LONG.most
 """The same where nobody answers for minutes. Each node has its own budget: of 5,000 nodes that are
 told of one host it hears 170 probes a second for long, some 0.3 Mbit/s."""
-PEER_PER_S, PEER_BURST = 4.0, 48
+PEER_PER_S, PEER_BURST = float(bounds.UNPROVEN_PEER_PER_S.most), bounds.UNPROVEN_PEER.most
 """Probes to all that one peer names; at first twelve endpoints can be tried several times."""
-PEER_LONG_PER_S, PEER_LONG_BURST = 0.2, 480
+PEER_LONG_PER_S = bounds.UNPROVEN_PEER_PER_MINUTE.most / 60
+PEER_LONG_BURST = bounds.UNPROVEN_PEER_LONG.most
 """The same for long: twelve endpoints once a minute, as often as a ladder asks for them."""
-_CREDIT = 3
-"""Questions to where a peer was heard from that are free at once."""
 _ANSWERED_S = 3600.0
 """After which an address may have become another's."""
 _MOST = 4096
@@ -59,7 +61,7 @@ class UnprovenBudget:
         """The peer has asked from there. Its address may be forged, so nothing is proven: for each
         question it may be asked once, which is no more than comes."""
         key = uid, address
-        self._credits[key] = min(self._credits.get(key, 0) + 1, _CREDIT)
+        self._credits[key] = min(self._credits.get(key, 0) + 1, bounds.UNPROVEN_ANSWERS.most)
         self._credits.move_to_end(key)
         if len(self._credits) > _MOST:
             self._credits.popitem(last=False)

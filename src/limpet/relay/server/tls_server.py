@@ -18,6 +18,7 @@ import structlog
 
 from limpet.base.acceptor.places import Places, source_of
 from limpet.base.addresses import Listen
+from limpet.base.bounds.members import RELAY_TLS_NODES
 from limpet.base.bounds.strangers import (
     RELAY_GREETING,
     RELAY_GREETING_OF_ONE,
@@ -42,7 +43,7 @@ _log = structlog.get_logger("relay-tls")
 GREETING_S = float(RELAY_GREETING_S.most)
 """From the TCP connection to a member's first frame."""
 _SWEEP_S = 5.0
-_MOST_NODES, _MOST_SOURCES = 1024, 4096
+_MOST_SOURCES = 4096
 _RETRY_S = 30.0
 _BACKLOG = 256
 _ACCEPTED_PER_TURN = 16
@@ -173,7 +174,7 @@ class RelayTlsServer:
         if before is not None:  # it has noticed before us that the old connection is dead
             self.counters["replaced"] += 1
             self._drop(before, "it has connected again")
-        elif len(self._nodes) >= _MOST_NODES:
+        elif len(self._nodes) >= RELAY_TLS_NODES.most:
             self.counters["full"] += 1
             return False
         self._nodes[node.uid] = node

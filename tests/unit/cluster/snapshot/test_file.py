@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.base.bounds.words import SNAPSHOT
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
 from limpet.cluster.documents import Known
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.snapshot.log import HEADER_BYTES, VERSION
+from limpet.cluster.snapshot.writer import read_file
 from tests.unit.cluster_values import (
     NOTHING,
     PINNED,
@@ -308,3 +310,14 @@ def test_the_highest_network_is_read_back(tmp_path: Path) -> None:
         for generation in (1, 2, 3):
             file.put(known_of(generation=generation))
     assert read(tmp_path)[0].value("network", "network") == network(3)
+
+
+def test_a_file_over_its_bound_is_not_begun_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.log"
+    with path.open("wb") as file:
+        file.truncate(SNAPSHOT.most + 1)
+
+    with pytest.raises(OSError, match="too large") as caught:
+        read_file(path)
+
+    assert caught.value.errno == errno.EFBIG
