@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
 
@@ -59,7 +60,15 @@ def _canonical(text: str) -> str:
     # A zone (`fe80::1%…`) is a link of that machine, and can be any text of any length.
     if len(text) > _LONGEST_ADDRESS or "%" in text:
         raise ValueError(f"{text[:_LONGEST_ADDRESS]!r} is no address that means the same elsewhere")
-    return str(ip_address(text))
+    # The C library takes a tenth of the time of `ip_address`: a report names thousands, and
+    # meanwhile the controller answers nobody.
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        found = socket.inet_ntop(family, socket.inet_pton(family, text))
+    except (OSError, ValueError):
+        return str(ip_address(text))  # which says in words what is wrong
+    # The two write an IPv4 address within one of IPv6 in different ways.
+    return str(ip_address(text)) if ":" in found and "." in found else found
 
 
 _LONGEST_ADDRESS = 45

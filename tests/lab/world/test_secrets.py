@@ -10,6 +10,7 @@ import resource
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import msgspec
 import pytest
 
 from limpet.controller.registry.records import AuthorityRecord
+from limpet.datapath.tunnel.key import tunnel_private_key
+from limpet.lab.command import run_command
 from limpet.lab.world.controller import LabController
 from limpet.lab.world.world import World
 from tests.lab.bed import a_world, limpet
@@ -31,8 +34,15 @@ lan = ["192.168.10.0/24"]
 nodes = { node-1 = 1 }
 [agent]
 log_level = "debug"
+metrics_listen = ["127.0.0.1:9111"]
 [controller]
 log_level = "debug"
+metrics_listen = ["127.0.0.1:9112"]
+"""
+_FETCH = """
+import sys, urllib.request
+for url in sys.argv[1:]:
+    print(urllib.request.urlopen(url, timeout=20).read().decode())
 """
 _TOKENS: list[str] = []
 
@@ -53,11 +63,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def secrets(world: World) -> dict[str, bytes]:
-    """Every one of them, by whose it is."""
+    """Every one of them, by whose it is. Tunnels know no other key than what is made of the node's:
+    WireGuard has no pre-shared ones, IKE proves itself by the same."""
     found = {
         f"key of {name}": (machine.folder.rglob("node.key").__next__()).read_bytes()
         for name, machine in world.machines.items()
     }
+    found |= {f"tunnel's {name}": tunnel_private_key(key) for name, key in found.items()}
     with contextlib.closing(sqlite3.connect(world.controller.folder / "state/controller.db")) as db:
         (value,) = db.execute("SELECT value FROM item WHERE kind = 'authority'").fetchone()
     authority = msgspec.json.decode(value, type=AuthorityRecord)
@@ -152,6 +164,20 @@ def test_nothing_that_a_command_prints_holds_a_secret(world: World) -> None:
     machine = world.machines["node-1"]
     told += [limpet(machine, "status", *json), limpet(machine, "peer", "list", *json)]
     assert_none_in("".join(told).encode(), "what commands print", world)
+
+
+def test_no_figure_holds_a_secret(world: World) -> None:
+    machine = world.machines["node-1"]
+    texts = [
+        machine.run(sys.executable, "-c", _FETCH, "http://127.0.0.1:9111/metrics"),
+        run_command(
+            *(sys.executable, "-c", _FETCH, "http://127.0.0.1:9112/metrics"),
+            netns=world.controller.netns,
+        ),
+    ]
+    for whose, text in zip(("an agent's", "the controller's"), texts, strict=True):
+        assert "\nlimpet_" in text
+        assert_none_in(text.encode(), f"{whose} figures", world)
 
 
 def test_what_others_may_read_holds_no_secret(world: World) -> None:

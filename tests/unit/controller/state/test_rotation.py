@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.bounds.signers import MAX_ERA, MAX_VERSION
 from limpet.cluster.documents import Document, Known
-from limpet.cluster.keys import ClusterKey, RevokedKeyError, endorse, public_key_of
+from limpet.cluster.keys import ClusterKey, RevokedKeyError, endorse, public_key_of, uid_of
 from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY, PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.policy import SignedPolicy
@@ -20,6 +22,7 @@ from limpet.controller.registry.records import AUTHORITY, NodeRecord, PresenceRe
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.rotation import has_signing_key, rotate_key, take_keys
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state.authority import _certificate, uid_of_certificate
 from limpet.controller.state.grants import change_grant
 from limpet.controller.state.nodes import remove
 from limpet.controller.state.recovery import absorb
@@ -161,3 +164,13 @@ def test_a_row_of_keys_that_no_node_takes_is_not_made() -> None:
 
     with pytest.raises(RefusedError, match="rotated 127 times"):
         rotate_key(tables, NEXT)
+
+
+def test_who_has_the_cas_key_makes_no_certificate_of_a_node_that_exists() -> None:
+    """The node is told by the key that the handshake proves, whatever the certificate names."""
+    authority = a_cluster().authority
+    victim, thief = uid_of(public_key_of(node_key(1))), public_key_of(THIEF)
+    key = Ed25519PublicKey.from_public_bytes(thief)
+    forged = _certificate(victim, key, authority.ca_key, authority.ca_certificate)
+
+    assert uid_of_certificate(ssl.PEM_cert_to_DER_cert(forged)) == uid_of(thief) != victim
