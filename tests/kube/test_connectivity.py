@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 from limpet.cli.connectivity.objects import NAMESPACE
 from limpet.lab.kube.world import KubeWorld
-from tests.kube.installed import CONTROL_PLANE, bare_world, manifest_for
+from tests.kube.installed import CONTROL_PLANE, bare_world, rollout
+from tests.kube.service_day import manifest_with_services
+from tests.kube.test_manifests import MANIFEST
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, five kubelets start
@@ -26,8 +29,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Iterator
     with bare_world(tmp_path_factory.mktemp("connectivity"), archive) as world:
         kubectl = world.plane.kubectl
         kubectl("label", "nodes", "cloud-1", "cloud-2", f"{CONTROL_PLANE}=")
-        kubectl("apply", "-f", "-", stdin=manifest_for(world))
+        kubectl("apply", "-f", "-", stdin=manifest_with_services(world))
+        kubectl("apply", "-f", str(MANIFEST.parent / "dns.yaml"))
         world.await_ready()
+        rollout(world, "daemonset/limpet-dns")
         yield world
 
 
@@ -57,7 +62,7 @@ def test_every_pod_reaches_every_pod_and_node_with_whole_packets_and_nothing_is_
 ) -> None:
     names = sorted(cluster.machines)
 
-    code, found, err = report(cluster)
+    code, found, err = report(cluster, "--services", "--policies")
 
     assert [each for each in found["results"] if each["error"]] == [], found["broken"]
     assert code == 0, err
@@ -71,6 +76,16 @@ def test_every_pod_reaches_every_pod_and_node_with_whole_packets_and_nothing_is_
     nodes = [each for each in found["results"] if each["kind"] == "node"]
     # The gateways of each node, and the own node's own addresses.
     assert len(nodes) == len(names) * (len(names) * 2 + 2)
+    denied = {
+        (one["source"], one["address"]) for one in found["results"] if one["kind"] == "denied"
+    }
+    assert denied == {(one["source"], one["address"]) for one in pods}
+    for one in names:
+        served = [each for each in found["results"] if each["source"] == one and each["tcp_ms"]]
+        kinds = Counter((each["kind"], each["target"]) for each in served)
+        assert kinds["service", "by its address"] == kinds["hairpin", "to itself"] == 2
+        assert kinds["service", "by its name"] == 1
+        assert kinds["service", "by a node's port"] >= 1
     assert NAMESPACE not in namespaces(cluster)
 
 

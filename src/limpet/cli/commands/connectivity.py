@@ -43,6 +43,15 @@ def connectivity_test(
     image: Annotated[
         str, typer.Option("--image", help="Of the pods (default: the DaemonSet's, which is there).")
     ] = "",
+    services: Annotated[
+        bool,
+        typer.Option(
+            "--services", help="A Service too: by its address, a node's port, its name, to itself."
+        ),
+    ] = False,
+    policies: Annotated[
+        bool, typer.Option("--policies", help="Whether a policy lets in, and keeps out, too.")
+    ] = False,
     start: Annotated[
         float, typer.Option("--start", min=1.0, help="Seconds that a pod has to start.")
     ] = 120.0,
@@ -68,6 +77,8 @@ def connectivity_test(
         others,
         namespace,
         start,
+        services,
+        policies,
     )
     client = Client(find_access(kubeconfig, context=context))
 
@@ -105,9 +116,9 @@ def connectivity_pod(
     if not task:
         from limpet.base.process.lifetime import run as run_until_stopped
         from limpet.cli.connectivity.answerer import answer
-        from limpet.cli.connectivity.tasks import ANSWER_PORT
+        from limpet.cli.connectivity.tasks import ANSWER_PORT, DENIED_PORT
 
-        run_until_stopped(partial(answer, ANSWER_PORT))
+        run_until_stopped(partial(answer, ANSWER_PORT, DENIED_PORT))
         return
     from limpet.cli.connectivity.prober import probe
     from limpet.cli.connectivity.tasks import decode_task, encode_outcomes

@@ -14,10 +14,10 @@ from limpet.linux.echo import HEADERS_BYTES, forbid_fragments, path_mtu_bytes
 _CHUNK_BYTES = 1 << 16
 
 
-async def answer(port: int) -> None:
-    """Until it is cancelled. Raises: OSError."""
+async def answer(port: int, *by_tcp: int) -> None:
+    """Until it is cancelled; at ports `by_tcp` by TCP alone. Raises: OSError."""
     loop = asyncio.get_running_loop()
-    server = await asyncio.start_server(_serve, None, port)
+    servers = [await asyncio.start_server(_serve, None, each) for each in (port, *by_tcp)]
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):  # a pod of one family alone
             udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -26,8 +26,11 @@ async def answer(port: int) -> None:
             forbid_fragments(udp)
             udp.bind(("", port))
             await loop.create_datagram_endpoint(lambda of=udp: _Echo(of), sock=udp)  # type: ignore[misc]
-    async with server:
+    try:
         await for_ever()
+    finally:
+        for each in servers:
+            each.close()
 
 
 class _Echo(asyncio.DatagramProtocol):

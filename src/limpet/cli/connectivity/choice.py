@@ -27,6 +27,8 @@ class Options:
     namespace: str = "limpet-system"
     """Of Limpet."""
     start_s: float = 120.0
+    services: bool = False
+    policies: bool = False
 
 
 @dataclass(slots=True)

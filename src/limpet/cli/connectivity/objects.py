@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.cli.connectivity.tasks import Task, encode_task
+from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, Kind, Task, encode_task
 
 NAMESPACE = "limpet-connectivity-test"
 ROLE_LABEL = "limpet.dev/connectivity-test"
@@ -27,6 +27,52 @@ def namespace() -> dict[str, Any]:
     }
 
 
+ANSWERERS, OWN = "answerers", "own"
+"""Names of the two Services."""
+
+
+def services() -> list[dict[str, Any]]:
+    """All pods that answer, also at a port of each node; and each pod that asks, to itself: a
+    Service that stays on the node has no other endpoint there."""
+    everybody = {
+        "type": "NodePort",
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": {ROLE_LABEL: ANSWERER},
+        "ports": [{"name": "answer", "port": ANSWER_PORT}],
+    }
+    itself = {
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": {ROLE_LABEL: PROBER},
+        "internalTrafficPolicy": "Local",
+        "ports": [{"name": "own", "port": OWN_PORT}],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for name, spec in ((ANSWERERS, everybody), (OWN, itself))
+    ]
+
+
+def policy() -> dict[str, Any]:
+    """Pods that ask reach those that answer at one of their two ports."""
+    asking = {"podSelector": {"matchLabels": {ROLE_LABEL: PROBER}}}
+    ports = [{"protocol": each, "port": ANSWER_PORT} for each in ("TCP", "UDP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": ANSWERERS, "namespace": NAMESPACE},
+        "spec": {
+            "podSelector": {"matchLabels": {ROLE_LABEL: ANSWERER}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [asking], "ports": ports}],
+        },
+    }
+
+
 def answerer(number: int, node: str, image: str) -> dict[str, Any]:
     return _pod(ANSWERER, number, node, image, ["connectivity", "pod"], [], {})
 
@@ -45,6 +91,8 @@ def prober(number: int, node: str, image: str, task: Task) -> dict[str, Any]:
             "volumeMounts": [{"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": True}],
         },
     )
+    if any(each.kind is Kind.SERVICE for each in task.targets):
+        pod["spec"]["dnsPolicy"] = "ClusterFirst"  # it asks for a Service by its name
     folder = {"path": AGENT_FOLDER, "type": "DirectoryOrCreate"}
     pod["spec"]["volumes"] = [{"name": "agent", "hostPath": folder}]
     return pod

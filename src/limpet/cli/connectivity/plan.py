@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from limpet.base.errors import ConfigError
-from limpet.cli.connectivity.tasks import Kind, Target, Task
+from limpet.cli.connectivity.tasks import DENIED_PORT, Kind, Target, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,23 @@ class NodeFacts:
     segments: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is tried beside pods and nodes."""
+
+    outside: tuple[Target, ...] = ()
+    services: tuple[Target, ...] = ()
+    """By cluster address and by name, from everywhere."""
+    node_port: int = 0
+    """At the own node's own addresses; 0: none."""
+    denied: bool = False
+    """The second port of each pod, which no policy allows."""
+
+
 def plan_tasks(
     nodes: Sequence[NodeFacts],
     pods: Mapping[str, Sequence[str]],
-    outside: Sequence[Target],
+    beside: Beside,
     *,
     others: int,
     patience_s: float,
@@ -40,7 +53,18 @@ def plan_tasks(
             for other in sorted(round_trip, key=lambda each: each.name)
             for target in _targets(other, pods.get(other.name, ()), own=other is node)
         ]
-        found[node.name] = Task((*targets, *outside), patience_s)
+        if beside.denied:
+            targets += [
+                Target(Kind.DENIED, each.name, each.address, DENIED_PORT)
+                for each in targets
+                if each.kind is Kind.POD
+            ]
+        if beside.node_port:
+            targets += [
+                Target(Kind.SERVICE, "by a node's port", address, beside.node_port)
+                for address in node.addresses
+            ]
+        found[node.name] = Task((*targets, *beside.services, *beside.outside), patience_s)
     return found
 
 

@@ -13,8 +13,10 @@ import msgspec
 from limpet.agent.client import ask as ask_agent
 from limpet.agent.status.paths import PathAnswer
 from limpet.base.errors import LimpetError
+from limpet.cli.connectivity.answerer import answer
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
+    OWN_PORT,
     Kind,
     Outcome,
     Target,
@@ -37,11 +39,16 @@ async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[Out
         async with room:
             return await _try(target, task.patience_s)
 
+    to_itself = None
+    if any(each.kind is Kind.HAIRPIN for each in task.targets):
+        to_itself = asyncio.create_task(answer(OWN_PORT))
     tried = await asyncio.gather(*map(one, task.targets))
+    if to_itself is not None:
+        to_itself.cancel()
     # One after the other and in this thread: msgspec crashes where several read a type at first.
     return [
         _with_rung(outcome, target.address, own, agent_socket)
-        if target.kind is not Kind.OUTSIDE
+        if target.kind in (Kind.POD, Kind.NODE)
         else outcome
         for outcome, target in zip(tried, task.targets, strict=True)
     ]
@@ -52,7 +59,9 @@ async def _try(target: Target, patience_s: float) -> Outcome:
     rtt_ms = packet_bytes = tcp_ms = None
     error = ""
     try:
-        if target.kind is not Kind.OUTSIDE or not target.port:
+        if target.kind is Kind.DENIED:
+            await _nobody_answers(target.address, target.port, deadline_s)
+        elif not target.port:
             port = ANSWER_PORT if target.kind is Kind.POD else 0
             echo = Echo(target.address, port)
             try:
@@ -62,7 +71,9 @@ async def _try(target: Target, patience_s: float) -> Outcome:
                 echo.close()
         if target.kind is Kind.POD:
             tcp_ms = await _stream(target.address, ANSWER_PORT, deadline_s, _TCP_BYTES)
-        elif target.port:
+        elif target.kind in (Kind.SERVICE, Kind.HAIRPIN):
+            tcp_ms = await _served(target.address, target.port, deadline_s)
+        elif target.kind is Kind.OUTSIDE and target.port:
             rtt_ms = await _stream(target.address, target.port, deadline_s, 0)
     except _NotReached as failure:
         error = str(failure)
@@ -115,6 +126,32 @@ async def _whole_packets(echo: Echo, deadline_s: float) -> int:
             size = back  # the way back is narrower
         elif time.monotonic() > deadline_s:
             raise _NotReached(f"packets of {size} bytes are lost, small ones are not")
+
+
+async def _nobody_answers(address: str, port: int, deadline_s: float) -> None:
+    """Returns once a connection comes to nothing. Raises: _NotReached where it comes about, since
+    what was made a moment ago may not be in force everywhere until then."""
+    while True:
+        try:
+            await _stream(address, port, time.monotonic() + _WAIT_S, 0)
+        except ConnectionRefusedError as error:
+            raise _NotReached("nobody listens there, so it tells nothing of policies") from error
+        except (OSError, _NotReached):
+            return
+        if time.monotonic() > deadline_s:
+            raise _NotReached("it answers, and a policy says that it must not")
+        await asyncio.sleep(_WAIT_S / 4)
+
+
+async def _served(address: str, port: int, deadline_s: float) -> float:
+    """As `_stream`; who serves a Service hears of it a moment later. Raises: _NotReached."""
+    while True:
+        try:
+            return await _stream(address, port, deadline_s, _TCP_BYTES)
+        except OSError as error:  # a name that is not known yet, too
+            if time.monotonic() > deadline_s:
+                raise _NotReached(error.strerror or str(error)) from error
+        await asyncio.sleep(_WAIT_S / 4)
 
 
 async def _stream(address: str, port: int, deadline_s: float, size_bytes: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +24,9 @@ class Result(Struct, frozen=True, kw_only=True):
     kind: Kind
     target: str
     address: str
+    """Or a name, of a Service that is asked for by it."""
     family: int
+    """4 or 6; 0 of a name."""
     rung: str
     rtt_ms: float | None
     packet_bytes: int | None
@@ -53,13 +57,19 @@ def result(source: str, target: Target, outcome: Outcome) -> Result:
         kind=target.kind,
         target=target.name,
         address=target.address,
-        family=6 if ":" in target.address else 4,
+        family=_family(target.address),
         rung=outcome.rung,
         rtt_ms=outcome.rtt_ms,
         packet_bytes=outcome.packet_bytes,
         tcp_ms=outcome.tcp_ms,
         error=outcome.error,
     )
+
+
+def _family(address: str) -> int:
+    with contextlib.suppress(ValueError):
+        return ip_address(address).version
+    return 0
 
 
 def rows(report: Report) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from limpet.base.errors import LimpetError
 from limpet.cli.connectivity import objects
+from limpet.cli.connectivity.beside import make_beside
 from limpet.cli.connectivity.choice import (
     Chosen,
     Options,
@@ -58,6 +59,7 @@ async def run(client: Client, options: Options, say: Say) -> Report:
 
 async def _try(client: Client, options: Options, chosen: Chosen, image: str, say: Say) -> Report:
     names = [node.name for node in chosen.nodes]
+    beside = await make_beside(client, options)
     say(f"starting a pod that answers on {sources(names)}")
     for number, node in enumerate(names):
         await _create(client, objects.answerer(number, node, image), options.start_s)
@@ -77,7 +79,7 @@ async def _try(client: Client, options: Options, chosen: Chosen, image: str, say
     tasks = plan_tasks(
         answering,
         addresses,
-        options.outside,
+        beside,
         others=options.others,
         patience_s=_PATIENCE_S,
     )

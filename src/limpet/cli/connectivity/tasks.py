@@ -21,6 +21,10 @@ from limpet.base.errors import LimpetError
 
 ANSWER_PORT = 7479
 """Of the pods that answer, UDP and TCP."""
+DENIED_PORT = 7480
+"""There they answer too; where policies are tried, none of them allows it."""
+OWN_PORT = 7481
+"""Of the pods that ask: each asks itself there, through a Service."""
 MAX_MESSAGE_BYTES = 4096
 """Source: kubernetes.io, termination messages."""
 _COMPRESSED = "z:"
@@ -38,6 +42,12 @@ class Kind(StrEnum):
     """One of the test's own, which answers."""
     NODE = "node"
     """A node itself, by an address of it."""
+    SERVICE = "service"
+    """One of the test's own, by a cluster address, a node's port or its name."""
+    HAIRPIN = "hairpin"
+    """A Service whose only endpoint is the pod that asks."""
+    DENIED = "denied"
+    """A port of a pod that a policy lets nobody reach: it is well when nobody answers."""
     OUTSIDE = "outside"
 
 
@@ -46,8 +56,9 @@ class Target(Struct, frozen=True):
     name: str
     """Of the node, or what a person has said."""
     address: str
+    """Of a Service also its name, which the pod has to resolve."""
     port: int = 0
-    """Of what is outside: TCP; 0: it answers pings."""
+    """TCP, of all but pods and nodes; 0: it answers pings."""
 
 
 class Task(Struct, frozen=True):

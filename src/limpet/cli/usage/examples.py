@@ -94,6 +94,7 @@ _DIAGNOSIS = {
     "connectivity test": (
         ("limpet connectivity test", "On all nodes that are ready."),
         ("limpet connectivity test --nodes edge-1,edge-2 --outside 192.0.2.7:443", "On two."),
+        ("limpet connectivity test --services --policies", "Services, names and policies too."),
     ),
     "connectivity pod": (("limpet connectivity pod", "What the pods of a test run."),),
 }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import tracemalloc
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.errors import ConfigError, LimpetError
-from limpet.cli.connectivity.plan import NodeFacts, outside_target, plan_tasks
+from limpet.cli.connectivity.plan import Beside, NodeFacts, outside_target, plan_tasks
+from limpet.cli.connectivity.prober import probe
 from limpet.cli.connectivity.report import ALL_ROWS, Report, complaints, result, rows, summary
 from limpet.cli.connectivity.tasks import (
+    DENIED_PORT,
     MAX_MESSAGE_BYTES,
     Kind,
     Outcome,
@@ -38,7 +42,7 @@ def tried(task: Task, kind: Kind) -> list[str]:
 
 
 def test_each_node_tries_all_pods_and_gateways_and_its_own_addresses() -> None:
-    tasks = plan_tasks(NODES, PODS, (), others=16, patience_s=1.0)
+    tasks = plan_tasks(NODES, PODS, Beside(), others=16, patience_s=1.0)
 
     for at, name in enumerate(NAMES):
         assert set(tried(tasks[name], Kind.POD)) == {each for pod in PODS.values() for each in pod}
@@ -52,12 +56,26 @@ def test_with_many_nodes_each_is_tried_as_often_as_it_tries(count: int, others: 
     nodes = [NodeFacts(f"n{number:03}") for number in range(count)]
     pods = {node.name: (f"10.0.0.{at + 1}",) for at, node in enumerate(nodes)}
 
-    tasks = plan_tasks(nodes, pods, (), others=others, patience_s=1.0)
+    tasks = plan_tasks(nodes, pods, Beside(), others=others, patience_s=1.0)
 
     named = [target.name for task in tasks.values() for target in task.targets]
     wanted = min(others + 1, count)
     assert {named.count(node.name) for node in nodes} == {wanted}
     assert all(len(task.targets) == wanted for task in tasks.values())
+
+
+def test_beside_pods_each_tries_services_its_own_nodes_port_and_what_is_denied() -> None:
+    service = Target(Kind.SERVICE, "by its name", "answerers.x", 7479)
+    outside = Target(Kind.OUTSIDE, "192.0.2.9", "192.0.2.9")
+    beside = Beside((outside,), (service,), node_port=31234, denied=True)
+
+    task = plan_tasks(NODES, PODS, beside, others=16, patience_s=1.0)["b"]
+
+    assert tried(task, Kind.DENIED) == tried(task, Kind.POD)
+    assert {each.port for each in task.targets if each.kind is Kind.DENIED} == {DENIED_PORT}
+    assert Target(Kind.SERVICE, "by a node's port", "192.0.2.1", 31234) in task.targets
+    assert task.targets[-2:] == (service, outside)
+    assert result("b", service, Outcome()).family == 0
 
 
 @pytest.mark.parametrize(
@@ -161,3 +179,20 @@ def test_what_a_pod_has_packed_does_not_unpack_without_bound() -> None:
         tracemalloc.stop()
 
     assert most < 8 << 20
+
+
+@pytest.mark.parametrize(("answers", "said"), [(True, "must not"), (False, "nobody listens")])
+def test_a_port_that_a_policy_should_close_and_does_not_is_told(answers: bool, said: str) -> None:
+    """Nor is one where nobody listens taken for closed by a policy."""
+
+    async def tried() -> Outcome:
+        async with await asyncio.start_server(
+            lambda _, writer: writer.close(), "127.0.0.1", 0
+        ) as at:
+            port = at.sockets[0].getsockname()[1]
+            if not answers:
+                at.close()
+            task = Task((Target(Kind.DENIED, "a", "127.0.0.1", port),), 0.0)
+            return (await probe(task, {}, Path("/nowhere")))[0]
+
+    assert said in asyncio.run(tried()).error
