@@ -13,7 +13,7 @@ import yaml
 from limpet.agent import settings as of_agents
 from limpet.controller import settings as of_controllers
 from limpet.lab.topology import parse_topology
-from tests.docs.pages import CHECKOUT, Block, blocks, pages
+from tests.docs.pages import CHECKOUT, Block, blocks, pages, prose
 
 LANGUAGES = {"console", "text", "toml", "yaml", "json", "diff", "mermaid"}
 WORLDS = {"plain", "lab", "node", "deb", "skip"}
@@ -69,3 +69,23 @@ def test_documents_that_a_page_shows_can_be_read(block: Block) -> None:
         msgspec.json.decode(block.text)
     else:
         assert all(isinstance(each, dict) for each in yaml.safe_load_all(block.text))
+
+
+def _tells_what_to_do(page: str) -> bool:
+    """A guide: it has commands or settings to be typed, and is no page of a reference."""
+    if page.startswith(("docs/commands/", "docs/concepts/", "docs/reference/")):
+        return False
+    return page.startswith("docs/") and any(
+        block.language == "console" or block.marker.keys() & {"agent", "controller"}
+        for block in blocks(page)
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in FOR_USERS if _tells_what_to_do(page)])
+def test_a_page_that_tells_what_to_type_says_what_it_assumes_and_how_to_undo_it(page: str) -> None:
+    if page == "docs/configuration.md":
+        return  # a table of keys: whoever takes a line out again has undone it
+    text = prose(page)
+
+    assert re.search(r"\*\*(What it a|A)ssumes", text), f"{page}: no **Assumes**"
+    assert re.search(r"\bUndo\b|What it leaves", text), f"{page}: no **Undo**"
