@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from limpet.agent.settings import Settings
+from limpet.agent.settings import parse_settings as parse_agent
 from limpet.base.configuration import configuration_keys
 from limpet.base.errors import CniCode
 from limpet.controller.settings import ControllerSettings
+from limpet.controller.settings import parse_settings as parse_controller
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _OF_THE_SPECIFICATION = 100
@@ -40,6 +45,27 @@ def test_the_documentation_has_every_key_of_a_configuration(
 
 def test_it_has_no_key_of_the_agent_that_there_is_not() -> None:
     assert _first_cells("configuration.md", "The agent") == set(configuration_keys(Settings))
+
+
+@pytest.mark.parametrize(
+    ("read", "page"),
+    [(parse_agent, "configuration.md"), (parse_controller, "controller.md")],
+)
+def test_who_writes_the_default_that_it_tells_changes_nothing(
+    read: Callable[[dict[str, Any], str], object], page: str
+) -> None:
+    """Where the second column is a value and not words about it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([a-z_]+)` \| `([^`|]+)` \|", text, re.MULTILINE)
+    keys = set(configuration_keys(type(read({}, page))))
+    tried = 0
+    for key, written in told:
+        if key in keys:
+            value = written if written.startswith("/") else tomllib.loads(f"it = {written}")["it"]
+            assert read({key: value}, page) == read({}, page), f"{page}: {key}"
+            tried += 1
+
+    assert tried > 5
 
 
 def test_it_has_every_error_code_that_is_ours() -> None:
