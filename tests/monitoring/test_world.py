@@ -55,13 +55,14 @@ POLICY = {
     "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": []},
 }
 ELSEWHERE = {
+    "limpet_agent_exchange_total",
     "limpet_controller_addresses_held_twice",
     "limpet_controller_events_dropped",
     "limpet_agent_unexpected_errors_total",
     "limpet_controller_unexpected_errors_total",
     "limpet_dns_unexpected_errors_total",
 }
-"""Figures that a world without Kubernetes, or without a defect, does not have."""
+"""Figures that a world without Kubernetes, a defect, or lost messages does not have."""
 NORMAL = {
     "LimpetOnRelayLong",  # radio-1 and digger-1 meet at a relay
     "LimpetServicesStale",  # the world has no API server

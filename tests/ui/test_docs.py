@@ -40,7 +40,7 @@ def opened(browser: Browser, site: Path) -> Iterator[Page]:
     page.set_default_timeout(60_000)
     page.on("request", partial(_note_others, said))
     page.on("pageerror", lambda each: said.append(f"error: {each}"))
-    page.on("requestfailed", lambda each: said.append(f"failed: {each.url}"))
+    page.on("requestfailed", partial(_note_failed, said))
     page.goto((site / "index.html").as_uri())
     yield page
     context.close()
@@ -52,13 +52,18 @@ def _note_others(said: list[str], request: Request) -> None:
         said.append(f"another host: {request.url}")
 
 
+def _note_failed(said: list[str], request: Request) -> None:
+    if request.failure != "net::ERR_ABORTED":  # by whoever goes on to another page
+        said.append(f"failed: {request.url}: {request.failure}")
+
+
 def test_a_word_that_is_typed_finds_its_page(opened: Page) -> None:
     field = opened.locator("input.md-search__input")
     for word, page in FOUND.items():
-        field.fill(word)
+        field.fill("")
+        field.press_sequentially(word)  # it searches behind each key
         found = opened.locator(f"a.md-search-result__link[href*='{page}']")
         expect(found.first).to_be_visible(timeout=60_000)
-    field.fill("disk_free_bytes")
     opened.locator("a.md-search-result__link[href*='reference/metrics.html']").first.click()
     expect(opened.get_by_role("heading", level=1)).to_contain_text("Figures for Prometheus")
 
