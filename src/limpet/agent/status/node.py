@@ -24,6 +24,17 @@ class SegmentUse(Said, frozen=True, kw_only=True):
     resting: int
     bound: int
 
+    @property
+    def version(self) -> int:
+        """Of IP."""
+        return 6 if ":" in self.prefix else 4
+
+    @property
+    def left(self) -> int:
+        """Addresses that a further pod may get: what rests, or is kept for absent pods, is given
+        where nothing else is left."""
+        return self.size - self.live
+
 
 class Room(StrEnum):
     """Whether a further pod gets its addresses on this node."""
@@ -37,19 +48,18 @@ def room_of(segments: Iterable[SegmentUse]) -> tuple[Room, str]:
     """And why it is not free, in words.
 
     A pod takes one address of each IP version that the node has, so the fuller of the two counts.
-    What rests, or is kept for absent pods, is given where nothing else is left.
     """
     by_version: dict[int, list[SegmentUse]] = {}
     for each in segments:
-        by_version.setdefault(6 if ":" in each.prefix else 4, []).append(each)
+        by_version.setdefault(each.version, []).append(each)
     few: list[str] = []
     for version, found in sorted(by_version.items()):
-        live, size = sum(each.live for each in found), sum(each.size for each in found)
+        left, size = sum(each.left for each in found), sum(each.size for each in found)
         prefixes = ", ".join(each.prefix for each in found)
-        if live >= size:
+        if left <= 0:
             return Room.FULL, f"pods have all {size} IPv{version} addresses of {prefixes}"
-        if size - live < size * FEW_ADDRESSES:
-            few.append(f"{size - live} of {size} IPv{version} addresses of {prefixes} are left")
+        if left < size * FEW_ADDRESSES:
+            few.append(f"{left} of {size} IPv{version} addresses of {prefixes} are left")
     return (Room.NEARLY_FULL, "; ".join(few)) if few else (Room.FREE, "")
 
 

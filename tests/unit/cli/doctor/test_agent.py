@@ -39,6 +39,9 @@ SOUND: dict[str, Any] = {
 }
 
 
+SIZE = SOUND["segments"][0]["size"]
+
+
 def levels(**changes: Any) -> dict[str, str]:
     """What is not `ok`, with its level."""
     found = agent_findings(typed({**SOUND, **changes}, Status))
@@ -57,8 +60,12 @@ def pod(name: str, *addresses: str, port: int = 8080, protocol: str = "tcp") -> 
     )
 
 
-def segment(free: int, bound: int) -> list[dict[str, Any]]:
-    return [{**SOUND["segments"][0], "free": free, "bound": bound}]
+def segment(free: int, bound: int, prefix: str = "10.244.7.0/24") -> list[dict[str, Any]]:
+    live = SIZE - free - bound
+    return [
+        {"prefix": prefix, "size": SIZE, "live": live, "resting": 0}
+        | {"free": free, "bound": bound}
+    ]
 
 
 def test_a_sound_agent_is_all_ok() -> None:
@@ -96,6 +103,22 @@ def test_what_is_wrong_is_said_with_its_level(
 
 def test_addresses_of_absent_pods_count_as_free() -> None:
     assert levels(segments=segment(free=0, bound=240)) == {}
+
+
+def test_addresses_that_rest_are_given_where_nothing_else_is_left() -> None:
+    (full,) = segment(free=0, bound=0)
+
+    assert levels(segments=[{**full, "live": 153, "resting": 100}]) == {}
+
+
+def test_one_full_segment_is_an_error_only_where_no_other_has_room() -> None:
+    full, other = segment(0, 0), "10.244.9.0/24"
+
+    ((what, level),) = levels(segments=full + segment(200, 0, other)).items()
+    assert (level, "10.244.7.0/24" in what) == ("warn", True)
+    assert list(levels(segments=full + segment(5, 0, other)).values()) == ["warn", "warn"]
+    assert list(levels(segments=full + segment(0, 0, other)).values()) == ["error", "error"]
+    assert list(levels(segments=full + segment(200, 0, "fd00:7::/120")).values()) == ["error"]
 
 
 @pytest.mark.parametrize("lacking", [{"ready"}, {"segments", "findings"}])

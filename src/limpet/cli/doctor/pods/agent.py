@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from limpet import __version__
 from limpet.agent.client import AnotherVersion
@@ -59,8 +59,8 @@ def agent_findings(status: Status) -> Iterator[Finding]:
             f"systemctl restart {UNIT} (pods do not notice)",
         )
     yield from _round(status.last_round)
-    for segment in status.segments:
-        yield from _segment(segment)
+    for version in (4, 6):
+        yield from _segments([each for each in status.segments if each.version == version])
     for found in status.findings:
         yield warn(
             "record-damaged",
@@ -89,30 +89,40 @@ def _round(last: LastRound) -> Iterator[Finding]:
         yield ok("links, routes, rules and nftables table are as planned")
 
 
-def _segment(segment: SegmentUse) -> Iterator[Finding]:
-    prefix, free, size = segment.prefix, segment.free, segment.size
-    absent = segment.bound
-    words = (
-        f"segment {prefix}: {count(free)} of {count(size)} addresses free, "
-        f"{count(absent)} kept for absent pods"
-    )
-    if free + absent <= 0:
-        yield error(
-            "segment-full",
-            words,
-            "no more pods can be started on this node",
-            "give the node another segment (segments in the agent's configuration; in a cluster "
-            "the controller grants it: limpet status says why it does not), or remove pods",
+def _segments(segments: Sequence[SegmentUse]) -> Iterator[Finding]:
+    """`segments`: all of one IP version. A pod takes an address of any of them."""
+    left, size = sum(each.left for each in segments), sum(each.size for each in segments)
+    for each in segments:
+        words = (
+            f"segment {each.prefix}: {count(each.free)} of {count(each.size)} addresses free, "
+            f"{count(each.bound)} kept for absent pods"
         )
-    elif free + absent < size * FEW_ADDRESSES:
-        yield warn(
-            "segment-nearly-full",
-            words,
-            "soon no more pods can be started on this node",
-            "give the node another segment (segments in the agent's configuration)",
-        )
-    else:
-        yield ok(words)
+        if left <= 0:
+            yield error(
+                "segment-full",
+                words,
+                "no more pods can be started on this node",
+                "give the node another segment (segments in the agent's configuration; in a "
+                "cluster the controller grants it: limpet status says why it does not), or remove "
+                "pods",
+            )
+        elif left < size * FEW_ADDRESSES and each.left < each.size * FEW_ADDRESSES:
+            yield warn(
+                "segment-nearly-full",
+                words,
+                "soon no more pods can be started on this node",
+                "give the node another segment (segments in the agent's configuration)",
+            )
+        elif each.left <= 0:
+            yield warn(
+                "segment-used-up",
+                words,
+                f"new pods get addresses of the node's other segments: {count(left)} are left",
+                "nothing, while the agent gets further segments (limpet status says if it does "
+                "not)",
+            )
+        else:
+            yield ok(words)
 
 
 # Its pods.
