@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from limpet.agent.settings import parse_settings
 from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
 from limpet.cli.doctor.findings import Finding
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
+from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, examine_network_daemons
 from limpet.cli.doctor.machine.storage import examine_storage, filesystem_of
 from limpet.cli.doctor.machine.traps import (
     examine_clock,
@@ -29,6 +33,7 @@ from limpet.cli.doctor.machine.traps import (
 from limpet.cli.doctor.pods.attached import examine_docker
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from tests.beds.namespaces import Netns, NetnsFactory
+from tests.waiting import wait_until
 
 POD_CIDRS = [ip_network("10.244.0.0/16"), ip_network("fd00:244::/32")]
 MAC = "0e:4c:c9:98:0e:74"
@@ -241,3 +246,35 @@ def test_a_server_that_only_pods_network_leads_to_is_named(server: str, tmp_path
     assert ids(examine_servers(inside, POD_CIDRS)) == ["server-inside"]
     outside = parse_settings({**document, "kubernetes_server": "https://192.0.2.7:6443"}, "test")
     assert ids(examine_servers(outside, POD_CIDRS)) == []
+
+
+def test_programs_that_set_networks_up_are_named_while_they_run_here_until_they_are_told_of_us(
+    netns: Netns, tmp_path: Path
+) -> None:
+    def found() -> list[str]:
+        return ids(in_(netns, lambda: examine_network_daemons("limpet0", tmp_path)))
+
+    # What every machine with systemd has, whoever sets its network up, and what is left in /run.
+    for folder in ("run/systemd/netif/leases", "run/NetworkManager"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert found() == []
+
+    with ExitStack() as running:
+        for daemon in NETWORK_DAEMONS:
+            program = shutil.copy("/bin/sleep", tmp_path / daemon.program)
+            run(running, program)
+            assert found() == []  # that of another network is none of ours
+            run(running, "nsenter", f"--net={netns.path}", program)
+            assert found() == [daemon.id]
+            file = tmp_path / daemon.file.lstrip("/")
+            file.parent.mkdir(parents=True)
+            file.write_text(daemon.text("limpet0"))
+            assert found() == []
+
+
+def run(running: ExitStack, *command: str | Path) -> None:
+    process = subprocess.Popen([*command, "1000"])
+    running.callback(process.wait)
+    running.callback(process.kill)
+    comm = Path(f"/proc/{process.pid}/comm")
+    wait_until(lambda: comm.read_text().strip() == Path(command[-1]).name, "the program runs")

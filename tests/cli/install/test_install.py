@@ -550,7 +550,8 @@ def test_doctor_finds_what_was_damaged_and_nothing_before(machine: ServiceMachin
 
     machine.run("systemctl", "stop", "limpet-agent")
     machine.path(BINARY).unlink()
-    machine.run("mkdir", "/run/NetworkManager")
+    machine.run("cp", "/bin/sleep", "/tmp/NetworkManager")
+    machine.start("/tmp/NetworkManager", "1000")
     assert len(errors(machine, "doctor")) == 2
     limpet(machine, "doctor", "--fix", "--yes")
     assert errors(machine, "doctor") == []

@@ -97,7 +97,8 @@ KINDS: dict[str, Kind] = {
         doctor="clock-wrong sysctl-file",
         configuration="network-key-unknown",
         controller=(
-            "segment-nearly-full segment-used-up controller-away no-further-segment controller-says cluster-disk"
+            "segment-nearly-full segment-used-up controller-away no-further-segment "
+            "controller-says cluster-disk"
         ),
         kubernetes=(
             "api-server-away presence-not-told object-unusable kubernetes-no-node "

@@ -13,6 +13,7 @@ from limpet.base.node_state import NodeState
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.linux.namespaces import processes_here
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl
 
@@ -96,8 +97,9 @@ class NetworkDaemon:
     id: str
     """Of the finding."""
     name: str
-    runs: str
-    """A folder that is there while it does."""
+    program: str
+    """Its name among the processes. Folders in /run tell nothing: systemd makes networkd's on every
+    machine, and they outlive the program."""
     settings: str
     """The folder of its settings."""
     told: str
@@ -117,7 +119,7 @@ NETWORK_DAEMONS = (
     NetworkDaemon(
         "networkmanager",
         "NetworkManager",
-        "run/NetworkManager",
+        "NetworkManager",
         "etc/NetworkManager/conf.d",
         "interface-name:lim",
         "it may take over pods' interfaces and their addresses",
@@ -128,7 +130,7 @@ NETWORK_DAEMONS = (
     NetworkDaemon(
         "networkd",
         "systemd-networkd",
-        "run/systemd/netif",
+        "systemd-network",
         "etc/systemd",
         "ManageForeignRoutes=no",
         "it removes routes and rules of others when it starts; the agent puts them back",
@@ -140,8 +142,9 @@ NETWORK_DAEMONS = (
 
 
 def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Finding]:
+    """`root`: of the daemons' settings."""
     for each in NETWORK_DAEMONS:
-        if (root / each.runs).is_dir() and not _mentions(root / each.settings, each.told):
+        if any(processes_here(each.program)) and not _mentions(root / each.settings, each.told):
             yield warn(
                 each.id,
                 f"{each.name} runs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_network
@@ -14,6 +13,7 @@ from limpet.base.disk import read_regular
 from limpet.cli.doctor.findings import Finding, error
 from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.flannel.devices import Device, read_devices
+from limpet.linux.namespaces import processes_here
 from limpet.linux.netlink.socket import RouteSocket
 
 SUBNET_FILE = Path("/run/flannel/subnet.env")
@@ -50,7 +50,7 @@ def find_flannel(conf_dir: Path) -> Flannel:
         next((bridge for each in configs for bridge in each.bridges), DEFAULT_BRIDGE),
         tuple(read_segments(SUBNET_FILE)),
         devices,
-        tuple(_processes()),
+        tuple(processes_here("flanneld")),
     )
 
 
@@ -61,16 +61,6 @@ def read_segments(path: Path) -> Iterator[Prefix]:
             if key in _SEGMENTS:
                 with contextlib.suppress(ValueError):
                     yield ip_network(value.strip(), strict=False)
-
-
-def _processes() -> Iterator[int]:
-    """Of flanneld, in the network that we are in; a machine may have others."""
-    here = os.stat("/proc/self/ns/net").st_ino
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            is_flanneld = (folder / "comm").read_text(encoding="utf-8").strip() == "flanneld"
-            if is_flanneld and os.stat(folder / "ns" / "net").st_ino == here:
-                yield int(folder.name)
 
 
 def examine_flannel(found: Flannel, *, noted: bool) -> Iterator[Finding]:
