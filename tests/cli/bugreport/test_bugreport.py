@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from limpet.cli.bugreport import archive
+from limpet.cli.bugreport import archive, pieces
 from limpet.cli.bugreport.archive import write_report
 from limpet.cli.bugreport.pieces import Piece
 from limpet.cli.main import main
@@ -26,6 +26,7 @@ from limpet.lab.launch import ByExec, launching_with
 from limpet.lab.world.node import LabNode
 from limpet.linux.namespaces import Namespace
 from tests.conftest import NodeFactory
+from tests.waiting import wait_until
 
 
 def jwt(words: str) -> str:
@@ -88,9 +89,14 @@ def node(make_node: NodeFactory, known: Secrets, tmp_path: Path) -> LabNode:
     with launching_with(ByExec()):  # a fork keeps the environment of who forked it in /proc
         node.start_agent()
     node.pod("web-0").add()
+    kept = node.folder / "state" / "events" / "events.log"
+    wait_until(lambda: kept.exists() and kept.stat().st_size, "what happened is on the disk")
     with node.config_path.open("a") as file:
         file.write(f"# token = {known.join_token}\n# https://u:{known.url}@192.0.2.7/\n")
         file.write(f"# psk: {known.psk}\n# {known.kubeconfig_token} {key_data}\n")
+    with node.agent.log.open("a") as log:
+        log.write(f"token={known.kubeconfig_token}\n")
+        log.write(f"joined with {known.join_token}\nurl https://u:{known.url}@192.0.2.7/\n")
     comment = f'add table inet other {{ comment "{known.environment}"; }}'
     node.run("nft", comment)
     node.run(
@@ -130,11 +136,26 @@ def test_no_secret_of_the_node_is_in_the_archive(
     assert "web-0" in found["pods.json"]
     assert "10.245.80.0/24" in found["settings/agent.toml"]
     assert json.loads(found["plan.json"]) == {"pending": []}
+    assert "the agent started" in found["events.json"]
+    assert "ready" in found["logs/agent-file.txt"]
     assert "private keys, tokens" in found["CONTENTS.txt"]
     for name, text in found.items():
         for secret in known.forms():
             assert secret not in text, name
     assert (tmp_path / "r.tar.gz").stat().st_mode & 0o777 == 0o600
+
+
+def test_of_a_log_in_a_file_the_end_is_there_and_no_half_of_a_secret(
+    node: LabNode, known: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = f"{known.join_token} was used\nthe last line\n"
+    with node.agent.log.open("a") as log:
+        log.write(tail)
+    monkeypatch.setattr(pieces, "LOG_BYTES", len(tail) - 20)
+
+    found = report(node, tmp_path / "r.tar.gz")
+
+    assert found["logs/agent-file.txt"] == "the last line\n"
 
 
 def test_it_works_when_the_agent_is_dead_and_says_what_is_not_there(
@@ -146,6 +167,8 @@ def test_it_works_when_the_agent_is_dead_and_says_what_is_not_there(
     assert "status.json" not in found
     assert "status.json  not there: ask the agent" in found["CONTENTS.txt"]
     assert "agent-silent" in found["doctor.json"]
+    assert "the agent started" in found["events.json"]
+    assert "logs/agent-file.txt  not there: the agent of this node" in found["CONTENTS.txt"]
     contents = {each["file"]: each for each in json.loads(capsys.readouterr().out)["contents"]}
     assert contents["network/address.txt"]["bytes"] > 0
     assert contents["status.json"]["bytes"] == 0

@@ -22,9 +22,13 @@ from limpet.agent.client import call
 from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
 from limpet.cli.bugreport.secrets import without_secrets
+from limpet.cli.kept_events import events_of_node
+from limpet.lab.world.node import lab_log
+from limpet.timeline.answer import MOST_ENTRIES
 
 _COMMAND_S = 15.0
 _LOG_LINES = "5000"
+LOG_BYTES = 4 << 20
 _UNITS = ("limpet-agent", "limpet-dns", "limpet-controller")
 _VERBS = {
     "status.json": "status",
@@ -34,7 +38,6 @@ _VERBS = {
     "address-check.json": "ipam.check",
     "services.json": "services",
     "policies.json": "policy.list",
-    "events.json": "events",
 }
 """Verbs of the agent by file; one that it does not know is a line in the list of contents."""
 _COMMANDS = {
@@ -77,12 +80,15 @@ class Piece:
     """Its text, with secrets. Raises: LimpetError, OSError: why there is none."""
 
 
-def pieces(settings: Settings, config: Path, conf_dir: Path) -> Iterator[Piece]:
+def pieces(
+    settings: Settings, config: Path, conf_dir: Path, agent_pid: int | None
+) -> Iterator[Piece]:
     """All of them, what is asked for most first. `config`: the agent's; `conf_dir`: the runtime's
-    CNI configurations."""
+    CNI configurations; `agent_pid`: None: no agent answers."""
     yield Piece("versions.json", lambda: _json(_versions()))
     for name, verb in _VERBS.items():
         yield Piece(name, partial(_ask, settings, verb))
+    yield Piece("events.json", lambda: _events(settings))
     yield Piece("doctor.json", lambda: _doctor(settings))
     yield Piece("plan.json", lambda: _plan(settings))
     yield Piece("settings/agent.toml", partial(_file, config))
@@ -93,6 +99,7 @@ def pieces(settings: Settings, config: Path, conf_dir: Path) -> Iterator[Piece]:
     for unit in _UNITS:
         words = ("journalctl", "--no-pager", "-o", "short-iso", "-n", _LOG_LINES, "-u", unit)
         yield Piece(f"logs/{unit}.txt", partial(_run, *words))
+    yield Piece("logs/agent-file.txt", lambda: _agent_log(settings, agent_pid))
     yield Piece("machine/files.txt", lambda: _listing(settings))
     yield Piece("machine/features.json", _features)
 
@@ -114,6 +121,26 @@ def _versions() -> dict[str, Any]:
 
 def _ask(settings: Settings, verb: str) -> str:
     return _json(call(settings.folders.socket, verb))
+
+
+def _events(settings: Settings) -> str:
+    """Also of an agent that is dead, from the disk."""
+    return _json(events_of_node(settings.folders, lambda _: None, limit=MOST_ENTRIES))
+
+
+def _agent_log(settings: Settings, pid: int | None) -> str:
+    """The end of the file that the agent writes its log to, where that is not the journal."""
+    path = lab_log(settings.folders.state_dir)
+    if path is None and pid is not None:
+        path = Path(f"/proc/{pid}/fd/2")
+    if path is None or not path.is_file():
+        raise LimpetError("the agent of this node writes to no file")
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        if file.tell():
+            file.readline()  # the rest of a line may be the rest of a secret
+        return file.read(LOG_BYTES).decode("utf-8", errors="replace")
 
 
 def _doctor(settings: Settings) -> str:

@@ -107,7 +107,8 @@ class Machine(LabNode):
                 *("limpet-lab", str(self.disk)),
             )
         (self.disk / "state").mkdir(exist_ok=True)
-        (self.disk / "state" / LAB_MARK).touch()
+        mark = self.disk / "state" / LAB_MARK
+        mark.write_text(f"{self.agent.log}\n", encoding="utf-8")
 
     def create(self) -> None:
         """Its namespace, with an uplink in its site's LAN. Raises: LabError."""

@@ -24,8 +24,8 @@ from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
 from limpet.lab.world.tunnels import run_folder
 
 LAB_MARK = "of-a-lab"
-"""File in the state folder of a world's node: `limpet doctor` there looks at no program and no file
-of the machine that the lab runs on."""
+"""File in the state folder of a world's node, which says where the agent's log is: `limpet doctor`
+there looks at no program and no file of the machine that the lab runs on."""
 
 DEFAULT_CONF: Mapping[str, Any] = {
     "cniVersion": "1.0.0",
@@ -35,6 +35,14 @@ DEFAULT_CONF: Mapping[str, Any] = {
     "isDefaultGateway": True,
     "ipam": {"type": "limpet"},
 }
+
+
+def lab_log(state_dir: Path) -> Path | None:
+    """The file that the agent of a world's node writes to; None: it is no node of a world."""
+    try:
+        return Path((state_dir / LAB_MARK).read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
 
 
 class LabNode:

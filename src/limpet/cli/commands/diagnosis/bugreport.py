@@ -41,13 +41,13 @@ def bugreport(
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = file or Path(f"limpet-bugreport-{socket.gethostname()}-{stamp}.tar.gz")
     try:
-        processes = [int(call(settings.folders.socket, "status")["pid"])]
+        pid = int(call(settings.folders.socket, "status")["pid"])
     except (LimpetError, KeyError, ValueError):
-        processes = []
-    secrets = known_secrets(settings, processes)
+        pid = None
+    secrets = known_secrets(settings, [] if pid is None else [pid])
     read = config or Path(os.environ.get("LIMPET_CONFIG") or DEFAULT_PATH)
     conf_dir, _ = folders_in_use(find_runtimes())
-    entries = write_report(path, pieces(settings, read, conf_dir), secrets)
+    entries = write_report(path, pieces(settings, read, conf_dir, pid), secrets)
     contents = [
         ReportPiece(file=each.name, bytes=each.size_bytes, note=each.note) for each in entries
     ]

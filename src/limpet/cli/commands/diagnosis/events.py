@@ -5,23 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from limpet.agent.client import ask, typed
+from limpet.agent.client import typed
 from limpet.agent.settings import load_settings
-from limpet.base.disk import cause
-from limpet.base.errors import AgentUnavailable, StorageError
+from limpet.cli.kept_events import events_of_node
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, put, put_document, say, show_table
 from limpet.cli.reach import Reach
 from limpet.cli.reach import ask as ask_controller
 from limpet.picture.timeline import Clock, Entry, Timeline
-from limpet.timeline.answer import MOST_ENTRIES, Asked, answer
-from limpet.timeline.file import FOLDER, read_all
+from limpet.timeline.answer import MOST_ENTRIES
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WAIT_S = 25.0
@@ -77,26 +76,7 @@ def _of_controller(config: Path | None) -> Ask:
 
 def _of_agent(config: Path | None) -> Ask:
     folders = load_settings(config).folders
-
-    def asker(**asked: Any) -> Timeline:
-        try:
-            return ask(folders.socket, "events", Timeline, **asked)
-        except AgentUnavailable as error:
-            if asked.get("wait_s"):
-                raise
-            folder = folders.state_dir / FOLDER
-            say(f"limpet events: {error}; what it had kept at {folder}:")
-            return _of_disk(folder, Asked(**{**asked, "about": tuple(asked["about"])}))
-
-    return asker
-
-
-def _of_disk(folder: Path, asked: Asked) -> Timeline:
-    """Raises: StorageError."""
-    try:
-        return answer(read_all(folder), asked)
-    except OSError as error:
-        raise StorageError("read", str(folder), cause(error), hint="sudo limpet events") from error
+    return partial(events_of_node, folders, lambda words: say(f"limpet events: {words}"))
 
 
 def _following(asker: Ask, about: list[str], found: Timeline) -> Iterator[Entry]:
