@@ -6,7 +6,10 @@ import sys
 import time
 from typing import Any
 
+from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.lab.measure.matrix import measure_until
+from limpet.lab.measure.paths import seen_paths
+from limpet.lab.needs.plan import first_rung
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
@@ -52,6 +55,16 @@ RUNGS = {
 }
 """Of each pair, when nothing is wrong: what a symmetric NAT maps nobody that filters by port
 finds."""
+
+
+def is_as_planned(world: World) -> bool:
+    """Whether every pair is on a rung that needs what `lab.needs` says of it."""
+    at = {node.name: (site, node) for site, node in world.topology.nodes}
+    return all(
+        (TRANSPORTS[seen.rung].encrypted if seen.rung else None)
+        == first_rung(at[seen.source], at[seen.target]).encrypted
+        for seen in seen_paths(world)
+    )
 
 
 def tell(words: str) -> None:

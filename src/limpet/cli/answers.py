@@ -232,6 +232,28 @@ class WorldShown(Answered, frozen=True, kw_only=True):
     """With --ping."""
 
 
+class LabLack(Answered, frozen=True, kw_only=True):
+    """Something that a topology of the lab needs and this machine does not have."""
+
+    what: str
+    cause: str
+    used_for: str
+    advice: str
+    packages: list[str]
+    """Of Debian; empty: none brings it."""
+    pairs: list[tuple[str, str]]
+    """Nodes that would have no way to each other; empty: it is not about pairs."""
+
+
+class WorldRefused(Answered, frozen=True, kw_only=True):
+    """`limpet lab up` where this machine lacks something; nothing was built."""
+
+    topology: str
+    lacking: list[LabLack]
+    topologies_without: list[str]
+    """Of those that come with Limpet: what can be built here."""
+
+
 class PageTokenMade(Answered, frozen=True, kw_only=True):
     """`limpet ui token create`."""
 

@@ -17,6 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.measure.matrix import measure_until
 from limpet.lab.measure.paths import SeenPath, seen_paths
+from limpet.lab.needs.check import MissingError
 from limpet.lab.topology import load_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.site import CLOUD
@@ -320,13 +321,18 @@ def _bare(addresses: Sequence[str]) -> list[str]:
 
 
 def run() -> int:
-    """0 when everything that was shown worked."""
+    """0 when everything that was shown worked. Raises: MissingError before anything is done."""
+    world = new_world(load_topology(_TOPOLOGY), f"demo-{os.getpid()}")
+    try:
+        world.check_machine()
+    except MissingError:
+        take_down(world.name)
+        raise
     console = Console(highlight=False)
     console.print("[bold]Limpet: pods that keep their addresses, with and without the cloud[/bold]")
     console.print("Everything is real: the controller, the agents, the CNI binary, the packets.")
     former = signal.signal(signal.SIGTERM, _interrupted)
     try:
-        world = new_world(load_topology(_TOPOLOGY), f"demo-{os.getpid()}")
         demo = Demo(world, console)
         try:
             demo.tell()

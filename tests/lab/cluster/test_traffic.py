@@ -24,7 +24,7 @@ from tests.lab.bed import (
 )
 from tests.lab.policies import policies_hold
 from tests.lab.policies_of_all_nodes import cluster_policies_hold
-from tests.lab.rungs import until_on
+from tests.lab.rungs import is_as_planned, until_on
 from tests.waiting import wait_until
 
 FILTERING = ONE_LAN.replace("nodes =", "drops_unknown_sources = true\nnodes =")
@@ -37,6 +37,10 @@ MTU_BYTES = {"eth0": 1450, "limvx4": 1450, "limvx6": 1430}
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with a_world(TWO_SITES, tmp_path_factory.mktemp("sites")) as world:
         yield world
+
+
+def test_sites_without_a_nat_need_no_tunnel_as_the_lab_says_beforehand(sites: World) -> None:
+    wait_until(lambda: is_as_planned(sites))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.lab.rungs import (
     RUNGS,
     WITHIN_S,
     all_reach,
+    is_as_planned,
     peer,
     rung,
     tell,
@@ -58,6 +59,10 @@ def world(built: World) -> Iterator[World]:
     until_as_before(built)
     yield built
     until_as_before(built)
+
+
+def test_every_pair_needs_a_tunnel_as_the_lab_says_beforehand(world: World) -> None:
+    wait_until(lambda: is_as_planned(world))
 
 
 @pytest.mark.parametrize(("source", "target"), list(RUNGS))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from limpet.base.errors import LimpetError
-from limpet.cli.answers import TakenDown
+from limpet.cli.answers import LabLack, TakenDown, WorldRefused
 from limpet.cli.commands.lab_faults import Fault, befall
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_document, put_table, say, show
+from limpet.cli.output import Output, counted, put, put_document, put_table, say, show
 
 if TYPE_CHECKING:
     from limpet.lab.measure.matrix import Matrix
+    from limpet.lab.needs.check import MissingError
     from limpet.lab.world.world import World
 
 _NODE_COLUMNS = ("node", "site", "addresses", "agent", "segments", "pods", "faults")
@@ -26,6 +28,7 @@ _POD_COLUMNS = ("pod", "node", "addresses")
 _SITE_COLUMNS = ("site", "lan", "nat", "public_address", "faults")
 _PATH_COLUMNS = ("from", "to", "rung", "endpoint", "relay", "why")
 _FIRST = "two-sites"
+_PAIRS_SHOWN = 6
 
 lab = group("An edge world on this machine, in namespaces of its own.")
 
@@ -46,6 +49,7 @@ def lab_up(
 ) -> None:
     """Build a world and leave it running."""
     from limpet.lab.measure.report import describe
+    from limpet.lab.needs.check import MissingError
     from limpet.lab.topology import load_topology
     from limpet.lab.world.worlds import changing, new_world, take_down
 
@@ -55,6 +59,9 @@ def lab_up(
         world = new_world(read, name)
         try:
             world.up(say)
+        except MissingError as missing:
+            take_down(world.name)  # its folder
+            _refuse(missing, output)
         except BaseException:
             say("it does not come up: what was built is taken away again")
             take_down(world.name)
@@ -79,9 +86,13 @@ def lab_up(
 def lab_demo() -> None:
     """Three sites behind NATs and a cloud that goes away: what Limpet does, in under a minute."""
     from limpet.lab.demo import run
+    from limpet.lab.needs.check import MissingError
 
     _require_root()
-    raise typer.Exit(run())
+    try:
+        raise typer.Exit(run())
+    except MissingError as missing:
+        _refuse(missing, Output.TABLE)
 
 
 @lab.command("status")
@@ -178,6 +189,34 @@ def lab_down(name: Name = None, output: Format = Output.TABLE) -> None:
 
 
 # How it is done
+
+
+def _refuse(missing: MissingError, output: Output) -> NoReturn:
+    """What this machine lacks, and what can be built all the same."""
+    document = WorldRefused(
+        topology=missing.topology,
+        lacking=[LabLack(**asdict(each)) for each in missing.lacking],
+        topologies_without=[*missing.without],
+    )
+    show(document, output)
+    say(f"limpet lab: {missing.topology} needs what this machine lacks; nothing was built")
+    for each in missing.lacking:
+        say(f"  {each.what}: {each.cause}")
+        say(f"    for {each.used_for}{_pairs_words(each.pairs)}")
+        say(f"    do: {each.advice}")
+    if missing.without:
+        say(f"  or one that goes without: limpet lab up {' | '.join(missing.without)}")
+    raise typer.Exit(1)
+
+
+def _pairs_words(pairs: Sequence[tuple[str, str]]) -> str:
+    """Empty where it is not about pairs."""
+    if not pairs:
+        return ""
+    shown = ", ".join("-".join(pair) for pair in pairs[:_PAIRS_SHOWN])
+    rest = len(pairs) - _PAIRS_SHOWN
+    more = f" and {rest} more" if rest > 0 else ""
+    return f": {counted(len(pairs), 'pair')} have no other way ({shown}{more})"
 
 
 def _require_root() -> None:

@@ -12,12 +12,12 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
-from limpet.cli.doctor.machine.features import Lack, try_features
 from limpet.cli.netcheck.report import findings_of
 from limpet.cli.netcheck.targets import Kind, Observer, Target, resolve
 from limpet.cli.netcheck.tcp import Connected, connect
 from limpet.cli.netcheck.told import Netcheck, ObserverSaid, PortMappingSaid
 from limpet.cli.netcheck.udp import Asker, Seen, comes_back, largest_packet, source_towards
+from limpet.datapath.kernel_trial import Lack, try_features
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.port_mapping import PortMapping
 

@@ -26,7 +26,8 @@ ONE = {
     "install": "Something stands in the way, or is not whole; the last line says what.",
     "uninstall": "Pods are attached, or something could not be taken back.",
     "controller uninstall": "Something could not be taken back.",
-    "lab demo": "Something did not come out as it should.",
+    "lab demo": "This machine lacks something, or something did not come out as it should.",
+    "lab up": "This machine lacks something that the topology needs, or the world did not come up.",
     "lab status": "With --ping: somebody was not reached.",
 }
 """Where 1 means something of its own, by command."""

@@ -70,7 +70,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "controller restore": (answers.Restored,),
     "controller rotate-key": (controller.KeyRotated,),
     "controller recovery": (controller.Recovery,),
-    "lab up": (answers.WorldShown,),
+    "lab up": (answers.WorldShown, answers.WorldRefused),
     "lab status": (answers.WorldShown,),
     "lab fault": (answers.Befallen,),
     "lab down": (answers.TakenDown,),

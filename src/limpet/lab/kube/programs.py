@@ -34,6 +34,18 @@ def built_programs(*names: str) -> Path | None:
     return folder if all((folder / name).exists() for name in names) else None
 
 
+_SYSTEM_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "runc", "busybox")
+"""Of a node, beside Kubernetes' own."""
+
+
+def missing_programs() -> tuple[str, ...]:
+    """Programs of a Kubernetes that PATH does not have; none in a checkout, which fetches them."""
+    if _SCRIPT.exists():
+        return ()
+    needed = (*CONTROL_PLANE_PROGRAMS, *NODE_PROGRAMS, *_SYSTEM_PROGRAMS)
+    return tuple(name for name in needed if shutil.which(name) is None)
+
+
 @cache
 def find_programs(*names: str) -> Path:
     """The folder that holds these programs; none named: all that tests and lab know.

@@ -11,7 +11,13 @@ from typing import Any
 from limpet.lab.command import LabError, side_by_side
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.machine import KubeMachine
-from limpet.lab.kube.programs import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS, find_programs
+from limpet.lab.kube.programs import (
+    CONTROL_PLANE_PROGRAMS,
+    NODE_PROGRAMS,
+    find_programs,
+    missing_programs,
+)
+from limpet.lab.needs.check import check
 from limpet.lab.topology import Topology
 from limpet.lab.world.machine import UPLINK, Machine
 from limpet.lab.world.site import FIRST_NODE, ROUTER, Interface, Site, host
@@ -51,6 +57,8 @@ class KubeWorld(World):
 
     def up(self, tell: Callable[[str], None] = silent) -> None:
         """All nodes are Ready too, or known to the API server if bare. Raises: LimpetError."""
+        if missing_programs():
+            check(self.topology, self.topology.agent)
         tell(
             "Kubernetes' programs (a checkout builds them the first time, which takes half an hour)"
         )

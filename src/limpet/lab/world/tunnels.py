@@ -25,10 +25,8 @@ _SCRIPTS = Path(limpet.__file__).parents[2] / "scripts"
 
 
 def find_tunnel_program(tell: Callable[[str], None]) -> str:
-    """In a checkout the one that it fetches; else, or if that fails, the one that PATH has.
-
-    Where there is none, nodes go on without tunnels and say so.
-    """
+    """In a checkout the one that it fetches; else, or if that fails, the one that PATH has, if
+    it has one."""
     return _find("fetch-wireguard", PROGRAM, "userspace WireGuard", tell)
 
 

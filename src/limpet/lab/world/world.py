@@ -19,6 +19,7 @@ from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.kube.cgroups import end_groups
 from limpet.lab.measure.matrix import Matrix, Place, measure_until
+from limpet.lab.needs.check import check
 from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.topology import Topology, parse_topology
@@ -103,7 +104,6 @@ class World:
 
         What was built stays when it fails: `down` takes it away.
         """
-        tell("network namespaces: sites, routers, a backbone, a cloud")
         self.build(tell)
         tell("the IP controller starts in the cloud")
         self.controller.start()
@@ -114,17 +114,15 @@ class World:
         self.save()
 
     def build(self, tell: Callable[[str], None] = silent) -> None:
-        """The network and the bare nodes; no process runs. Raises: LabError."""
+        """The network and the bare nodes; no process runs. Raises: LabError; MissingError before
+        anything is built where this machine lacks something that the topology needs."""
         if existing_namespaces(self.name):
             raise LabError(
                 f"build world {self.name}: some of it is here already "
                 f"(limpet lab down --name {self.name})"
             )
-        programs = {"tunnel_program": find_tunnel_program(tell)}
-        if self.topology.ipsec:
-            programs["ipsec_program"] = find_ipsec_program(tell)
-        for machine in self.machines.values():
-            machine.settings = {**programs, **machine.settings}
+        self.check_machine(tell)
+        tell("network namespaces: sites, routers, a backbone, a cloud")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / TOPOLOGY).write_text(self.topology.text, encoding="utf-8")
         self.save()
@@ -132,6 +130,17 @@ class World:
         side_by_side(self.wires.build_switch, self.topology.sites)
         side_by_side(lambda gateway: gateway.build(), self.gateways.values())
         side_by_side(self._build_machine, self.machines.values())
+
+    def check_machine(self, tell: Callable[[str], None] = silent) -> None:
+        """Whether this machine has what the topology needs, and which programs make the nodes'
+        tunnels. Nothing is built. Raises: MissingError.
+        """
+        programs = {"tunnel_program": find_tunnel_program(tell)}
+        if self.topology.ipsec:
+            programs["ipsec_program"] = find_ipsec_program(tell)
+        check(self.topology, {**programs, **self.topology.agent})
+        for machine in self.machines.values():
+            machine.settings = {**programs, **machine.settings}
 
     def _build_machine(self, machine: Machine) -> None:
         machine.mount_disk(self.topology.disk_mib)

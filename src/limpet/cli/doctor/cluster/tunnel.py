@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet.agent.settings import Settings
-from limpet.base.errors import KernelError
 from limpet.cli.doctor.findings import Finding, ok, warn
 from limpet.cli.install.joining import own_snapshot
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.reach import backends_of
-from limpet.datapath.tunnel.wireguard.device import KernelWireguard
+from limpet.datapath.tunnel.wireguard.device import kernel_has_wireguard
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG, WireguardProcess
-from limpet.linux.netlink.socket import RouteSocket
 
 
 def examine_wireguard(settings: Settings) -> Iterator[Finding]:
@@ -22,7 +20,7 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
     """
     if TunnelBackend.WIREGUARD not in backends_of(own_snapshot(settings).network):
         return
-    if _kernel_has_it():
+    if kernel_has_wireguard():
         yield ok("the kernel has WireGuard")
         return
     # Only where the kernel lacks WireGuard.
@@ -57,12 +55,3 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok(f"this kernel has no WireGuard; {program} {version} takes its place")
-
-
-def _kernel_has_it() -> bool:
-    with RouteSocket() as route:
-        try:
-            KernelWireguard(route, "").close()
-        except KernelError:
-            return False
-    return True

@@ -76,6 +76,16 @@ class KernelWireguard:
             )
 
 
+def kernel_has_wireguard() -> bool:
+    """Whether devices are the kernel's, and no program is needed."""
+    with RouteSocket() as route:
+        try:
+            KernelWireguard(route, "").close()
+        except KernelError:
+            return False
+    return True
+
+
 class UserspaceWireguard:
     """By the socket of a process of its own."""
 
