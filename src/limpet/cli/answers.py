@@ -43,6 +43,20 @@ class JoinedCluster(Answered, frozen=True, kw_only=True):
     """Of the machine that this one replaces, whose addresses are kept."""
 
 
+class ControllersMoved(Answered, frozen=True, kw_only=True):
+    """`limpet join --controller` without a token, on a node that has joined."""
+
+    name: str
+    """Of the node."""
+    cluster: str
+    """Empty: no new address was asked, or none told."""
+    controllers: list[str]
+    """That it asks from now on."""
+    before: list[str]
+    unreached: list[str]
+    """Why some of them could not be asked, which --force allows."""
+
+
 class FindingLine(Answered, frozen=True, kw_only=True):
     """One line of `limpet doctor`."""
 

@@ -78,13 +78,14 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
     _check(order)
     target = folders.cluster_dir
     folder = target.with_name(f"{target.name}.anew") if order.anew else target
-    with _only_join(folders.state_dir):
+    with only_join(folders.state_dir):
         identity = None if order.anew else load_identity(target)
         if identity is not None:
             raise LimpetError(
                 f"join: this node has joined already, as {identity.name} (uid {identity.uid}); to "
                 "make it another node of this or another cluster: stop the agent, then "
-                "`limpet join --anew` with a new token"
+                "`limpet join --anew` with a new token; to have it ask its cluster's controller at "
+                "another address: limpet join --controller HOST:PORT, without a token"
             )
         if order.anew:
             _check_no_agent(folders.run_dir)
@@ -125,8 +126,9 @@ def _check(order: JoinOrder) -> None:
 
 
 @contextlib.contextmanager
-def _only_join(state_dir: Path) -> Iterator[None]:
-    """Raises: StorageError; LimpetError when another join runs."""
+def only_join(state_dir: Path) -> Iterator[None]:
+    """Nobody else changes who the node is. Raises: StorageError; LimpetError when another join
+    runs."""
     with refusals("open", state_dir):
         state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -87,6 +87,16 @@ class ControllerLink:
         keep_controllers(before, addresses)
         return True
 
+    def use(self, addresses: tuple[str, ...]) -> bool:
+        """Asks these from the next connection on; they are on the disk already.
+
+        The one that is asked now goes on being asked if it is among them. False: it does.
+        """
+        now = self.controller
+        self._identity = replace(self._identity, controllers=addresses)
+        self._turn = addresses.index(now) if now in addresses else 0
+        return self.controller != now
+
     def turn(self) -> None:
         """Asks the next controller from now on."""
         self.close()

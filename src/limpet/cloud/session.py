@@ -130,6 +130,13 @@ class Session:
         if not self._state.connected:
             self.network_changed()
 
+    def use_controllers(self, addresses: tuple[str, ...]) -> None:
+        """Asks these from now on, as a person has said, and connects anew where that is another."""
+        is_another = self._link.use(addresses)
+        _log.info("the controllers are elsewhere", addresses=",".join(addresses))
+        if is_another or not self._state.connected:
+            self.network_changed()
+
     @property
     def state(self) -> SessionState:
         return replace(

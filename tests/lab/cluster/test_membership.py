@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from limpet.lab.command import run_command
 from limpet.lab.world.world import World
-from tests.lab.bed import ONE_LAN, a_world, is_refused, remember, routes
+from tests.lab.bed import ONE_LAN, a_world, is_refused, limpet, remember, routes
 from tests.waiting import wait_until
 
 NODES = ONE_LAN.replace("node-3 = 1", "node-3 = 1, node-4 = 1, node-5 = 1, node-6 = 1")
@@ -96,3 +97,22 @@ def test_a_token_lets_one_node_in_once(world: World) -> None:
 
     assert "joined" in words
     assert "--anew" in words
+
+
+def test_a_node_is_told_where_its_controller_moved_and_goes_on_there(world: World) -> None:
+    node, cloud = world.machine("node-1"), world.wires.cloud
+    run_command("ip", "address", "add", "203.0.113.9/24", "dev", "eth0", netns=cloud)
+    try:
+        said = limpet(node, "join", "--controller", "203.0.113.9:7470")
+        assert said.startswith("node-1 asks its controller at 203.0.113.9:7470 now")
+        is_there = {"address": "203.0.113.9:7470", "connected": True}
+        wait_until(lambda: is_there.items() <= node.ask("status")["cluster"]["controller"].items())
+        node.stop_agent()
+        node.start_agent()
+        wait_until(lambda: is_there.items() <= node.ask("status")["cluster"]["controller"].items())
+        assert "Nothing was changed" in is_refused(
+            lambda: limpet(node, "join", "--controller", "203.0.113.8:7470")
+        )
+    finally:
+        limpet(node, "join", *(f"--controller={each}" for each in world.controller.endpoints))
+        run_command("ip", "address", "del", "203.0.113.9/24", "dev", "eth0", netns=cloud)

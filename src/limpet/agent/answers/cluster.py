@@ -45,6 +45,7 @@ from limpet.base.errors import LimpetError
 from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import SessionState
 from limpet.cluster.exchange.pod_lookup import PodLookup
+from limpet.cluster.identity import load_identity
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.network import signing_keys
 from limpet.cni.verbs import Node
@@ -79,6 +80,17 @@ class ClusterAdmin:
             lambda namespace, name: own_pods_told(node_words(self._node).pods, namespace, name),
         )
         self.names = Names(cluster.membership, lookup, known)
+
+    def read_controllers(self) -> ControllerStatus:
+        """Whom to ask is read anew from the disk, where `limpet join --controller` has put it.
+
+        Raises: LimpetError.
+        """
+        identity = load_identity(self._cluster.membership.identity.folder)
+        if identity is None or identity.uid != self._cluster.membership.uid:
+            raise LimpetError("read controllers: this node is another one now: restart the agent")
+        self._cluster.session.use_controllers(identity.controllers)
+        return session_status(self._cluster.session.state, now_s=time.monotonic())
 
     def status(self) -> ClusterStatus:
         """The cluster's part of `limpet status`."""

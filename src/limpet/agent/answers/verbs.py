@@ -20,6 +20,7 @@ from limpet.agent.answers.segments import segment_states
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
+from limpet.agent.status.cluster import ControllerStatus
 from limpet.agent.status.node import (
     Attached,
     Leak,
@@ -89,6 +90,7 @@ class Admin:
             "path": self._path,
             "ping": self._ping,
             **Looks(node.ledgers, sides, policies, happenings).verbs,
+            "controllers.read": self._read_controllers,
             "services": self._services,
             "service": self._service,
             "ipam.list": self._list,
@@ -183,6 +185,9 @@ class Admin:
 
     async def _peers(self, arguments: Arguments) -> Peers:
         return await self._required("peers").peers(arguments)
+
+    async def _read_controllers(self, _: Arguments) -> ControllerStatus:
+        return self._required("controllers.read").read_controllers()
 
     async def _path(self, arguments: Arguments) -> PathAnswer:
         if self._cluster is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
 from limpet.base.errors import AgentUnavailable, ConfigError
+from limpet.cli.answers import ControllersMoved
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.options import Config, Format, TokenFile, given_token, require_root
@@ -35,23 +37,31 @@ def join(
         typer.Option("--anew", help="As a new node with a new key; the old one is kept aside."),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Although pod addresses overlap those of the LAN.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Although pod addresses overlap those of the LAN, or, without a token, no "
+            "controller answers there.",
+        ),
     ] = False,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Get this node into a cluster, with a token from its controller."""
+    """Get this node into a cluster, with a token from its controller.
+
+    Without a token, a node that has joined asks its cluster's controllers there from now on.
+    """
     from limpet.cli.install.joining import join_cluster
     from limpet.cloud.join_requests import JoinOrder
 
     require_root("join")
     given = given_token("join", token, token_file)
-    if not given:
-        raise ConfigError(
-            "limpet join: say which token: --token-file FILE, or --token-file - for standard "
-            "input (limpet token create, where the controller runs, makes one)"
-        )
     settings = load_settings(config)
+    if not given:
+        if anew or name:
+            raise ConfigError("limpet join: --name and --anew need a token (--token-file FILE)")
+        _move(settings, controller, output, force=force)
+        return
     order = JoinOrder(
         given,
         tuple(dict.fromkeys(controller)),
@@ -70,6 +80,30 @@ def join(
         lines.append(f"addresses are kept for {pods} of the machine that it replaces")
     show({**asdict(joined), "segments": segments}, output, *lines)
     say(f"limpet: {_restart_agent(settings)}")
+
+
+def _move(settings: Settings, controllers: Sequence[str], output: Output, *, force: bool) -> None:
+    """Raises: LimpetError."""
+    from limpet.cloud.moving import move
+
+    moved = move(settings.folders, controllers, force=force)
+    answer = ControllersMoved(
+        name=moved.name,
+        cluster=moved.cluster,
+        controllers=[*moved.controllers],
+        before=[*moved.before],
+        unreached=[*moved.unreached],
+    )
+    asked, before = ", ".join(moved.controllers), ", ".join(moved.before)
+    show(answer, output, f"{moved.name} asks its controller at {asked} now (before: {before})")
+    for each in moved.unreached:
+        say(f"limpet: {each}")
+    try:
+        call(settings.folders.socket, "controllers.read")
+    except AgentUnavailable:
+        say("limpet: no agent runs; it asks there once it is started")
+    else:
+        say("limpet: the agent asks there now (limpet status says whether it is connected)")
 
 
 def _restart_agent(settings: Settings) -> str:

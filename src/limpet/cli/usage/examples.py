@@ -188,6 +188,10 @@ _SET_UP = {
             "sudo limpet join --controller 203.0.113.5:7470 --token-file token.txt",
             "With what `limpet token create` printed.",
         ),
+        (
+            "sudo limpet join --controller 198.51.100.5:7470",
+            "A node that has joined asks its controller there from now on.",
+        ),
     ),
     "completion": (
         ("limpet completion bash >/etc/bash_completion.d/limpet", "Of all users; packages do it."),

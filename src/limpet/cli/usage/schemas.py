@@ -63,7 +63,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "ui token remove": (answers.PageTokenRemoved,),
     "install": (answers.Installed,),
     "uninstall": (answers.Uninstalled,),
-    "join": (answers.JoinedCluster,),
+    "join": (answers.JoinedCluster, answers.ControllersMoved),
     "controller install": (answers.Installed,),
     "controller uninstall": (answers.Uninstalled,),
     "controller backup": (answers.BackedUp,),
