@@ -138,6 +138,11 @@ def test_a_selector_is_written_as_kubernetes_writes_it(selector: str) -> None:
         (STATE, {"data": {"name": 1}}, r"read ConfigMap x: data\[\.\.\.\]: Expected `str`"),
         (AUTHORITY, {"data": {"name": "%"}}, "read Secret x: data.*: Invalid base64"),
         (
+            AUTHORITY,
+            {"data": {"name": "/w==", "record": "e30="}},
+            "read Secret x: data.name: it is no text",
+        ),
+        (
             COMMUNITY,
             {"spec": {"nodeSelector": {"matchLabels": {"a": 1}}}},
             "read Community x: spec.nodeSelector.matchLabels",

@@ -66,7 +66,7 @@ class PlainRow:
         what = f"{self.resource.kind} {found.metadata.name}"
         if self.secret:
             data = read_field(what, found.builtins, "data", dict[str, bytes])
-            return _part(what, data, "name").decode(), _part(what, data, "record")
+            return _text(what, _part(what, data, "name")), _part(what, data, "record")
         texts = read_field(what, found.builtins, "data", dict[str, str])
         if found.binary_data:
             binary = read_field(what, found.builtins, "binaryData", dict[str, bytes])
@@ -93,6 +93,14 @@ def _part(what: str, data: Mapping[str, Any], key: str) -> Any:
             f"read {what}: data.{key}: it is missing (put a back-up of the object in its place)"
         )
     return data[key]
+
+
+def _text(what: str, name: bytes) -> str:
+    """Raises: ResourceError."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise ResourceError(f"read {what}: data.name: it is no text: {error.reason}") from error
 
 
 def _base64(value: bytes) -> str:
