@@ -93,6 +93,19 @@ def netcheck(
     return {"exit": done.returncode, **json.loads(done.stdout)}
 
 
+def fine(world: World, stranger: str, *words: str, **how: Any) -> dict[str, Any]:
+    """The same, of one that finds no error: who answers has two seconds, and a loaded machine may
+    not have answered by then."""
+    asked: list[dict[str, Any]] = []
+
+    def is_fine() -> bool:
+        asked.append(netcheck(world, stranger, *words, **how))
+        return bool(asked[-1]["exit"] == 0)
+
+    wait_until(is_fine)
+    return asked[-1]
+
+
 def everybody() -> tuple[str, ...]:
     return (
         *("--controller", CONTROLLER),
@@ -121,9 +134,8 @@ def test_behind_a_cone_all_see_one_endpoint_and_all_gets_out(world: World) -> No
 
 
 def test_behind_a_symmetric_nat_each_sees_another_port(world: World) -> None:
-    told = netcheck(world, "radio-1", *everybody())
+    told = fine(world, "radio-1", *everybody())
 
-    assert told["exit"] == 0
     assert told["nat"] == {"ipv4": "symmetric"}
     assert len(told["public"]) == 3
     assert any("symmetric NAT" in what for what in whats(told, "warn"))
@@ -140,9 +152,8 @@ def test_the_size_that_gets_through_is_found_to_the_byte(world: World) -> None:
 
 def test_without_nat_and_with_ipv6_both_are_said(world: World) -> None:
     controller = "[2001:db8:c::10]:7470"
-    told = netcheck(world, "gate", "--controller", controller, "--relay", RELAYS[0])
+    told = fine(world, "gate", "--controller", controller, "--relay", RELAYS[0])
 
-    assert told["exit"] == 0
     assert told["nat"] == {"ipv4": "none", "ipv6": "none"}
     assert told["ipv6"].startswith("fd00:50::")
     assert any(what.startswith("IPv6 works, from fd00:50:") for what in whats(told, "ok"))
@@ -153,8 +164,7 @@ def test_where_no_udp_gets_out_a_relay_in_tls_is_what_is_left(world: World) -> N
     gateway = world.gateway("harbour")
     gateway.block_udp()
     try:
-        told = netcheck(world, "crane", *everybody())
-        assert told["exit"] == 0
+        told = fine(world, "crane", *everybody())
         assert told["nat"] == {"ipv4": "blocked"}
         (what,) = [each for each in told["findings"] if each["level"] == "warn"]
         assert what["what"] == "no UDP gets out of this site (nobody answers)"
@@ -184,11 +194,10 @@ def test_a_controller_that_is_not_there_is_an_error_that_says_why(world: World) 
 def test_a_clock_that_is_wrong_is_told_by_the_controllers(world: World) -> None:
     environment = clock_environment(LONG_AGO, world.folder)
 
-    told = netcheck(
+    told = fine(
         world, "gate", "--controller", CONTROLLER, "--relay", RELAYS[0], environment=environment
     )
 
-    assert told["exit"] == 0, "Limpet needs no clock"
     assert told["clock_ahead_s"] < -365 * 86400
     assert any("the clock of this machine is" in what for what in whats(told, "warn"))
 

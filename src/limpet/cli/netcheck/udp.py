@@ -94,24 +94,27 @@ class Asker:
     async def ask(
         self, where: Endpoint, *, packet_bytes: int = 0, tries_s: tuple[float, ...] = _TRIES_S
     ) -> Seen | None:
-        """None: no answer. `packet_bytes`: of the whole packet; 0: as little as there may be."""
+        """None: no answer. `packet_bytes`: of the whole packet; 0: as little as there may be.
+
+        An answer to an earlier try counts while a later one waits: some ways take longer than that.
+        """
         size_bytes = packet_bytes - HEADERS_BYTES[self._socket.family] if packet_bytes else 64
-        loop = asyncio.get_running_loop()
-        for wait_s in tries_s:
-            nonce = os.urandom(NONCE_BYTES)
-            waiter = self._waiting[nonce] = loop.create_future()
-            sent_s = time.monotonic()
-            try:
+        waiter: asyncio.Future[Reflected] = asyncio.get_running_loop().create_future()
+        sent_s: dict[bytes, float] = {}
+        try:
+            for wait_s in tries_s:
+                nonce = os.urandom(NONCE_BYTES)
+                self._waiting[nonce] = waiter
+                sent_s[nonce] = time.monotonic()
                 self.send(encode_question(nonce, size_bytes), where)
-                async with asyncio.timeout(wait_s):
-                    found = await waiter
-                now_s = time.monotonic()
-                return Seen(found.seen_as, now_s - sent_s, now_s)
-            except OSError as error:
-                if not isinstance(error, TimeoutError):
-                    return None  # no route, or larger than the link
-            finally:
-                del self._waiting[nonce]
+                if (await asyncio.wait([waiter], timeout=wait_s))[0]:
+                    found, now_s = waiter.result(), time.monotonic()
+                    return Seen(found.seen_as, now_s - sent_s[found.nonce], now_s)
+        except OSError:
+            return None  # no route, or larger than the link
+        finally:
+            for nonce in sent_s:
+                self._waiting.pop(nonce, None)
         return None
 
     def send(self, data: bytes, where: Endpoint) -> None:
