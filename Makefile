@@ -44,6 +44,7 @@ test-ui: setup
 
 # Completion and manual pages in zsh, fish and mandoc, which it installs from Debian's packages.
 test-shells: setup compiled
+	scripts/fetch-shells
 	$(py) -m pytest -q -n 2 tests/shells
 
 # What is given out, on fresh Debian 12 and 13 and, for aarch64, under QEMU: see docs/release.md.

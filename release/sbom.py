@@ -12,17 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from release.checkout import CHECKOUT, OUT, epoch_s, version
-from release.libraries import LOCK, locked
+from release.checkout import CHECKOUT, MACHINES, OUT, epoch_s, version
+from release.libraries import PYTHONS, locked, needed
 
 _LICENCE = [{"license": {"id": "Apache-2.0"}}]
 
 
 def libraries() -> Iterator[dict[str, Any]]:
     """Of Python, in wheel, package, image and bundle alike."""
-    for each in locked(LOCK):
-        marker = each.requirement.marker
-        if marker is not None and not marker.evaluate({"sys_platform": "linux"}):
+    # Of every Python that it is given out for, not of the one that runs this.
+    asked = {
+        each.name
+        for architecture in MACHINES
+        for python in PYTHONS
+        for each in needed(architecture, python)
+    }
+    for each in locked():
+        if each.name not in asked:
             continue
         purl = f"pkg:pypi/{each.name.lower()}@{each.version}"
         yield {

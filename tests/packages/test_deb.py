@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -79,6 +80,12 @@ def version(machine: RootMachine) -> str:
     return machine.run("limpet", "--version").split()[-1]
 
 
+def keys_of_the_cluster(machine: RootMachine) -> list[str]:
+    said = machine.run("limpet", "network", "show", "--output", "json")
+    keys: list[str] = json.loads(said)["keys"]
+    return keys
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_node_lives_with_the_package_from_installing_to_purging(
     suite: str, packages: Path
@@ -138,9 +145,20 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
         machine.run("limpet", "install")
         assert "three" in machine.run("limpet", "ipam", "list")
         machine.run("limpet", "controller", "install", "--pod-cidr", "10.55.0.0/16")
+        keys = keys_of_the_cluster(machine)
         machine.apt("purge", "limpet")
         assert links(machine) == fresh_links
-        assert sorted(files(machine) - fresh) == []
+
+        # But for a cluster's only database, which goes on where it is put back.
+        (folder, database) = sorted(files(machine) - fresh)
+        assert database == f"{folder}/controller.db"
+        assert folder.startswith("/var/backups/limpet-controller-")
+        assert machine.path(folder).stat().st_mode & 0o777 == 0o700
+        machine.apt("install", f"{PACKAGES}/limpet.deb")
+        machine.run("limpet", "controller", "install", "--pod-cidr", "10.55.0.0/16", "--no-start")
+        machine.run("limpet", "controller", "restore", database)
+        machine.run("systemctl", "start", "limpet-controller")
+        assert keys_of_the_cluster(machine) == keys
 
 
 def test_the_binary_of_the_package_is_that_of_the_wheel(deb: Path, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.timeout(1500)
 
 PAGE = "docs/first-ten-minutes.md"
 MOST_S = 300.0
-"""Of commands, from nothing to pods that reach each other, and away again."""
+"""Of commands, from nothing to pods that reach each other, and away again: on a machine that has
+nothing else to do. What others take of this one is measured by work between the commands."""
+_WORK_CPU_S = 0.1
 _AS_A_PERSON = {"HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
 # What `ctr` keeps of a pod that it has not been told to take off the network is containerd's.
 _OF_OTHERS = (
@@ -38,7 +40,7 @@ class Machines:
 
     def __init__(self, machines: dict[str, RootMachine]) -> None:
         self._machines = machines
-        self.took_s = 0.0
+        self.took_s = self.took_alone_s = 0.0
 
     def __call__(
         self, words: str, marker: Mapping[str, str], pasted: str
@@ -58,12 +60,23 @@ class Machines:
         if words.startswith("apt-get install"):
             # What a mirror takes to answer is not Limpet's.
             machine.download(words)
+        slow = slowness()
         began_s = time.monotonic()
         done = machine.try_run(
             "sh", "-euc", f"cd {PACKAGES}\n{words}", stdin=pasted, env=_AS_A_PERSON
         )
-        self.took_s += time.monotonic() - began_s
+        took_s = time.monotonic() - began_s
+        self.took_s += took_s
+        self.took_alone_s += took_s / max(1.0, (slow + slowness()) / 2)
         return done
+
+
+def slowness() -> float:
+    """How many times as long work takes now as it does alone: 1 on a quiet machine."""
+    began_s, end_cpu_s = time.monotonic(), time.thread_time() + _WORK_CPU_S
+    while time.thread_time() < end_cpu_s:
+        hash(range(1000))
+    return (time.monotonic() - began_s) / _WORK_CPU_S
 
 
 @pytest.fixture(params=SUITES)
@@ -97,8 +110,8 @@ def test_two_machines_reach_each_other_in_five_minutes(machines: dict[str, RootM
         if "deb" in block.marker:
             player.play(block)
 
-    say(f"{PAGE}: {typed.took_s:.0f} s of commands")
-    assert typed.took_s < MOST_S
+    say(f"{PAGE}: {typed.took_s:.0f} s of commands; alone {typed.took_alone_s:.0f} s")
+    assert typed.took_alone_s < MOST_S
     for machine in machines.values():
         named = machine.run("find", "/", "-xdev", "-name", "*limpet*").splitlines()
         assert [path for path in named if not path.startswith(_OF_OTHERS)] == []

@@ -40,7 +40,12 @@ def read_listens(value: str | list[str]) -> tuple[Listen, ...]:
 
 def read_prefixes(value: list[str]) -> tuple[Prefix, ...]:
     """Raises: ValueError in words."""
-    return tuple(map(ip_network, value))
+    prefixes = tuple(map(ip_network, value))
+    for prefix in prefixes:
+        if prefix.version == 6 and prefix.network_address.ipv4_mapped is not None:
+            # No packet has such an address, and Pythons write it in two ways.
+            raise ValueError(f"{prefix} is IPv4 in IPv6's form: write it as IPv4")
+    return prefixes
 
 
 _ABSOLUTE = Annotated[str, Meta(pattern=r"^/[^\0]*\Z")]

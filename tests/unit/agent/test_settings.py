@@ -200,6 +200,7 @@ BAD: list[tuple[str, Any]] = [
     ("segments", ["127.0.0.0/24"]),
     ("segments", ["224.0.0.0/24"]),
     ("segments", ["fe80::/64"]),
+    ("segments", ["::ffff:10.0.0.0/120"]),
     ("segments", ["ff02::/64"]),
     ("cluster_cidrs", "10.0.0.0/8"),
     ("cluster_cidrs", ["10.0.0.0/99"]),

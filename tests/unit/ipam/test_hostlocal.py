@@ -215,5 +215,5 @@ def test_the_files_of_an_entry_say_all_of_it(
 
 
 def test_both_families_sort_into_files_of_their_own() -> None:
-    for text in ("10.0.0.1", "fd00:7::5", "::ffff:102:304"):
+    for text in ("10.0.0.1", "fd00:7::5", "::fffe:102:304"):
         assert parse_name(text) == ReservationName(ip_address(text))

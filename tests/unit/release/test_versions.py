@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,7 +18,7 @@ from release.bundle import SOURCE, locked_debians
 from release.chart import image_tag, semantic
 from release.checkout import CHECKOUT, MACHINES, ReleaseError
 from release.deb import debian_version
-from release.libraries import PYTHONS, locked, needed
+from release.libraries import LOCK, PYTHONS, locked, needed
 from release.sbom import bill
 
 
@@ -56,6 +57,18 @@ def test_every_python_gets_what_the_lock_says_for_it() -> None:
             assert names < everything
             assert "colorama" not in names  # of another system
             assert ("miniupnpc" in names) == (python != "3.14")
+
+
+def test_what_musl_has_no_wheel_of_can_be_left_out_of_the_lock(tmp_path: Path) -> None:
+    """As docs/platforms.md says."""
+    page = (CHECKOUT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ (sed .* run\.lock)$", page, flags=re.M)
+    lock = tmp_path / "run.lock"
+    shutil.copy(LOCK, lock)
+
+    subprocess.run(["sh", "-euc", command], cwd=tmp_path, check=True)
+
+    assert list(locked(lock)) == [each for each in locked() if each.name != "miniupnpc"]
 
 
 def test_an_archive_has_the_same_bytes_wherever_it_is_made(

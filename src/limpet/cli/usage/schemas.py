@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -78,16 +79,34 @@ ANSWERS: dict[str, tuple[type, ...]] = {
 """What each command answers, one of these; the words are those of the command without `limpet`."""
 
 
+def _in_one_margin(schema: Any) -> Any:
+    """Descriptions are docstrings, of which newer Pythons take the margin away by themselves."""
+    match schema:
+        case dict():
+            return {
+                key: cleandoc(value)
+                if key == "description" and isinstance(value, str)
+                else _in_one_margin(value)
+                for key, value in schema.items()
+            }
+        case list() | tuple():
+            return [_in_one_margin(each) for each in schema]
+        case _:
+            return schema
+
+
 def schema_of(words: str) -> dict[str, Any]:
     """JSON Schema (2020-12) of that command's answer. Keys may be added by later versions."""
     found, parts = msgspec.json.schema_components(ANSWERS[words], ref_template="#/$defs/{name}")
     one = found[0] if len(found) == 1 else {"anyOf": [*found]}
-    return {
+    document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"limpet {words}",
         **one,
         "$defs": parts,
     }
+    described: dict[str, Any] = _in_one_margin(document)
+    return described
 
 
 def schema_file(words: str) -> str:
