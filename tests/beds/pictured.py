@@ -68,7 +68,7 @@ def world(nodes: int, seed: int = 1) -> Picture:
                     pairs=chance.randrange(400),
                     most_pairs=512,
                     bytes_per_s=2.4e6,
-                    most_bytes_per_s=2.5e7,
+                    node_most_bytes_per_s=2.5e7,
                 ),
             )
             for each in by_uid

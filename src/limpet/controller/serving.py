@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -27,6 +28,7 @@ from limpet.controller.api.reflection import Reflection
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
+from limpet.controller.picture.silent_nodes import follow_silence
 from limpet.controller.registry.records import AuthorityRecord
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.authority import server_context
@@ -60,6 +62,7 @@ async def serve(
     metrics = metrics or Metrics({"state": settings.state_dir})
     metrics.watch("store_trouble", lambda: bool(cluster.store_trouble))
     authority = await cluster.change(lambda tables: tables.authority)
+    undo.callback(asyncio.create_task(follow_silence(cluster)).cancel)
     admin = Admin(cluster, metrics, settings.restore_margin, services)
     if settings.metrics_listen:
         health = web.Application()

@@ -122,6 +122,25 @@ class NodeObjectSettings(Struct, frozen=True, kw_only=True):
         )
 
 
+class LookSettings(Struct, frozen=True, kw_only=True):
+    """What people see of the cluster: when a node counts as silent, and the page."""
+
+    silent_after_s: Annotated[float, Meta(gt=0, lt=1e10)] = 300.0
+    """A node of which nothing was heard for so long is silent."""
+    page_listen: Text | None = None
+    """Address and port of `limpet ui --controller`; None: 127.0.0.1, port 7480."""
+    page_names: tuple[Annotated[str, written(str, _name, "a name")], ...] = ()
+    """That people call the page by, beside its addresses."""
+    page_certificate: AbsolutePath | None = None
+    """PEM, with its chain; None: beyond loopback the page makes one of its own."""
+    page_key: AbsolutePath | None = None
+    """Of the certificate."""
+
+    def __post_init__(self) -> None:
+        if (self.page_certificate is None) is not (self.page_key is None):
+            raise ValueError("page_certificate and page_key belong together")
+
+
 class ControllerSettings(Struct, frozen=True, kw_only=True):
     """Settings of the controller; docs/controller.md says the same in words."""
 
@@ -143,6 +162,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     cluster: NetworkSettings = NetworkSettings()
     place: StoreSettings = StoreSettings()
     nodes: NodeObjectSettings = NodeObjectSettings()
+    looks: LookSettings = LookSettings()
 
     def __post_init__(self) -> None:
         if self.nodes.from_nodes and self.place.store != "kubernetes":

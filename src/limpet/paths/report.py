@@ -3,7 +3,7 @@ and by difference. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from limpet.base.bounds.members import (
     NUMBER,
+    REPORTED_FIGURE,
     REPORTED_NATS,
     REPORTED_PAIRS,
     REPORTED_SEGMENTS,
@@ -79,6 +80,8 @@ def report_problem(report: PathReport) -> str:
         return f"{len(node.segments)} segments: at most {REPORTED_SEGMENTS.most}"
     if max(len(node.nat), len(node.rungs)) > REPORTED_NATS.most:
         return f"more than {REPORTED_NATS.most} IP versions, or rungs"
+    if not all(map(_is_figure, _figures(node))):
+        return f"a count or a rate below 0, or above {REPORTED_FIGURE.most}"
     words = [node.version, node.backend, node.near, *node.nat, *node.nat.values(), *node.rungs]
     words += [each.prefix for each in node.segments]
     words += report.gone
@@ -93,6 +96,19 @@ def report_problem(report: PathReport) -> str:
     if any(len(each) > REPORTED_WORDS.most for each in words):
         return f"words of more than {REPORTED_WORDS.most} characters"
     return ""
+
+
+def _figures(node: NodeReport) -> Iterator[float | None]:
+    yield node.pods
+    yield from node.rungs.values()
+    if (load := node.relay) is not None:
+        yield from (load.pairs, load.connections, load.most_pairs)
+        yield from (load.bytes_per_s, load.node_most_bytes_per_s)
+
+
+def _is_figure(value: float | None) -> bool:
+    """Not where it is no number at all, either."""
+    return value is None or 0 <= value <= REPORTED_FIGURE.most
 
 
 def merged(before: Pairs, report: PathReport) -> dict[str, PairReport]:

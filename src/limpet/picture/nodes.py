@@ -92,8 +92,11 @@ class RelayLoad(Shown, frozen=True, kw_only=True):
     connections: int | None = None
     """In TLS."""
     bytes_per_s: float | None = None
+    """Of all pairs, averaged over a minute."""
     most_pairs: int | None = None
-    most_bytes_per_s: float | None = None
+    """For which it has ports: a pair takes two."""
+    node_most_bytes_per_s: float | None = None
+    """As much it takes of each node; None: no limit, or not known."""
 
 
 class Relay(Shown, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from limpet.base.rate_limit import TokenBucket
 from limpet.picture.timeline import Happening
 
 EACH_AT_ONCE, EACH_PER_HOUR = 8, 6
-"""Of one kind about one pair, or one node."""
+"""Of one kind about one pair, or one node; of the same act of a person."""
 ALL_AT_ONCE, ALL_PER_HOUR = 240, 120
 """Of all together: two weeks of the worst are 40,000 entries, of which the file has the last."""
 _MOST_SUBJECTS = 4_096
@@ -23,7 +23,7 @@ _NAMED = 12
 """Of those that are told in one, so many by their names."""
 
 Subject = tuple[str, str, str]
-"""Kind, node, peer."""
+"""Kind, node by its uid, or name where that is all there is, and peer."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Limits:
         """What is recorded now, in order; what was held back and may be told by now is among it."""
         told = self._due(now_s)
         for each in together(list(happenings)):
-            subject = (each.kind, each.node, each.peer)
+            subject = _subject(each)
             held = self._held.get(subject)
             if held is not None:
                 held.last, held.count = each, held.count + 1
@@ -88,6 +88,13 @@ class Limits:
         if len(self._held) > _MOST_SUBJECTS:
             self._held.popitem(last=False)
             self.lost += 1
+
+
+def _subject(happening: Happening) -> Subject:
+    """What a person did is one by its words: two different acts are both told."""
+    if happening.who:
+        return happening.kind, happening.words, ""
+    return happening.kind, happening.node or "".join(happening.names[:1]), happening.peer
 
 
 def _summed(held: _Held) -> Happening:

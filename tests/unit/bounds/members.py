@@ -32,7 +32,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import merge_report
 from limpet.nat.mapping import NatView
 from limpet.paths.report import NodeReport, PairReport, PathReport
-from limpet.picture.nodes import Segment
+from limpet.picture.nodes import RelayLoad, Segment
 from limpet.picture.pair import Direction, Outward, Way
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
@@ -226,6 +226,18 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     many = {f"ipv{number}": "none" for number in range(amount)}
     taken = {_is_told(NodeReport(nat=many)), _is_told(NodeReport(rungs=dict.fromkeys(many, 1)))}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(members.REPORTED_FIGURE)
+def _(amount: int) -> bool:
+    taken = {
+        _is_told(NodeReport(relay=RelayLoad(bytes_per_s=float(amount)))),
+        _is_told(NodeReport(relay=RelayLoad(pairs=amount))),
+        _is_told(NodeReport(pods=amount)),
+        _is_told(NodeReport(rungs={"route": amount})),
+    }
     assert len(taken) == 1
     return taken.pop()
 

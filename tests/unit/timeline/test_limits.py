@@ -86,3 +86,13 @@ def test_how_a_pair_stands_is_told_whatever_came_before(steps: list[tuple[int, i
 
     assert {each.peer: each.became for each in told} == last
     assert not limits.holds
+
+
+def test_each_act_of_a_person_and_each_node_by_name_is_told() -> None:
+    acts = [Happening(kind="person", words=f"community add: {at}", who="ann") for at in range(12)]
+    nodes = [Happening(kind="membership", words="joined", names=(f"n{at}",)) for at in range(12)]
+    limits = Limits(0.0)
+
+    told = [each for happening in (*acts, *nodes) for each in limits.take([happening], 1.0)]
+
+    assert told == [*acts, *nodes]

@@ -64,6 +64,10 @@ class Relaying(Said, frozen=True, kw_only=True):
     ports: tuple[int, int] = (0, 0)
     pairs: list[RelayingPair] = field(default_factory=list)
     packets: dict[str, int] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+    """That it carries for all pairs, averaged over a minute; null: not known yet."""
+    node_bytes_per_s: int = 0
+    """As much it takes of each node; 0: no limit."""
     counters: dict[str, int] = field(default_factory=dict)
 
 

@@ -71,6 +71,9 @@ REPORTED_NATS = Bound(
     "kinds of NAT, or rungs, in a report of paths", 16, "kinds or rungs", Above.REFUSED
 )
 REPORTED_WORDS = Bound("words of a report of paths", 400, "characters", Above.REFUSED)
+REPORTED_FIGURE = Bound(
+    "a count, or bytes a second, in a report of paths", 1 << 50, "of what is counted", Above.REFUSED
+)
 PATHS_AT_ONCE = Bound("reports of one node's paths at once", 20, "reports", Above.WAITS)
 PATHS_PER_MINUTE = Bound(
     "reports of one node's paths for long", 40, "reports a minute", Above.WAITS

@@ -14,7 +14,7 @@ from limpet.cli.reach import HERE, Reach, ask, reaching
 
 node = group("Nodes of the cluster.")
 
-_WIDE = ("labels", "uid")
+_WIDE = ("labels", "relays", "uid")
 """Columns of the wide table alone."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the node.")]
@@ -48,9 +48,19 @@ def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
         "behind": ",".join(each["prefixes_behind"]),
         "communities": ",".join(each["communities"]),
         "labels": _labels(each["labels"]),
+        "relays": _relayed(each["relay"]),
         "presence": age(each["presence_at_s"]),
         "uid": each["uid"],
     }
+
+
+def _relayed(load: Mapping[str, Any] | None) -> str:
+    """What a relay carries, as it has told."""
+    if load is None:
+        return ""
+    found = f"{load.get('pairs', '?')} of {load.get('most_pairs', '?')} pairs"
+    rate = load.get("bytes_per_s")
+    return found if rate is None else f"{found}, {rate / 1e6:.3g} MB/s"
 
 
 @node.command("show")

@@ -343,7 +343,14 @@ def nat_traversal_lines(
     if relaying is not None and relaying.active:
         first, last = relaying.ports
         pairs = counted(len(relaying.pairs), "pair")
-        yield f"this node is a relay: {pairs}, UDP ports {first} to {last}"
+        rate = relaying.bytes_per_s
+        carried = "" if rate is None else f", {rate / 1e6:.3g} MB/s"
+        yield (
+            f"this node is a relay: {pairs} of at most {(last - first + 1) // 2}{carried}, "
+            f"UDP ports {first} to {last}"
+        )
+        if relaying.node_bytes_per_s:
+            yield f"  it takes {relaying.node_bytes_per_s / 1e6:.3g} MB/s of each node"
     if relaying is not None and (relaying.trouble or not relaying.active):
         yield f"  OF LITTLE USE AS A RELAY: {relaying.trouble or 'it has no tunnel'}"
     troubles = nat_traversal.relaying_tls.troubles if nat_traversal.relaying_tls is not None else {}

@@ -15,6 +15,7 @@ from limpet.cluster.kinds.network import (
     ServicesMode,
     TunnelBackend,
 )
+from limpet.picture.nodes import RelayLoad
 
 Moment = float
 """Seconds since 1970, by the controller's clock."""
@@ -61,6 +62,8 @@ class NodeLine(Heard, frozen=True, kw_only=True):
     """granted, removed, node deleted, awaits replacement or cloned."""
     problems: list[str]
     replaced_by: str
+    relay: RelayLoad | None
+    """What it carries as a relay, as it has told; null: it is none, or has told nothing."""
     node_uid: str
     """Of its Node in Kubernetes; empty: it has none."""
     node_deleted_at_s: Moment | None

@@ -174,11 +174,11 @@ class Admin:
         return await self._cluster.change(make)
 
     async def _node_list(self) -> dict[str, Any]:
-        reports = await self._cluster.reports.times()
+        reports, paths = await self._cluster.reports.times(), self._cluster.paths.known
 
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
-                node_document(tables, grant, reports.get(grant.uid))
+                node_document(tables, grant, reports.get(grant.uid), paths.get(grant.uid))
                 for grant in by_name(tables.grants.values())
             ]
 
@@ -190,7 +190,8 @@ class Admin:
 
         def make(tables: Tables) -> dict[str, Any]:
             grant = tables.grants[uid]
-            document = node_document(tables, grant, report.at_s if report else None)
+            at_s, paths = report.at_s if report else None, self._cluster.paths.known.get(uid)
+            document = node_document(tables, grant, at_s, paths)
             said = tables.presence(uid)
             presence = presence_document(said) if said is not None else None
             return {

@@ -16,6 +16,7 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.controller.communities.communities import find_community, is_named, members_of
 from limpet.controller.communities.membership import chooses
 from limpet.controller.orchestrator.node_keeper.lifecycle import awaits_replacement
+from limpet.controller.picture.reported import NodePaths
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.problems import problems_of
 
@@ -25,7 +26,14 @@ _OF_A_GRANT = (
 )
 
 
-def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> dict[str, Any]:
+def node_document(
+    tables: Tables,
+    grant: Grant,
+    reported_at_s: float | None,
+    paths: NodePaths | None,
+) -> dict[str, Any]:
+    """`paths`: what the node has told of its ways, and of what it relays."""
+    relaying = paths.node.relay if paths is not None else None
     presence = tables.presences.get(grant.uid)
     record = tables.nodes[grant.uid]
     state = "removed" if grant.tombstone else "granted"
@@ -46,6 +54,7 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
         "presence_sequence": presence.sequence if presence else None,
         "reported_at_s": reported_at_s,
         "replaced_by": record.replaced_by,
+        "relay": relaying,
         **_node_object(tables, grant),
     }
 

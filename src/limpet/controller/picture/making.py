@@ -24,6 +24,7 @@ from limpet.controller.picture.nodes import (
     findings_of,
     heard_of,
     node_of,
+    present,
     relays_of,
 )
 from limpet.controller.picture.pairs import detail_of, in_clear, pairs_of
@@ -141,17 +142,20 @@ class PictureMaker:
         self, records: _Records, reported: Mapping[str, NodePaths], before: Picture | None
     ) -> Picture:
         now_s = time.time()
-        made = make_picture(records, reported, now_s)
+        silent_after_s = self._cluster.settings.looks.silent_after_s
+        made = make_picture(records, reported, now_s - silent_after_s)
         if before is not None and made == replace(before, as_of_s=0.0, version=""):
             return replace(before, as_of_s=now_s)
         return replace(made, as_of_s=now_s, version=self._versions.next())
 
 
-def make_picture(records: _Records, reported: Mapping[str, NodePaths], now_s: float) -> Picture:
-    """Without its time and version."""
+def make_picture(records: _Records, reported: Mapping[str, NodePaths], since_s: float) -> Picture:
+    """Without its time and version. `since_s`: who was heard of before that alone is silent."""
     nodes = records.nodes
-    pairs, left_out = pairs_of(reported, nodes)
-    heard = heard_of(pairs)
+    watching = [uid for uid, each in records.facts.items() if each.watches]
+    there = present(reported, watching, since_s)
+    pairs, left_out = pairs_of(there, nodes)
+    heard = heard_of(there)
     sites = sites_of(nodes, in_clear(reported))
     nat = {
         uid: kind
@@ -165,7 +169,7 @@ def make_picture(records: _Records, reported: Mapping[str, NodePaths], now_s: fl
             records.facts[uid],
             reported.get(uid),
             heard,
-            now_s,
+            since_s,
         )
         for uid in sorted(nodes)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import endpoint_text
@@ -11,11 +11,9 @@ from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.shown import machine_of, roles_of, segments_of
 from limpet.controller.picture.reported import NodePaths
 from limpet.picture.nodes import Node, NodeState, Relay, RelayLoad
-from limpet.picture.pair import Pair, Reach
+from limpet.picture.pair import Reach
 from limpet.picture.said import Finding, Level
 
-SILENT_AFTER_S = 300.0
-"""A node that is there reports every two minutes, whatever happens."""
 _HEARD_STEP_S = 60.0
 
 
@@ -37,14 +35,28 @@ class Heard:
     lost: frozenset[str]
 
 
-def heard_of(pairs: Iterable[Pair]) -> Heard:
+def present(
+    reported: Mapping[str, NodePaths], watching: Collection[str], since_s: float
+) -> dict[str, NodePaths]:
+    """Reports of nodes that are there: what one said that is silent since counts no more, or two
+    nodes that went together would vouch for each other for ever. `since_s`: what was told before
+    is too old, unless who told it is connected."""
+    return {
+        uid: paths for uid, paths in reported.items() if uid in watching or paths.at_s >= since_s
+    }
+
+
+def heard_of(present: Mapping[str, NodePaths]) -> Heard:
     reached, lost = set(), set()
-    for pair in pairs:
-        for way, uid in ((pair.there, pair.other), (pair.back, pair.one)):
-            if way.reach is Reach.REACHED:
-                reached.add(uid)
-            elif way.reach is Reach.LOST:
-                lost.add(uid)
+    for uid, paths in present.items():
+        for peer, pair in paths.pairs.items():
+            if peer == uid:
+                continue
+            reach = pair.direction.way.reach
+            if reach is Reach.REACHED:
+                reached.add(peer)
+            elif reach is Reach.LOST:
+                lost.add(peer)
     return Heard(frozenset(reached), frozenset(lost))
 
 
@@ -54,10 +66,10 @@ def node_of(
     record: NodeRecordFacts,
     paths: NodePaths | None,
     heard: Heard,
-    now_s: float,
+    since_s: float,
 ) -> Node:
     grant = entry.grant
-    state, why = _state(grant.uid, record, paths, heard, now_s)
+    state, why = state_of(grant.uid, record.watches, paths, heard, since_s)
     heard_at_s = None
     if paths is not None and state is not NodeState.ANSWERS:
         heard_at_s = paths.at_s // _HEARD_STEP_S * _HEARD_STEP_S
@@ -84,17 +96,18 @@ def node_of(
     )
 
 
-def _state(
-    uid: str, record: NodeRecordFacts, paths: NodePaths | None, heard: Heard, now_s: float
+def state_of(
+    uid: str, watches: bool, paths: NodePaths | None, heard: Heard, since_s: float
 ) -> tuple[NodeState, str]:
+    """And why, in words, if it does not answer. `watches`: it is connected."""
     if uid in heard.lost and uid not in heard.reached:
         return NodeState.SILENT, "it answers no node that has asked it"
-    if uid in heard.reached or record.watches:
+    if uid in heard.reached or watches:
         return NodeState.ANSWERS, ""
     if paths is None:
         return NodeState.UNKNOWN, "it told nothing since this controller started"
-    if now_s - paths.at_s > SILENT_AFTER_S:
-        return NodeState.SILENT, "it told nothing for more than five minutes"
+    if paths.at_s < since_s:
+        return NodeState.SILENT, "it tells nothing any more, and nobody reaches it"
     return NodeState.ANSWERS, ""
 
 

@@ -21,6 +21,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, Kind
@@ -38,6 +39,13 @@ _FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 """Of nftables' families."""
 _BURST_S = 0.25
+
+
+class Counted(NamedTuple):
+    """By a counter of the kernel's."""
+
+    packets: int
+    size_bytes: int
 
 
 _Elements = dict[str, dict[str, str]]
@@ -102,13 +110,10 @@ class RelayKernel:
         self._entries = {}
         self._nft.keep("")
 
-    def counters(self) -> dict[str, int]:
-        """Packets since the table was put, by what became of them. Raises: KernelError."""
+    def counters(self) -> dict[str, Counted]:
+        """Since the table was put, by what became of packets. Raises: KernelError."""
         listed = self._nft.run(f"list counters table inet {NFT_RELAY_TABLE}", what="counters")
-        return {
-            name: int(packets)
-            for name, packets in re.findall(r"counter (\w+) \{\s*packets (\d+)", listed)
-        }
+        return parse_counters(listed)
 
     def _ruleset(self) -> str:
         elements = self._elements(self._entries.values())
@@ -263,6 +268,12 @@ def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
             put("from_port", end.port, end.other)
             put(f"source{from_address.version}", end.other, from_address)
     return found
+
+
+def parse_counters(listing: str) -> dict[str, Counted]:
+    """Counters by their names, in a listing of nft's."""
+    found = re.findall(r"counter (\w+) \{\s*packets (\d+) bytes (\d+)", listing)
+    return {name: Counted(int(packets), int(size)) for name, packets, size in found}
 
 
 _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")

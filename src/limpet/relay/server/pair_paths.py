@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
@@ -20,6 +19,7 @@ from limpet.base.settings import RelaySettings
 from limpet.relay.server.forwarding import RelayKernel, blocked_versions, forwarded_versions
 from limpet.relay.server.pairs import End, Entry, Place, entries_of, sockets_of
 from limpet.relay.server.streams import StreamEnd
+from limpet.relay.server.throughput import Throughput
 from limpet.relay.stream.packet_socket import PacketSocket, Sink
 
 _log = structlog.get_logger("relay")
@@ -58,6 +58,10 @@ class RelayPaths:
         """Both by port."""
         burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
         self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
+        self.throughput = Throughput()
+        """Of all pairs, in both directions."""
+        self._handed_on_bytes = 0
+        """By this process, not by the kernel."""
 
     def kept(self) -> list[End]:
         """What the kernel still hands on for an earlier agent. Raises: KernelError."""
@@ -131,7 +135,10 @@ class RelayPaths:
         """Follows the node's settings and checks that the table exists, now and then all of it."""
         try:
             self._follow_forwarding()
-            self._kernel.counters()  # the cheapest way to see it
+            forwarded = self._kernel.counters().get("forwarded")  # the cheapest way to see it
+            if forwarded is not None:
+                kernel_bytes, own_bytes = forwarded.size_bytes, self._handed_on_bytes
+                self.throughput.take((kernel_bytes, own_bytes), time.monotonic())
         except LimpetError:
             self.look()
         if self.trouble or time.monotonic() - self._looked_s > self._resync_s:
@@ -171,10 +178,10 @@ class RelayPaths:
             changes |= entries_of(one, other, forwarded)
         self._kernel.apply(changes)
 
-    def packets(self) -> dict[str, Any]:
+    def packets(self) -> dict[str, int]:
         """Packets by the kernel's counters; empty while they cannot be read."""
         try:
-            return self._kernel.counters()
+            return {name: each.packets for name, each in self._kernel.counters().items()}
         except LimpetError:
             return {}
 
@@ -215,11 +222,10 @@ class RelayPaths:
 
     def _limited(self, uid: str, sink: Sink) -> Sink:
         rates = self._rates
-        if rates is None:
-            return sink
 
         def limited(packet: bytes) -> None:
-            if rates.take(uid, time.monotonic(), len(packet)):
+            if rates is None or rates.take(uid, time.monotonic(), len(packet)):
+                self._handed_on_bytes += len(packet)
                 sink(packet)
             else:
                 self._counters["over_rate"] += 1

@@ -386,6 +386,8 @@ class RelayService:
                 for one, other in self._pairs.pairs()
             ],
             "packets": self._run.paths.packets(),
+            "bytes_per_s": self._run.paths.throughput.bytes_per_s,
+            "node_bytes_per_s": self._settings.bytes_per_s,
             "counters": dict(self.counters),
         }
 

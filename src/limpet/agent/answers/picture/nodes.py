@@ -95,4 +95,11 @@ def _relay(entry: NodeEntry, known: RelayStatus | None, load: RelayLoad, *, trou
 
 def load_of(relaying: Relaying, tls_nodes: Collection[str]) -> RelayLoad:
     """`tls_nodes`: that are connected in TLS."""
-    return RelayLoad(pairs=len(relaying.pairs), connections=len(tls_nodes))
+    first, last = relaying.ports
+    return RelayLoad(
+        pairs=len(relaying.pairs),
+        connections=len(tls_nodes),
+        bytes_per_s=relaying.bytes_per_s,
+        most_pairs=(last - first + 1) // 2 if relaying.active else None,
+        node_most_bytes_per_s=relaying.node_bytes_per_s or None,
+    )
