@@ -19,6 +19,7 @@ from limpet.agent.settings import DEFAULT_PATH
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
 from limpet.cli.install.units.dns_service import DNS_UNIT, dns_unit_text
+from limpet.cli.install.units.page_service import PAGE_UNIT, page_unit_text
 from limpet.cli.install.units.service import PACKAGED_UNIT_DIR, UNIT, unit_text
 from limpet.ipam.hostlocal import JOURNAL
 from release.checkout import (
@@ -100,6 +101,7 @@ def _units(tree: Path) -> None:
         UNIT: unit_text(DEFAULT_PATH),
         DNS_UNIT: dns_unit_text(DEFAULT_PATH),
         CONTROLLER_UNIT: controller_unit(CONTROLLER_PATH),
+        PAGE_UNIT: page_unit_text(CONTROLLER_PATH),
     }
     for name, text in texts.items():
         _write(

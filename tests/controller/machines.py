@@ -47,7 +47,7 @@ class Controller:
     def __init__(self, folder: Path, **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.settings = {
             "state_dir": str(folder / "state"),
             "socket": str(folder / "c.sock"),
@@ -112,6 +112,11 @@ class Controller:
     def command(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
         more = ["--config", str(self.config)] if config else []
         return launcher().run([sys.executable, "-m", "limpet", *words, *more], timeout=PATIENCE_S)
+
+    def run_inside(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command where the controller is, with its configuration."""
+        command = [*self.prefix, sys.executable, "-m", "limpet", *words]
+        return launcher().run([*command, "--config", str(self.config)], timeout=PATIENCE_S)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -404,7 +409,7 @@ async def join_all(controller: Controller, *names: str) -> list[Node]:
     return nodes
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

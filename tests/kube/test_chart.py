@@ -139,6 +139,39 @@ def test_names_are_those_of_the_file_beside_it_and_agents_know_of_them() -> None
     assert names["tolerations"] == [{"key": "edge", "operator": "Exists"}]
 
 
+def test_the_page_is_that_of_the_file_beside_it_and_stands_open_only_where_a_value_says_so() -> (
+    None
+):
+    found = rendered({"page.enabled": True})
+
+    wanted = objects((DEPLOY / "page.yaml").read_text())
+    for key, each in wanted.items():
+        if key[0] == "Deployment":
+            found[key]["spec"]["template"]["metadata"].pop("annotations")
+        assert found[key] == each
+    assert not wanted.keys() & rendered().keys()
+    assert ("Service", "limpet-page") not in found
+    assert parse_controller_settings(settings(found, "controller"), "").looks.page_listen is None
+    more = rendered(
+        {
+            "page.enabled": True,
+            "page.public": True,
+            "page.names": ["limpet.example.org"],
+            "page.tlsSecret": "page-tls",
+        }
+    )
+    looks = parse_controller_settings(settings(more, "controller"), "the chart").looks
+    assert (looks.page_listen, looks.page_names) == ("[::]:7480", ("limpet.example.org",))
+    assert str(looks.page_certificate) == "/etc/limpet-page/tls.crt"
+    spec = pod(more, "Deployment", "limpet-page")
+    assert {"name": "tls", "secret": {"secretName": "page-tls"}} in spec["volumes"]
+    (port,) = more["Service", "limpet-page"]["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (443, "page")
+    chosen = more["Service", "limpet-page"]["spec"]["selector"].items()
+    labels = more["Deployment", "limpet-page"]["spec"]["template"]["metadata"]["labels"]
+    assert chosen <= labels.items()
+
+
 def test_services_at_the_socket_get_the_mounts_that_the_manifest_has_as_comments() -> None:
     found = rendered({"agent.ebpf": True})
 

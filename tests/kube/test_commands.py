@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +18,16 @@ import yaml
 from limpet.base.http.connection import Answer, Headers
 from limpet.cli.main import main
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER
+from limpet.controller.admin.api_server import Caller, Cluster
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.pods import PODS, post_to_pod
 from limpet.lab.kube.control_plane import ControlPlane
-from tests.controller.machines import Controller
+from tests.controller.machines import Controller, free_port
 from tests.kube.test_accounts import kubeconfig_of, settings_in_the_manifests
 from tests.kube.test_manifests import MANIFEST, SPACE
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
+from tests.web.test_access import Browser
 
 PORTS = {"limpet-controller-a": 7470, "limpet-controller-b": 7471}
 """Of the two replicas, by their pods' names, which are asked in this order."""
@@ -240,3 +246,76 @@ def test_a_cluster_without_limpet_and_a_kubeconfig_that_points_nowhere_are_said_
     lost = Person(nowhere, capsys)
     assert lost("node", "list") == 1
     assert "nothing listens there" in lost.err
+
+
+@contextlib.contextmanager
+def page_of(folder: Path, kubeconfig: Path) -> Iterator[Browser]:
+    """As the Deployment's pod runs it, and somebody at the other end of a port-forward."""
+    port = free_port()
+    config = folder / "page.toml"
+    settings = {
+        "store": "kubernetes",
+        "namespace": SPACE,
+        "kubeconfig": str(kubeconfig),
+        "socket": str(folder / "none.sock"),
+        "page_listen": f"127.0.0.1:{port}",
+    }
+    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    words = ["ui", "--controller", "--tokens-only", "--config", str(config)]
+    with subprocess.Popen([sys.executable, "-m", "limpet", *words]) as process:
+        try:
+            browser = Browser(f"http://127.0.0.1:{port}")
+
+            def listens() -> bool:
+                with contextlib.suppress(ConnectionRefusedError):
+                    return browser.ask("GET", "/enter").status == 200
+                return False
+
+            wait_until(listens)
+            yield browser
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+
+
+def test_the_page_shows_what_whichever_controller_leads_knows_to_who_has_a_token(
+    api: ControlPlane, replicas: dict[str, Controller], person: Person, tmp_path: Path
+) -> None:
+    api.kubectl("apply", "-f", str(MANIFEST.with_name("page.yaml")))
+    in_the_pod = next(iter(replicas.values()))  # `kubectl exec` into one, which may follow
+    made = in_the_pod.run_inside("ui", "token", "create", "ann", "--write")
+    token = made.stdout.strip()
+    assert token.startswith("limpet-page-"), made.stderr
+    secret = api.kubectl("get", "secret", "limpet-page-tokens", "-n", SPACE, "-o", "json")
+    assert token not in str(base64.b64decode(json.loads(secret)["data"]["tokens.json"]))
+
+    with page_of(tmp_path, kubeconfig_of(api, tmp_path, "limpet-page")) as browser:
+        wait_until(lambda: browser.enter(token).status == 303)
+        assert person("community", "create", "cranes") == 0, person.err
+        wait_until(lambda: "cranes" in browser.ask("GET", "/communities").text)
+        leader = next(each for each in replicas.values() if each.socket.exists())
+        leader.kill()
+        assert person("community", "create", "diggers") == 0, person.err
+        wait_until(lambda: "diggers" in browser.ask("GET", "/communities").text)
+        leader.start()
+
+        assert in_the_pod.run_inside("ui", "token", "remove", "ann").returncode == 0
+        wait_until(lambda: browser.ask("GET", "/").status == 303)
+
+
+def test_who_acts_on_the_page_is_named_beside_the_account_that_it_asks_as(
+    api: ControlPlane, person: Person, replicas: dict[str, Controller]
+) -> None:
+    async def act() -> None:
+        caller = Caller(Cluster(read_kubeconfig([api.kubeconfig]), SPACE))
+        try:
+            await caller("community.create", by="page token ann", community="lifts")
+        finally:
+            caller.close()
+            await asyncio.sleep(0)
+
+    assert person("network", "show") == 0  # one leads
+    asyncio.run(act())
+
+    logs = "".join(each.log.read_text() for each in replicas.values())
+    assert "page token ann, as system:serviceaccount:limpet-system:limpet-administrator" in logs

@@ -16,7 +16,10 @@ from tests.packages.roots import PACKAGES, SUITES, RootMachine
 
 pytestmark = pytest.mark.timeout(900)
 
-UNITS = ("limpet-agent.service", "limpet-controller.service", "limpet-dns.service")
+UNITS = (
+    *("limpet-agent.service", "limpet-controller.service", "limpet-dns.service"),
+    "limpet-page.service",
+)
 _OF_APT = (
     "/var/lib/apt/",
     "/var/lib/dpkg/",

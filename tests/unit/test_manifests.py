@@ -35,7 +35,7 @@ def test_it_was_written_from_the_present_parts(tmp_path: Path) -> None:
     shutil.copy(CHECKOUT / "scripts" / "write-manifests", tmp_path / "scripts")
     for part in ("crds", "manifests"):
         shutil.copytree(DEPLOY / part, tmp_path / "deploy" / part)
-    for file in ("dns.yaml", "monitoring.yaml"):
+    for file in ("dns.yaml", "monitoring.yaml", "page.yaml"):
         shutil.copy(DEPLOY / file, tmp_path / "deploy")
 
     subprocess.run([tmp_path / "scripts" / "write-manifests"], check=True)

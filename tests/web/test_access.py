@@ -256,6 +256,18 @@ def test_who_leaves_is_out(served: Served) -> None:
     assert browser.ask("GET", "/").status == 303
 
 
+def test_who_is_in_may_enter_as_another_and_is_then_no_more_who_it_was(served: Served) -> None:
+    browser = served.browser()
+    browser.enter("read")
+    before = browser.cookie
+
+    assert browser.enter("write").status == 303
+
+    assert "/act/" in browser.ask("GET", f"/nodes/{served.source.now.nodes[4].uid}").text
+    browser.cookie = before
+    assert browser.ask("GET", "/").status == 303
+
+
 def test_what_strangers_named_is_shown_and_never_run(served: Served) -> None:
     browser = served.browser()
     browser.enter("read")

@@ -43,5 +43,15 @@
 {{- if .Values.serviceMonitor.enabled }}
 {{- $_ := set $over "metrics_listen" (list "[::]:9472") }}
 {{- end }}
+{{- if .Values.page.public }}
+{{- $_ := set $over "page_listen" "[::]:7480" }}
+{{- end }}
+{{- with .Values.page.names }}
+{{- $_ := set $over "page_names" . }}
+{{- end }}
+{{- if .Values.page.tlsSecret }}
+{{- $_ := set $over "page_certificate" "/etc/limpet-page/tls.crt" }}
+{{- $_ := set $over "page_key" "/etc/limpet-page/tls.key" }}
+{{- end }}
 {{- mergeOverwrite $over (deepCopy .Values.controller.settings) | toJson }}
 {{- end }}

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from limpet.base.errors import ControllerUnavailable
 from limpet.cli.options import ControllerConfig
 from limpet.controller.settings import load_settings
+
+if TYPE_CHECKING:
+    from limpet.controller.admin.api_server import Cluster
 
 NAMESPACE = "limpet-system"
 """Of Limpet, where deploy/limpet.yaml is applied."""
@@ -78,12 +81,9 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     path = load_settings(reach.config).socket
     by_name = reach.names_cluster or (reach.config is None and not _is_there(path))
     if by_name and (found := _kubeconfigs(reach)) is not None:
-        # Here: only who asks an API server waits for TLS and YAML to be loaded.
-        from limpet.controller.admin.api_server import Cluster, call_cluster
-        from limpet.kubernetes.access.kubeconfig import read_kubeconfig
+        from limpet.controller.admin.api_server import call_cluster
 
-        access = read_kubeconfig(found, reach.context)
-        return call_cluster(Cluster(access, reach.namespace), verb, **arguments)
+        return call_cluster(_cluster(found, reach), verb, **arguments)
     if by_name:
         raise ControllerUnavailable(
             f"find the controller: none runs on this machine ({path} is not there: systemctl "
@@ -93,6 +93,25 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     from limpet.controller.admin.client import call
 
     return call(path, verb, **arguments)
+
+
+def named_cluster(reach: Reach) -> Cluster:
+    """Of the kubeconfig that is named, or its context. Raises: LimpetError."""
+    found = _kubeconfigs(reach)
+    if found is None:
+        raise ControllerUnavailable(
+            f"find the cluster of context {reach.context}: there is no kubeconfig (name one by "
+            "--kubeconfig or KUBECONFIG, or put it at ~/.kube/config)"
+        )
+    return _cluster(found, reach)
+
+
+def _cluster(kubeconfigs: list[Path], reach: Reach) -> Cluster:
+    # Here: only who asks an API server waits for TLS and YAML to be loaded.
+    from limpet.controller.admin.api_server import Cluster
+    from limpet.kubernetes.access.kubeconfig import read_kubeconfig
+
+    return Cluster(read_kubeconfig(kubeconfigs, reach.context), reach.namespace)
 
 
 def _is_there(path: Path) -> bool:

@@ -29,6 +29,7 @@ from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.silent_nodes import follow_silence
+from limpet.controller.picture.timeline import CHANGING
 from limpet.controller.registry.records import AuthorityRecord
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.authority import server_context
@@ -71,7 +72,7 @@ async def serve(
     runner = await _runner(admin.application(), settings, undo)
     await _listen_on_socket(runner, settings.socket, undo)
     administer = partial(_administer, admin, check_rights) if check_rights is not None else None
-    api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s, administer)
+    api = Api(cluster, authority.ca_certificate, metrics, settings.waits.patience_s, administer)
     runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
     reflection = Reflection()
@@ -104,7 +105,9 @@ async def _administer(
     """Raises: RefusedError, LimpetError."""
     verb = request.match_info["verb"]
     who = await check_rights(request.headers.get(ADMIN_HEADER, ""))
-    _log.info("administered", verb=verb, by=who, peer=request.remote)
+    # Who looks asks on and on; who changes something is to be found.
+    tell = _log.info if verb in CHANGING else _log.debug
+    tell("administered", verb=verb, by=who, peer=request.remote)
     connection = connection_of(request)
     if connection is not None:
         connection.free()
@@ -119,7 +122,7 @@ async def _runner(
         access_log=None,
         shutdown_timeout=_GOODBYE_S,
         lingering_time=_GOODBYE_S,
-        keepalive_timeout=settings.idle_s,
+        keepalive_timeout=settings.waits.idle_s,
         # Nobody packs a body, and what is packed may be anything's size.
         auto_decompress=False,
         max_headers=_MOST_HEADERS,
@@ -141,7 +144,11 @@ def _listen(
     """The addresses of the API, with their ports. Raises: StorageError."""
     assert runner.server is not None
     server = ApiServer(
-        runner.server, server_context(authority), is_member, of_members, patience_s=settings.idle_s
+        runner.server,
+        server_context(authority),
+        is_member,
+        of_members,
+        patience_s=settings.waits.idle_s,
     )
     undo.callback(server.stop)
     return [_add_listener(server, at) for at in settings.listen]
@@ -160,7 +167,7 @@ async def _serve_monitors(
         lambda _: False,
         MemberConnections(),
         rooms=(MONITORS, MONITORS),
-        patience_s=settings.idle_s,
+        patience_s=settings.waits.idle_s,
     )
     undo.callback(server.stop)
     for at in settings.metrics_listen:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from limpet.base.addresses import parse_listen
 from limpet.base.configuration import (
     CONTROLLER_PATH,
     AbsolutePath,
@@ -122,6 +123,15 @@ class NodeObjectSettings(Struct, frozen=True, kw_only=True):
         )
 
 
+class WaitSettings(Struct, frozen=True, kw_only=True):
+    """How long the API waits for those who ask."""
+
+    patience_s: _Patience = 30.0
+    """Seconds for a request's body to arrive, and for a watcher to read what it is sent."""
+    idle_s: _Patience = 75.0
+    """How long a connection may stay open without a request; agents keep theirs for the next."""
+
+
 class LookSettings(Struct, frozen=True, kw_only=True):
     """What people see of the cluster: when a node counts as silent, and the page."""
 
@@ -129,7 +139,7 @@ class LookSettings(Struct, frozen=True, kw_only=True):
     """A node of which nothing was heard for so long is silent."""
     page_listen: Text | None = None
     """Address and port of `limpet ui --controller`; None: 127.0.0.1, port 7480."""
-    page_names: tuple[Annotated[str, written(str, _name, "a name")], ...] = ()
+    page_names: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:-]{1,253}\Z")], ...] = ()
     """That people call the page by, beside its addresses."""
     page_certificate: AbsolutePath | None = None
     """PEM, with its chain; None: beyond loopback the page makes one of its own."""
@@ -137,6 +147,8 @@ class LookSettings(Struct, frozen=True, kw_only=True):
     """Of the certificate."""
 
     def __post_init__(self) -> None:
+        if self.page_listen is not None:
+            parse_listen(self.page_listen)
         if (self.page_certificate is None) is not (self.page_key is None):
             raise ValueError("page_certificate and page_key belong together")
 
@@ -154,10 +166,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     """How long segments rest after their node was removed, by the controller's clock."""
     restore_margin: Annotated[int, Meta(ge=0, le=100_000)] = 64
     """Segments of each family that are held back after a restore, at least."""
-    patience_s: _Patience = 30.0
-    """Seconds for a request's body to arrive, and for a watcher to read what it is sent."""
-    idle_s: _Patience = 75.0
-    """How long a connection may stay open without a request; agents keep theirs for the next."""
+    waits: WaitSettings = WaitSettings()
     log_level: LogLevel = "info"
     cluster: NetworkSettings = NetworkSettings()
     place: StoreSettings = StoreSettings()

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -43,6 +44,8 @@ class Serving:
     certificate: tuple[Path, Path] | None = None
     """And its key, PEM. None: in clear, and then on loopback alone."""
     tokens: Callable[[], Mapping[str, PageToken]] = dict
+    follow: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """For ever: keeps the tokens as they are elsewhere."""
 
 
 @contextlib.asynccontextmanager
@@ -82,11 +85,14 @@ async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, S
         runner.server, context, lambda _: False, MemberConnections(), patience_s=_IDLE_S
     )
     server.listen(listener)
+    following = asyncio.create_task(serving.follow()) if serving.follow is not None else None
     try:
         scheme = "https" if context is not None else "http"
         shown = f"[{host}]" if ":" in host else host
         yield f"{scheme}://{shown}:{port}", sessions
     finally:
+        if following is not None:
+            following.cancel()
         server.stop()
         page.stop()
         await runner.cleanup()

@@ -183,3 +183,35 @@ def test_a_controller_that_runs_without_systemd_is_not_taken_apart(plain_machine
     assert "a controller runs on this database" in line
     assert plain_machine.path(UNIT).exists()
     assert controller.running
+
+
+def test_the_page_is_a_service_of_its_own_where_the_settings_say_so(
+    machine: ServiceMachine,
+) -> None:
+    before = state_of(machine)
+    machine.write(CONFIG, 'page_listen = "[::]:7480"\n')
+
+    said = limpet(machine, "controller", "install")
+
+    assert "page: served at [::]:7480; let somebody look: limpet ui token create" in said
+    assert machine.run("systemctl", "is-active", "limpet-page") == "active\n"
+    token = limpet(machine, "ui", "token", "create", "ann").strip()
+    script = (
+        "import http.client, ssl, sys, urllib.parse\n"
+        "trust = ssl.create_default_context(cafile='/var/lib/limpet/controller/page/page.crt')\n"
+        "asked = http.client.HTTPSConnection('localhost', 7480, context=trust)\n"
+        "body = urllib.parse.urlencode({'secret': sys.argv[1]})\n"
+        "asked.request('POST', '/enter', body, {'Origin': 'https://localhost:7480',\n"
+        "    'Content-Type': 'application/x-www-form-urlencoded'})\n"
+        "print(asked.getresponse().status)\n"
+    )
+    assert machine.run(LIMPET[0], "-c", script, token) == "303\n"
+    limpet(machine, "controller", "install", "--no-start")  # of a new version, say
+    assert machine.path("/etc/systemd/system/limpet-page.service").exists()
+    machine.write(CONFIG, "")
+    limpet(machine, "controller", "install")
+    assert not machine.path("/etc/systemd/system/limpet-page.service").exists()
+    limpet(machine, "controller", "uninstall", "--purge")
+    machine.path(CONFIG).unlink()
+    machine.path(CONFIG).parent.rmdir()
+    assert_unchanged(before, machine)

@@ -14,11 +14,12 @@ from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
 from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
+from limpet.cli.install.units.page_service import PAGE_ROLE, PAGE_UNIT, page_unit_text
 from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs, unit_text
 from limpet.cni.shim_binary import shim_path
 from limpet.controller.settings import load_settings as load_controllers_settings
 
-_UNITS = (CONTROLLER_UNIT, UNIT, DNS_UNIT)
+_UNITS = (CONTROLLER_UNIT, UNIT, DNS_UNIT, PAGE_UNIT)
 
 
 def refresh(settings: Settings) -> list[str]:
@@ -48,6 +49,9 @@ def _as_of_now(manifest: Manifest) -> Iterator[PlannedFile]:
             yield PlannedFile(file.role, path, shim_path().read_bytes(), 0o755)
         elif file.role == DNS_ROLE:
             yield PlannedFile(file.role, path, dns_unit_text(_one(configs, DEFAULT_PATH)).encode())
+        elif file.role == PAGE_ROLE:
+            text = page_unit_text(_one(configs, CONTROLLER_PATH))
+            yield PlannedFile(file.role, path, text.encode())
         elif file.role == "unit" and path.name == CONTROLLER_UNIT:
             text = controller_unit(_one(configs, CONTROLLER_PATH))
             yield PlannedFile(file.role, path, text.encode())

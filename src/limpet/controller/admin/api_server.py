@@ -4,7 +4,10 @@ the controller's pods, with a token for nothing else."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +15,7 @@ from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import ControllerUnavailable, LimpetError
 from limpet.base.http.connection import Answer, LinkError
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER, Code
+from limpet.controller.admin.client import BY_HEADER
 from limpet.kubernetes.access.access import Access, AccessError
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
@@ -47,33 +51,91 @@ def call_cluster(cluster: Cluster, verb: str, **arguments: Any) -> dict[str, Any
     return asyncio.run(_call(cluster, verb, json.dumps(arguments).encode()))
 
 
+class Caller:
+    """Asks again and again: keeps its token, and the pod that led. For one event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._client: Client | None = None
+        self._leader: Pod | None = None
+        self._token = ""
+        self._until_s = 0.0
+
+    async def __call__(self, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
+        """`by`: for whom it is asked, for the log there.
+
+        Raises: ControllerUnavailable when nobody answers; LimpetError with its words on failure.
+        """
+        if self._client is None:
+            self._client = Client(self._cluster.access, answer_s=_ANSWER_S)
+        client, body = self._client, json.dumps(arguments).encode()
+        with _in_words(self._cluster):
+            if self._until_s < time.monotonic():
+                self._token = await _token(client, self._cluster)
+                self._until_s = time.monotonic() + _TOKEN_S / 2
+            asked = _Asked(verb, body, self._token, by)
+            if self._leader is not None:
+                found = await _ask(client, self._leader, asked, {})
+                if found is not None:
+                    return found
+                self._leader = None
+            self._leader, found = await _of_leader(client, self._cluster, asked, tries=1)
+            return found
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    verb: str
+    body: bytes
+    token: str
+    by: str = ""
+
+
 async def _call(cluster: Cluster, verb: str, body: bytes) -> dict[str, Any]:
     client = Client(cluster.access, answer_s=_ANSWER_S)
     try:
-        pods = await _controllers(client, cluster)
-        token = await _token(client, cluster)
-        why: dict[str, str] = {}
-        for attempt in range(_TRIES):
-            if attempt:
-                await asyncio.sleep(_AGAIN_S)
-            for pod in pods:
-                found = await _ask(client, pod, verb, body, token, why)
-                if found is not None:
-                    return found
-            if not any(words.startswith(_FOLLOWS) for words in why.values()):
-                break
-        told = "; ".join(f"{name}: {words}" for name, words in why.items())
-        raise ControllerUnavailable(
-            f"ask the controller through {cluster}: none of its pods in namespace "
-            f"{cluster.namespace} answers as the one that leads: {told}"
-        )
+        with _in_words(cluster):
+            asked = _Asked(verb, body, await _token(client, cluster))
+            return (await _of_leader(client, cluster, asked, tries=_TRIES))[1]
+    finally:
+        client.close()
+        await asyncio.sleep(0)  # closed connections get their turn to end
+
+
+@contextlib.contextmanager
+def _in_words(cluster: Cluster) -> Iterator[None]:
+    try:
+        yield
     except StatusError as error:
         raise _lacking(cluster, error) from error
     except (AccessError, LinkError) as error:
         raise ControllerUnavailable(f"ask the controller through {cluster}: {error}") from error
-    finally:
-        client.close()
-        await asyncio.sleep(0)  # closed connections get their turn to end
+
+
+async def _of_leader(
+    client: Client, cluster: Cluster, asked: _Asked, *, tries: int
+) -> tuple[Pod, dict[str, Any]]:
+    """Who leads, and its answer. Raises: LimpetError, LinkError."""
+    pods = await _controllers(client, cluster)
+    why: dict[str, str] = {}
+    for attempt in range(tries):
+        if attempt:
+            await asyncio.sleep(_AGAIN_S)
+        for pod in pods:
+            found = await _ask(client, pod, asked, why)
+            if found is not None:
+                return pod, found
+        if not any(words.startswith(_FOLLOWS) for words in why.values()):
+            break
+    told = "; ".join(f"{name}: {words}" for name, words in why.items())
+    raise ControllerUnavailable(
+        f"ask the controller through {cluster}: none of its pods in namespace "
+        f"{cluster.namespace} answers as the one that leads: {told}"
+    )
 
 
 async def _controllers(client: Client, cluster: Cluster) -> list[Pod]:
@@ -118,15 +180,18 @@ _FOLLOWS = "this controller does not lead"
 
 
 async def _ask(
-    client: Client, pod: Pod, verb: str, body: bytes, token: str, why: dict[str, str]
+    client: Client, pod: Pod, asked: _Asked, why: dict[str, str]
 ) -> dict[str, Any] | None:
     """None: this one is not who can answer; `why` says so by the pod's name.
 
     Raises: LimpetError with the controller's words on failure.
     """
-    name, headers = pod.metadata.name, [(ADMIN_HEADER, token)]
+    name, headers = pod.metadata.name, [(ADMIN_HEADER, asked.token)]
+    if asked.by:
+        headers.append((BY_HEADER, asked.by))
+    path = f"/v1/admin/{asked.verb}"
     try:
-        answer = await post_to_pod(client, pod, _port(pod), f"/v1/admin/{verb}", body, headers)
+        answer = await post_to_pod(client, pod, _port(pod), path, asked.body, headers)
     except StatusError as error:
         if error.status.code == 403:
             raise

@@ -22,6 +22,7 @@ from aiohttp import web
 from limpet import __version__
 from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError
+from limpet.base.text.escaping import shortened
 from limpet.cluster.api import (
     ApiError,
     Code,
@@ -48,6 +49,7 @@ from limpet.controller.admin.views import (
 from limpet.controller.communities.communities import find_community
 from limpet.controller.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
+from limpet.controller.picture.timeline import CHANGING
 from limpet.controller.registry.records import TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables, by_name
@@ -57,6 +59,8 @@ from limpet.controller.state.cluster import Cluster
 
 _log = structlog.get_logger("admin")
 _LONGEST_TOKEN_S = 365 * 86_400
+_WHO = 100
+"""Characters of a name, in the log."""
 
 T = TypeVar("T")
 
@@ -107,7 +111,8 @@ class Admin:
     async def answer(self, name: str, request: web.Request, who: str = "") -> web.Response:
         """What comes of the verb `name`, or why nothing does, in words. Who asks may.
 
-        `who`: asks, as the API server says; empty: whoever may open the socket, or what that says.
+        `who`: asks, as the API server says; empty: whoever may open the socket. Either may say for
+        whom.
         """
         try:
             if name not in self._verbs:
@@ -117,8 +122,9 @@ class Admin:
             kind, verb = self._verbs[name]
             arguments = decode(await request.read(), kind)
             plain = msgspec.to_builtins(arguments)
-            by = who or request.headers.get(BY_HEADER, "")
-            if by:
+            said_by = shortened(request.headers.get(BY_HEADER, ""), _WHO)
+            by = f"{said_by}, as {who}" if who and said_by else who or said_by
+            if by and name in CHANGING:
                 _log.info("asked", verb=name, by=by, said=str(plain))
             said = await verb(**msgspec.structs.asdict(arguments))
             self._cluster.timeline.done(name, plain, by or "root at the controller's machine")

@@ -66,7 +66,8 @@ class Silence:
         for known in (self._silent, self._turning):
             for uid in known.keys() - standings.keys():
                 del known[uid]
-        silent, back = [], []
+        silent: list[str] = []
+        back: list[str] = []
         for uid, each in standings.items():
             was, now = uid in self._silent, each.state is not NodeState.ANSWERS
             if was is now:

@@ -16,8 +16,8 @@ from limpet.timeline.recorder import Recorder, moment_now, read_boot
 CHANGING = frozenset(
     {
         *("token.create", "node.remove", "node.replace", "node.label", "node.set", "rotate-key"),
-        *("community.create", "community.add", "community.remove", "network.set"),
-        *("policy.apply", "policy.delete", "recovery"),
+        *("community.create", "community.add", "community.take-out", "community.dissolve"),
+        *("network.set", "policy.apply", "policy.delete", "recovery"),
     }
 )
 """Verbs by which a person changes something."""
@@ -61,7 +61,7 @@ class ClusterTimeline:
                 kind="person",
                 words=shortened(f"{verb.replace('.', ' ')}{_said(arguments)}", _WORDS),
                 names=(node,) if isinstance(node, str) else (),
-                who=shortened(who, 120),
+                who=shortened(who, 240),
             )
         )
 

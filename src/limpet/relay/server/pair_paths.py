@@ -60,8 +60,6 @@ class RelayPaths:
         self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
         self.throughput = Throughput()
         """Of all pairs, in both directions."""
-        self._handed_on_bytes = 0
-        """By this process, not by the kernel."""
 
     def kept(self) -> list[End]:
         """What the kernel still hands on for an earlier agent. Raises: KernelError."""
@@ -137,8 +135,7 @@ class RelayPaths:
             self._follow_forwarding()
             forwarded = self._kernel.counters().get("forwarded")  # the cheapest way to see it
             if forwarded is not None:
-                kernel_bytes, own_bytes = forwarded.size_bytes, self._handed_on_bytes
-                self.throughput.take((kernel_bytes, own_bytes), time.monotonic())
+                self.throughput.take(forwarded.size_bytes, time.monotonic())
         except LimpetError:
             self.look()
         if self.trouble or time.monotonic() - self._looked_s > self._resync_s:
@@ -225,7 +222,7 @@ class RelayPaths:
 
         def limited(packet: bytes) -> None:
             if rates is None or rates.take(uid, time.monotonic(), len(packet)):
-                self._handed_on_bytes += len(packet)
+                self.throughput.handed_on(len(packet))
                 sink(packet)
             else:
                 self._counters["over_rate"] += 1

@@ -1,9 +1,8 @@
-"""How much a relay carries, by counters that only rise, or begin anew. Pure, time passed in."""
+"""How much a relay carries, in the kernel and by itself. Pure, time passed in."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 _OVER_S = 60.0
@@ -20,17 +19,21 @@ class Throughput:
     """Bytes a second, averaged over the last minute."""
 
     def __init__(self) -> None:
-        self._before: tuple[int, ...] = ()
+        self._before: int | None = None
         self._carried_bytes = 0
         """Since the first sample."""
         self._samples: deque[_Sample] = deque()
 
-    def take(self, counters_bytes: Sequence[int], now_s: float) -> None:
-        """What each counter says now; one that fell was put back to zero meanwhile."""
-        if self._before:
-            for before, now in zip(self._before, counters_bytes, strict=True):
-                self._carried_bytes += now - before if now >= before else now
-        self._before = tuple(counters_bytes)
+    def handed_on(self, size_bytes: int) -> None:
+        """By this process."""
+        self._carried_bytes += size_bytes
+
+    def take(self, forwarded_bytes: int, now_s: float) -> None:
+        """What the kernel's counter says now; if it fell, it was put back to zero meanwhile."""
+        if self._before is not None:
+            begun_anew = forwarded_bytes < self._before
+            self._carried_bytes += forwarded_bytes - (0 if begun_anew else self._before)
+        self._before = forwarded_bytes
         self._samples.append(_Sample(now_s, self._carried_bytes))
         while len(self._samples) > 2 and self._samples[1].at_s <= now_s - _OVER_S:
             self._samples.popleft()

@@ -15,7 +15,9 @@ from limpet.web.access import checks
 from limpet.web.access.sessions import Refused, Session, Sessions
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OPEN = ("/enter", "/static/")
+_ENTER = "/enter"
+"""Whoever is in may enter as another: no form of the session before is asked for."""
+_OPEN = (_ENTER, "/static/")
 _READING = ("GET", "HEAD")
 _log = structlog.get_logger("page")
 
@@ -99,7 +101,7 @@ class Guard:
         connection = connection_of(request)
         if connection is not None:
             connection.free()
-        if request.method == "POST":
+        if request.method == "POST" and request.path != _ENTER:
             await self._check_proof(request, session)
         return await handler(request)
 
@@ -139,6 +141,7 @@ class Guard:
                 "expired or removed\n"
             )
         cookie, session = entered
+        self._sessions.leave(request.cookies.get(self._place.cookie, ""))
         _log.info("signed in", by=session.who or "link", peer=request.remote)
         response = web.HTTPSeeOther("/")
         response.set_cookie(

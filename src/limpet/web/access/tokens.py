@@ -1,9 +1,10 @@
-"""The file of the tokens that let people look at the page in the cloud."""
+"""The tokens that let people look at the page in the cloud: a file, or (`secret.py`) a Secret."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,35 +25,20 @@ LONGEST_S = 365 * 86_400.0
 MOST = 256
 
 
-class _Tokens(msgspec.Struct, frozen=True):
+class Tokens(msgspec.Struct, frozen=True):
     tokens: tuple[PageToken, ...] = ()
 
 
-class TokenFile:
-    """Read again when it is another one; for root alone, as the folder it is in."""
+class TokenBook(ABC):
+    """Tokens, wherever they are kept."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._as_of: tuple[int, int, int] | None = None
-        self._tokens: tuple[PageToken, ...] = ()
-
-    def by_digest(self) -> Mapping[str, PageToken]:
-        """Raises: LimpetError where it cannot be read: then nobody is let in."""
-        return {each.digest: each for each in self.all()}
-
+    @abstractmethod
     def all(self) -> tuple[PageToken, ...]:
         """By name. Raises: LimpetError."""
-        with refusals("read", self._path):
-            try:
-                found = self._path.stat()
-            except FileNotFoundError:
-                self._as_of, self._tokens = None, ()
-                return ()
-            as_of = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if as_of != self._as_of:
-                self._tokens = _parse(self._path.read_bytes(), self._path)
-                self._as_of = as_of
-        return self._tokens
+
+    @abstractmethod
+    def _write(self, tokens: Iterable[PageToken]) -> None:
+        """Raises: LimpetError."""
 
     def create(self, name: str, secret: str, *, may_write: bool, for_s: float) -> PageToken:
         """Raises: LimpetError."""
@@ -90,9 +76,35 @@ class TokenFile:
             raise LimpetError(f"remove page token {name}: there is none (limpet ui token list)")
         self._write(kept)
 
-    def _write(self, tokens: list[PageToken]) -> None:
+
+class TokenFile(TokenBook):
+    """Read again when it is another one; for root alone, as the folder it is in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._as_of: tuple[int, int, int] | None = None
+        self._tokens: tuple[PageToken, ...] = ()
+
+    def by_digest(self) -> Mapping[str, PageToken]:
+        """Raises: LimpetError where it cannot be read: then nobody is let in."""
+        return {each.digest: each for each in self.all()}
+
+    def all(self) -> tuple[PageToken, ...]:
+        with refusals("read", self._path):
+            try:
+                found = self._path.stat()
+            except FileNotFoundError:
+                self._as_of, self._tokens = None, ()
+                return ()
+            as_of = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if as_of != self._as_of:
+                self._tokens = parse_tokens(self._path.read_bytes(), str(self._path))
+                self._as_of = as_of
+        return self._tokens
+
+    def _write(self, tokens: Iterable[PageToken]) -> None:
         temporary = self._path.with_name(self._path.name + ".new")
-        content = msgspec.json.encode(_Tokens(tuple(sorted(tokens, key=lambda each: each.name))))
+        content = encode_tokens(tokens)
         with refusals("write", self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
@@ -102,11 +114,16 @@ class TokenFile:
         self._as_of = None
 
 
-def _parse(content: bytes, path: Path) -> tuple[PageToken, ...]:
+def encode_tokens(tokens: Iterable[PageToken]) -> bytes:
+    return msgspec.json.encode(Tokens(tuple(sorted(tokens, key=lambda each: each.name))))
+
+
+def parse_tokens(content: bytes, where: str) -> tuple[PageToken, ...]:
+    """Raises: LimpetError."""
     try:
-        return decode_json(content, _Tokens).tokens
+        return decode_json(content, Tokens).tokens
     except msgspec.MsgspecError as error:
         raise LimpetError(
-            f"read page tokens in {path}: {error} (put it right, or remove it and make new ones: "
+            f"read page tokens in {where}: {error} (put it right, or remove it and make new ones: "
             "limpet ui token create)"
         ) from error

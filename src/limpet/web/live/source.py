@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,8 @@ from limpet.picture.timeline import Timeline
 Kind = TypeVar("Kind", bound=Shown)
 WAIT_S = 0.5
 """So long an answer may take while nothing has changed; what matters is told at once."""
+FAR_WAIT_S = 5.0
+"""By the API server, which asks itself about each request who may."""
 FindFindings = Callable[[], tuple[Finding, ...]]
 
 
@@ -81,16 +83,32 @@ class AgentSource:
         return await in_thread(lambda: call_agent(self._path, verb, **said), "agent")
 
 
+CallController = Callable[..., Awaitable[dict[str, Any]]]
+"""`call(verb, by=…, **arguments)`. Raises: LimpetError."""
+
+
+def at_socket(path: Path) -> CallController:
+    """The controller of this machine."""
+
+    async def call(verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
+        return await in_thread(lambda: call_controller(path, verb, by=by, **arguments), "page")
+
+    return call
+
+
 class ControllerSource:
-    """By the controller's admin socket."""
+    """By the controller's admin socket, or the API server."""
 
     can_act = True
 
-    def __init__(self, socket_path: Path) -> None:
-        self._path = socket_path
+    def __init__(self, call: CallController, *, wait_s: float = WAIT_S) -> None:
+        """`wait_s`: so long an answer may take while nothing has changed."""
+        self._call_controller = call
+        self._wait_s = wait_s
 
     async def picture(self, known: str) -> Picture | None:
-        return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
+        wait_s = self._wait_s if known else 0.0
+        return _picture(await self._call("picture", known=known, wait_s=wait_s))
 
     async def watch(self, uids: Collection[str], for_s: float) -> None:
         """Agents report a way that died when they find it; how often they ask is their own matter:
@@ -111,9 +129,7 @@ class ControllerSource:
 
     async def _call(self, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
         said = {name: value for name, value in arguments.items() if value is not None}
-        return await in_thread(
-            lambda: call_controller(self._path, verb, by=by, **said), "controller"
-        )
+        return await self._call_controller(verb, by=by, **said)
 
 
 def _picture(answer: dict[str, Any]) -> Picture | None:

@@ -11,12 +11,13 @@ from msgspec.structs import asdict
 
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.cluster import ttl_s
+from limpet.cli.commands.ui.cloud import token_book
 from limpet.cli.options import ControllerConfig, Format, group
 from limpet.cli.output import Output, say, show, show_table
 from limpet.controller.settings import load_settings
 
 if TYPE_CHECKING:  # it is loaded where it is used
-    from limpet.web.access.tokens import TokenFile
+    from limpet.web.access.tokens import TokenBook
 
 token = group("Tokens that let people look at the page in the cloud.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the log names it.")]
@@ -72,10 +73,8 @@ def token_remove(
     show({"removed": name}, output, f"removed {name}")
 
 
-def _file(config: ControllerConfig) -> TokenFile:
-    from limpet.web.access.tokens import FILE_NAME, TokenFile
-
-    return TokenFile(load_settings(config).database.parent / FILE_NAME)
+def _file(config: ControllerConfig) -> TokenBook:
+    return token_book(load_settings(config))
 
 
 def _day(at_s: float) -> str:

@@ -1,9 +1,7 @@
-"""`limpet ui`: the page of this node, or beside a controller that of the whole cluster."""
+"""`limpet ui`: the page of this node, or that of the whole cluster."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +9,15 @@ from typing import Annotated
 import typer
 
 from limpet.agent.settings import load_settings
-from limpet.base.addresses import Listen, parse_listen
-from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.addresses import Listen
+from limpet.base.errors import ConfigError
+from limpet.cli.commands.ui.cloud import CLOUD_PORT as _CLOUD_PORT
+from limpet.cli.commands.ui.cloud import Cloud, listen_at, serve_cloud, tell
 from limpet.cli.commands.ui.tokens import token
-from limpet.cli.options import Config, ControllerConfig, Words, group
-from limpet.cli.output import put_at_once, say
-from limpet.controller.settings import load_settings as load_controller_settings
+from limpet.cli.options import Config, Words, group
+from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace, Reach
 
-_NODE_PORT, _CLOUD_PORT = 7474, 7480
+_NODE_PORT = 7474
 
 ui = group("The page that shows the network.")
 ui.info.no_args_is_help = False
@@ -31,14 +30,15 @@ def run(
     context: typer.Context,
     controller: Annotated[
         bool,
-        typer.Option("--controller", help="Of the whole cluster, beside the controller here."),
+        typer.Option("--controller", help="Of the whole cluster, as its controller knows it."),
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="ADDRESS:PORT",
-            help=f"Where (default: 127.0.0.1:{_NODE_PORT}; --controller: {_CLOUD_PORT}).",
+            help=f"Where (default: 127.0.0.1:{_NODE_PORT}; --controller: {_CLOUD_PORT}, or the "
+            "settings' page_listen).",
         ),
     ] = None,
     open_browser: Annotated[
@@ -55,10 +55,19 @@ def run(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="Of --certificate; PEM.")
     ] = None,
+    tokens_only: Annotated[
+        bool,
+        typer.Option("--tokens-only", help="With --controller: print no link, as a service."),
+    ] = False,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="Configuration of the agent; of the controller with it."),
+        typer.Option(
+            "--config", help="Configuration of the agent; with --controller the controller's."
+        ),
     ] = None,
+    kubeconfig: Kubeconfig = None,
+    of_kubeconfig: Context = "",
+    namespace: Namespace = NAMESPACE,
 ) -> None:
     """Serve a page that shows the network, as long as this runs, and print a link that lets in
     once."""
@@ -66,12 +75,13 @@ def run(
         return
     if (certificate is None) is not (key is None):
         raise ConfigError("limpet ui: --certificate and --key belong together")
-    at = _listen(listen or f"127.0.0.1:{_CLOUD_PORT if controller else _NODE_PORT}")
-    given = (certificate, key) if certificate is not None and key is not None else None
-    if controller:
-        _serve_controller(at, frozenset(name or ()), given, config, open_browser)
-    else:
-        _serve_node(at, config, open_browser)
+    reach = Reach(config, kubeconfig, of_kubeconfig, namespace)
+    if reach.names_cluster or controller:
+        given = (certificate, key) if certificate is not None and key is not None else None
+        options = Cloud(listen, frozenset(name or ()), given, tokens_only, open_browser)
+        serve_cloud(options, reach)
+        return
+    _serve_node(listen_at(listen or f"127.0.0.1:{_NODE_PORT}"), config, open_browser)
 
 
 def _serve_node(at: Listen, config: Config, open_browser: bool) -> None:
@@ -84,50 +94,4 @@ def _serve_node(at: Listen, config: Config, open_browser: bool) -> None:
     settings = load_settings(config)
     configure_log(settings.log_level)
     source = AgentSource(settings.folders.socket, partial(find, settings))
-    run_process(partial(serve, source, Serving(at), partial(_tell, open_browser)))
-
-
-def _serve_controller(
-    at: Listen,
-    names: frozenset[str],
-    given: tuple[Path, Path] | None,
-    config: ControllerConfig,
-    open_browser: bool,
-) -> None:
-    from ipaddress import ip_address
-
-    from limpet.base.process.lifetime import run as run_process
-    from limpet.base.process.log import configure_log
-    from limpet.web.access.certificate import fingerprint, own_certificate
-    from limpet.web.access.tokens import CERTIFICATE_FOLDER, FILE_NAME, TokenFile
-    from limpet.web.live.source import ControllerSource
-    from limpet.web.server import Serving, serve
-
-    settings = load_controller_settings(config)
-    configure_log(settings.log_level)
-    folder = settings.database.parent
-    is_here = ip_address(at[0]).is_loopback
-    if given is None and not is_here:
-        given = own_certificate(folder / CERTIFICATE_FOLDER, {*names, at[0]})
-        say(f"limpet: its own certificate; SHA-256 fingerprint {fingerprint(given[0])}")
-    serving = Serving(at, names, given, TokenFile(folder / FILE_NAME).by_digest)
-    source = ControllerSource(settings.socket)
-    run_process(partial(serve, source, serving, partial(_tell, open_browser) if is_here else None))
-
-
-def _tell(open_browser: bool, link: str) -> None:
-    put_at_once(link)
-    if not open_browser:
-        return
-    opener = shutil.which("xdg-open")
-    if opener is None:
-        say("limpet: this machine has no xdg-open: open the link yourself")
-        return
-    subprocess.Popen([opener, link], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _listen(text: str) -> Listen:
-    try:
-        return parse_listen(text)
-    except ValueError as error:
-        raise LimpetError(f"limpet ui --listen {text[:80]!r}: {error}") from error
+    run_process(partial(serve, source, Serving(at), partial(tell, open_browser)))

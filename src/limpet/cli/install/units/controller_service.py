@@ -15,6 +15,13 @@ from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.uninstall import Removal, attempt, remove_timeline, take_back
+from limpet.cli.install.units.page_service import (
+    PAGE_ROLE,
+    PAGE_UNIT,
+    page_unit_text,
+    start_page,
+    stop_page,
+)
 from limpet.cli.install.units.service import (
     DEFAULT_UNIT_DIR,
     exec_start,
@@ -125,6 +132,9 @@ def install_controller(options: ControllerInstall) -> list[str]:
         "unit", options.unit_dir / CONTROLLER_UNIT, controller_unit(options.config).encode()
     )
     steps = [put_file(manifest, config), put_file(manifest, unit)]
+    if settings.looks.page_listen is not None:
+        page = page_unit_text(options.config).encode()
+        steps.append(put_file(manifest, PlannedFile(PAGE_ROLE, options.unit_dir / PAGE_UNIT, page)))
     if not options.start:
         return [
             *steps,
@@ -138,6 +148,7 @@ def install_controller(options: ControllerInstall) -> list[str]:
     return [
         *steps,
         f"controller: runs ({listening}; {settings.socket})",
+        *start_page(manifest, settings.looks.page_listen),
         "let a node in: limpet token create",
     ]
 
@@ -195,6 +206,7 @@ def uninstall_controller(settings: ControllerSettings, *, purge: bool) -> Remova
         attempt(removal, lambda: systemctl("disable", "--now", CONTROLLER_UNIT))
         if removal.failures:
             return removal
+    attempt(removal, lambda: removal.steps.extend(stop_page(manifest)))
     if settings.database.exists():
         with only_controller(settings):
             pass

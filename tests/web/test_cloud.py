@@ -1,0 +1,194 @@
+"""The page of the whole cluster: a real controller, the real command, TLS, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.controller.machines import Controller, Node, free_port
+from tests.waiting import PATIENCE_S, wait_until
+
+
+@dataclass
+class Page:
+    """`limpet ui --controller` beside a controller, and a browser that trusts its certificate."""
+
+    controller: Controller
+    port: int
+    certificate: Path
+    log: Path
+    cookie: str = ""
+
+    def ask(self, method: str, path: str, body: str = "") -> tuple[int, HTTPMessage, str]:
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        connection = http.client.HTTPSConnection(
+            "localhost", self.port, timeout=30, context=context
+        )
+        said = {"Accept": "text/html", "Cookie": self.cookie}
+        if method == "POST":
+            said["Origin"] = f"https://localhost:{self.port}"
+            said["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            connection.request(method, path, body, said)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+    def enter(self, secret: str) -> tuple[int, str]:
+        """Also in place of who was in before."""
+        status, headers, _ = self.ask("POST", "/enter", urlencode({"secret": secret}))
+        said = headers.get("Set-Cookie") or ""
+        self.cookie = said.partition(";")[0] or self.cookie
+        return status, said
+
+    def make_token(self, *words: str) -> str:
+        done = self.controller.command("ui", "token", "create", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def act(self, what: str, uid: str, **fields: str) -> tuple[int, str]:
+        page = self.ask("GET", f"/nodes/{uid}")[2]
+        proof = page.partition('name="proof" value="')[2].partition('"')[0]
+        body = urlencode({"node": uid, "proof": proof, **fields})
+        status, _, text = self.ask("POST", f"/act/{what}", body)
+        return status, text
+
+
+def joined(controller: Controller, name: str) -> str:
+    """Uid of a node that has joined."""
+
+    async def join() -> str:
+        async with Node(controller.url, name) as node:
+            await node.join(controller.token())
+            return node.uid
+
+    return asyncio.run(join())
+
+
+def done(controller: Controller, words: str) -> dict[str, Any] | None:
+    """What a person did, as the controller's timeline has it."""
+    entries = controller.ask("events").get("entries", ())
+    return next((e for e in entries if e["kind"] == "person" and words in e["words"]), None)
+
+
+@contextmanager
+def served(controller: Controller) -> Iterator[Page]:
+    """As the systemd unit starts it: where, and by which name, say the controller's settings."""
+    controller.start()
+    port = int(str(controller.settings["page_listen"]).rpartition(":")[2])
+    log = controller.folder / "page.log"
+    command = [sys.executable, "-m", "limpet", "ui", "--controller", "--tokens-only"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, log.open("wb") as said:
+        address = controller.folder / "page-ready"
+        ready.bind(str(address))
+        ready.settimeout(PATIENCE_S)
+        process = subprocess.Popen(
+            [*command, "--config", str(controller.config)],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "NOTIFY_SOCKET": str(address)},
+        )
+        try:
+            assert ready.recv(64) == b"READY=1"
+            certificate = Path(str(controller.settings["state_dir"])) / "page" / "page.crt"
+            yield Page(controller, port, certificate, log)
+        finally:
+            process.terminate()
+            printed = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0
+    assert printed == b"", "a service prints no link into its log"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    where = f"0.0.0.0:{free_port()}"
+    controller = Controller(
+        tmp_path_factory.mktemp("cloud"), page_listen=where, page_names=["Limpet.Example.org"]
+    )
+    try:
+        with served(controller) as found:
+            yield found
+    finally:
+        controller.stop()
+
+
+def test_signing_in_over_tls_looks_and_what_a_reader_may_not_do(page: Page) -> None:
+    uid = joined(page.controller, "crane")
+    assert page.ask("GET", "/nodes")[0] == 303
+    status, cookie = page.enter(page.make_token("ann"))
+
+    assert status == 303
+    assert cookie.startswith("__Host-limpet=")
+    for flag in ("Secure", "HttpOnly", "SameSite=Strict", "Path=/"):
+        assert flag in cookie
+    status, headers, text = page.ask("GET", "/nodes")
+    assert (status, "crane" in text) == (200, True)
+    assert headers["Strict-Transport-Security"]
+    assert "/act/" not in page.ask("GET", f"/nodes/{uid}")[2]
+    assert page.act("label", uid, key="k", value="v", sure="yes")[0] == 403
+    assert page.controller.ask("node.show", node="crane")["labels"] == {}
+
+
+def test_an_act_asks_again_and_the_timeline_says_who_did_it_and_when(page: Page) -> None:
+    uid = joined(page.controller, "digger")
+    page.enter(page.make_token("bob", "--write"))
+
+    status, text = page.act("label", uid, key="line", value="7")
+    assert (status, "Set the label line=7 of digger?" in text) == (200, True)
+    assert page.controller.ask("node.show", node="digger")["labels"] == {}
+    status, text = page.act("label", uid, key="line", value="7", sure="yes")
+
+    assert (status, "Done" in text) == (200, True)
+    assert page.controller.ask("node.show", node="digger")["labels"] == {"line": "7"}
+    entry = wait_until(lambda: done(page.controller, "node label")) or {}
+    assert entry["who"] == "page token bob"
+    assert entry["at_s"] > 1.7e9
+    assert "page token bob" in page.log.read_text()
+
+
+def test_a_token_that_is_taken_back_puts_out_who_came_by_it(page: Page) -> None:
+    assert page.enter(page.make_token("eve"))[0] == 303
+    assert page.ask("GET", "/")[0] == 200
+    listed = json.loads(page.controller.command("ui", "token", "list", "-o", "json").stdout)
+    (told,) = [each for each in listed["tokens"] if each["name"] == "eve"]
+    assert told["may_write"] is False
+    assert "digest" not in told
+
+    assert page.controller.command("ui", "token", "remove", "eve").returncode == 0
+
+    assert page.ask("GET", "/")[0] == 303
+
+
+def test_wrong_tokens_are_counted_and_a_right_one_gets_in_all_the_same(page: Page) -> None:
+    token = page.make_token("may")
+    assert page.enter("wrong")[0] == 403
+    # More than a slow machine is given again meanwhile.
+    wait_until(lambda: page.enter("wrong")[0] == 429)
+    assert page.enter(token)[0] == 303
+
+
+def test_no_secret_is_in_the_logs_or_the_file(page: Page) -> None:
+    token = page.make_token("joe")
+    page.enter(token)
+    kept = Path(str(page.controller.settings["state_dir"])) / "page-tokens.json"
+
+    assert kept.stat().st_mode & 0o777 == 0o600
+    for path in (kept, page.log, page.controller.log):
+        assert token.encode() not in path.read_bytes()
+    assert "fingerprint" in page.log.read_text()
