@@ -35,7 +35,7 @@ from limpet.linux.netlink import (
 )
 from limpet.linux.netlink.codec import Message, Request, attr, nest
 from limpet.linux.nftables import split_listing
-from limpet.relay.server.forwarding import parse_ends
+from limpet.relay.server.forwarding import parse_counters, parse_ends
 from tests.fuzz.target import Shape, fuzzed
 
 _MAC, _V4, _V6 = "02:00:00:00:00:01", ip_address("192.0.2.1"), ip_address("2001:db8::1")
@@ -281,6 +281,7 @@ def listing_of_nft(data: bytes) -> None:
     text = data.decode(errors="replace")
     split_listing(text)
     parse_ends(text)
+    parse_counters(text)
     read_listing("inet", "limpet", text)
 
 

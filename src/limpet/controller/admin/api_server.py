@@ -79,7 +79,8 @@ class Caller:
                 if found is not None:
                     return found
                 self._leader = None
-            self._leader, found = await _of_leader(client, self._cluster, asked, tries=1)
+            pods = await _controllers(client, self._cluster)
+            self._leader, found = await _of_leader(client, self._cluster, pods, asked, tries=1)
             return found
 
     def close(self) -> None:
@@ -99,8 +100,9 @@ async def _call(cluster: Cluster, verb: str, body: bytes) -> dict[str, Any]:
     client = Client(cluster.access, answer_s=_ANSWER_S)
     try:
         with _in_words(cluster):
+            pods = await _controllers(client, cluster)
             asked = _Asked(verb, body, await _token(client, cluster))
-            return (await _of_leader(client, cluster, asked, tries=_TRIES))[1]
+            return (await _of_leader(client, cluster, pods, asked, tries=_TRIES))[1]
     finally:
         client.close()
         await asyncio.sleep(0)  # closed connections get their turn to end
@@ -117,10 +119,9 @@ def _in_words(cluster: Cluster) -> Iterator[None]:
 
 
 async def _of_leader(
-    client: Client, cluster: Cluster, asked: _Asked, *, tries: int
+    client: Client, cluster: Cluster, pods: list[Pod], asked: _Asked, *, tries: int
 ) -> tuple[Pod, dict[str, Any]]:
     """Who leads, and its answer. Raises: LimpetError, LinkError."""
-    pods = await _controllers(client, cluster)
     why: dict[str, str] = {}
     for attempt in range(tries):
         if attempt:
@@ -129,7 +130,8 @@ async def _of_leader(
             found = await _ask(client, pod, asked, why)
             if found is not None:
                 return pod, found
-        if not any(words.startswith(_FOLLOWS) for words in why.values()):
+        # Who becomes the leader does not listen for a moment.
+        if attempt and not any(words.startswith(_FOLLOWS) for words in why.values()):
             break
     told = "; ".join(f"{name}: {words}" for name, words in why.items())
     raise ControllerUnavailable(
