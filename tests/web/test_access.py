@@ -256,6 +256,17 @@ def test_who_leaves_is_out(served: Served) -> None:
     assert browser.ask("GET", "/").status == 303
 
 
+def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_alone(served: Served) -> None:
+    origin = served.address.replace("http:", "https:")
+    body = urlencode({"secret": "read"})
+
+    entered = served.browser().ask("POST", "/enter", body, Origin=origin)
+
+    assert entered.status == 303
+    assert "Secure" in entered.headers["Set-Cookie"]
+    assert "Secure" not in served.browser().enter("read").headers["Set-Cookie"]
+
+
 def test_who_is_in_may_enter_as_another_and_is_then_no_more_who_it_was(served: Served) -> None:
     browser = served.browser()
     browser.enter("read")

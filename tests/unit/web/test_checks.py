@@ -38,7 +38,8 @@ def test_in_the_cloud_addresses_and_given_names_are_known() -> None:
         ("null", None, False),
         ("http://127.0.0.1:8080", "same-site", False),
         ("http://127.0.0.1:8080", None, False),
-        ("https://127.0.0.1:7474", None, False),
+        ("https://127.0.0.1:7474", None, True),  # of a proxy before it
+        ("https://127.0.0.1:8080", None, False),
         ("http://evil.example", "cross-site", False),
         ("http://127.0.0.1:7474", "cross-site", False),
         ("http://127.0.0.1:7474", "none", False),
@@ -59,3 +60,8 @@ def test_the_policy_allows_nothing_inline_and_no_other_host() -> None:
     assert "unsafe" not in policy
     assert "http" not in policy
     assert "*" not in policy
+
+
+def test_in_tls_a_page_in_clear_is_another_one() -> None:
+    assert origin_problem("limpet.example.org", "https://limpet.example.org", None, tls=True) == ""
+    assert origin_problem("limpet.example.org", "http://limpet.example.org", None, tls=True)

@@ -56,7 +56,9 @@ def origin_problem(host: str, origin: str | None, fetch_site: str | None, *, tls
         return "it was sent by a page of another origin"
     if origin is None:
         return "" if fetch_site == "same-origin" else "it does not say which page sent it"
-    if origin != f"{'https' if tls else 'http'}://{host}":
+    # In clear a proxy on this machine may speak TLS to the browser: then it is the proxy's page.
+    schemes = ("https",) if tls else ("http", "https")
+    if origin not in [f"{scheme}://{host}" for scheme in schemes]:
         return "it was sent by a page of another origin"
     return ""
 

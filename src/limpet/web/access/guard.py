@@ -150,7 +150,7 @@ class Guard:
             path="/",
             httponly=True,
             samesite="Strict",
-            secure=self._place.tls,
+            secure=self._place.tls or request.headers.get("Origin", "").startswith("https:"),
         )
         raise response
 
