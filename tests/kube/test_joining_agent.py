@@ -50,6 +50,7 @@ def node(admin: User, tmp_path: Path) -> Iterator[LabNode]:
         source="kubernetes",
         kubernetes_kubeconfig=str(kubeconfig_inside(admin.api, bound_token(admin, "node-a"))),
         kubernetes_join_token_file=str(token_file),
+        log_level="debug",
     )
     try:
         yield node
@@ -86,9 +87,30 @@ def test_an_agent_says_why_it_is_not_in_and_becomes_a_node_in_the_same_process(
     wait_until(lambda: node.ask("status")["ready"], "pods can be started")
     wait_until(lambda: connected(node), "it speaks with the controller and hears the API server")
 
+    assert_tokens_are_told_nowhere(node, controller)
+
     node.stop_agent()
     node.start_agent()
     assert cluster(node) is not None
+
+
+def assert_tokens_are_told_nowhere(node: LabNode, controller: Controller) -> None:
+    """Those of the accounts that the agent shows: in no log, for no `ps`, in no answer."""
+    kubeconfig = yaml.safe_load(Path(node.settings["kubernetes_kubeconfig"]).read_text())
+    tokens = [user["user"]["token"] for user in kubeconfig["users"]]
+    tokens.append(Path(node.settings["kubernetes_join_token_file"]).read_text())
+    said = {"status": str(node.ask("status")), "peers": str(node.ask("peers"))}
+    for name, log in (("agent", node.agent.log), ("controller", controller.log)):
+        said[f"the {name}'s log"] = log.read_text(errors="replace")
+    for name, pid in (("agent", node.agent_pid), ("controller", controller.pid)):
+        for file in ("cmdline", "environ"):
+            said[f"{file} of the {name}"] = Path(f"/proc/{pid}/{file}").read_text(errors="replace")
+    for token in tokens:
+        head, _, signature = token.strip().rpartition(".")
+        for where, text in said.items():
+            # What is before the signature is no secret, and nobody needs it there either.
+            assert signature not in text, where
+            assert head not in text, where
 
 
 def reason(node: LabNode) -> str:
