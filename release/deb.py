@@ -15,8 +15,7 @@ import time
 from email.parser import HeaderParser
 from pathlib import Path
 
-from limpet.agent.settings import DEFAULT_PATH
-from limpet.base.configuration import CONTROLLER_PATH
+from limpet.base.configuration import AGENT_PATH, CONTROLLER_PATH
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
 from limpet.cli.install.units.dns_service import DNS_UNIT, dns_unit_text
 from limpet.cli.install.units.page_service import PAGE_UNIT, page_unit_text
@@ -98,8 +97,8 @@ def _environment_of_its_own(tree: Path) -> None:
 def _units(tree: Path) -> None:
     """Those that `limpet install` would write, so that it finds them and writes none."""
     texts = {
-        UNIT: unit_text(DEFAULT_PATH),
-        DNS_UNIT: dns_unit_text(DEFAULT_PATH),
+        UNIT: unit_text(AGENT_PATH),
+        DNS_UNIT: dns_unit_text(AGENT_PATH),
         CONTROLLER_UNIT: controller_unit(CONTROLLER_PATH),
         PAGE_UNIT: page_unit_text(CONTROLLER_PATH),
     }

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from limpet.base.process.signals import end_at_once
-
 _HELP = frozenset({"-h", "--help"})
 
 
@@ -15,22 +13,23 @@ def main() -> int:
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"] and _names_settings_alone(arguments[1:]):
         # Which msgspec imports where it is there, for what typing has too: 0.3 MiB.
-        end_at_once()
+        _end_at_once()
         _do_without("rich", "typing_extensions")
         from limpet.agent.main import main as agent
 
         return agent(arguments[1:])
     if arguments[:1] == ["controller"] and _names_settings_alone(arguments[1:]):
-        end_at_once()
+        _end_at_once()
         _do_without("rich")
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
     if arguments[:2] == ["dns", "serve"] and _names_settings_alone(arguments[2:]):
-        end_at_once()
+        _end_at_once()
         _do_without("rich")
         return _serve_names(arguments[2:])
     if arguments[:1] == ["__complete"]:
+        _do_without("rich", "typing_extensions")
         from limpet.cli.completion.names import main as complete
 
         return complete(arguments[1:])
@@ -51,6 +50,13 @@ def _names_settings_alone(arguments: list[str]) -> bool:
         case [one]:
             return one.startswith("--config=")
     return False
+
+
+def _end_at_once() -> None:
+    # Here: it loads asyncio, which takes longer than all of what completes a name.
+    from limpet.base.process.signals import end_at_once
+
+    end_at_once()
 
 
 def _serve_names(arguments: list[str]) -> int:

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from limpet.base.configuration import Listens, LogLevel, parse_configuration, read_configuration
+from limpet.base.configuration import (
+    AGENT_PATH,
+    AGENT_VARIABLE,
+    Listens,
+    LogLevel,
+    parse_configuration,
+    read_configuration,
+)
 from limpet.base.settings import (
     DnsSettings,
     Folders,
@@ -20,8 +27,6 @@ from limpet.base.settings import (
     SourceSettings,
     TunnelSettings,
 )
-
-DEFAULT_PATH = Path("/etc/limpet/agent.toml")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -67,7 +72,7 @@ def load_settings(path: Path | None) -> Settings:
     All defaults when nothing names a file and that one is not there.
     Raises: ConfigError that names value, field and file.
     """
-    document, source = read_configuration(path, variable="LIMPET_CONFIG", default=DEFAULT_PATH)
+    document, source = read_configuration(path, variable=AGENT_VARIABLE, default=AGENT_PATH)
     return parse_settings(document, source)
 
 

@@ -19,8 +19,15 @@ from limpet.base.decoding import convert
 from limpet.base.errors import ConfigError
 from limpet.base.text.nearest import nearest
 
-CONTROLLER_PATH = Path("/etc/limpet/controller.toml")
-"""Where the controller's settings are, unless something else is said."""
+AGENT_PATH, CONTROLLER_PATH = Path("/etc/limpet/agent.toml"), Path("/etc/limpet/controller.toml")
+"""Where the settings of each are, unless something else is said."""
+AGENT_VARIABLE, CONTROLLER_VARIABLE = "LIMPET_CONFIG", "LIMPET_CONTROLLER_CONFIG"
+"""Of the environment: they name other files."""
+AGENT_SOCKET, CONTROLLER_SOCKET = (
+    Path("/run/limpet/agent.sock"),
+    Path("/run/limpet/controller.sock"),
+)
+"""Where they answer a person's commands, unless their settings say otherwise (`socket`)."""
 
 _Kind = TypeVar("_Kind", bound=Struct)
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from limpet.base.addresses import Address, Prefix, ifname_problem, parse_listen
 from limpet.base.configuration import (
+    AGENT_SOCKET,
     AbsolutePath,
     Listens,
     Port,
@@ -128,7 +129,7 @@ class Folders(Struct, frozen=True, kw_only=True):
     state_dir: AbsolutePath = Path("/var/lib/limpet")
     run_dir: AbsolutePath = Path("/run/limpet")
     """Live attachments; on tmpfs, gone after a reboot like the pods themselves."""
-    socket: AbsolutePath = Path("/run/limpet/agent.sock")
+    socket: AbsolutePath = AGENT_SOCKET
 
     @property
     def cluster_dir(self) -> Path:

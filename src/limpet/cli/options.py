@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from limpet.agent.settings import DEFAULT_PATH
 from limpet.base.bounds.strangers import JOIN_TOKEN
-from limpet.base.configuration import CONTROLLER_PATH
+from limpet.base.configuration import AGENT_PATH, CONTROLLER_PATH
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.output import Output
 from limpet.cli.usage.commands import NounApp
@@ -21,7 +20,7 @@ Config = Annotated[
     Path | None,
     # Not `readable`: what keeps it from being read is said by who reads it.
     typer.Option(
-        "--config", readable=False, help=f"The agent's configuration (default: {DEFAULT_PATH})."
+        "--config", readable=False, help=f"The agent's configuration (default: {AGENT_PATH})."
     ),
 ]
 ControllerConfig = Annotated[

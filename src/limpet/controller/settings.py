@@ -14,6 +14,8 @@ from msgspec.structs import asdict
 from limpet.base.addresses import parse_listen
 from limpet.base.configuration import (
     CONTROLLER_PATH,
+    CONTROLLER_SOCKET,
+    CONTROLLER_VARIABLE,
     AbsolutePath,
     Listens,
     LogLevel,
@@ -161,7 +163,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     metrics_listen: Listens = ()
     """Where /metrics and /healthz are served in clear; empty: nowhere but on the admin socket."""
     state_dir: AbsolutePath = Path("/var/lib/limpet/controller")
-    socket: AbsolutePath = Path("/run/limpet/controller.sock")
+    socket: AbsolutePath = CONTROLLER_SOCKET
     quarantine_s: Annotated[float, Meta(ge=0, lt=1e10)] = 7 * 86_400.0
     """How long segments rest after their node was removed, by the controller's clock."""
     restore_margin: Annotated[int, Meta(ge=0, le=100_000)] = 64
@@ -197,7 +199,7 @@ def load_settings(path: Path | None) -> ControllerSettings:
     Raises: ConfigError that names value, field and file.
     """
     document, source = read_configuration(
-        path, variable="LIMPET_CONTROLLER_CONFIG", default=CONTROLLER_PATH
+        path, variable=CONTROLLER_VARIABLE, default=CONTROLLER_PATH
     )
     return parse_settings(document, source)
 

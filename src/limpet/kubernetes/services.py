@@ -34,9 +34,9 @@ PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 DISTRIBUTION_ANNOTATION = "limpet.dev/traffic-distribution"
 _DEFAULT_AFFINITY_S, _MOST_AFFINITY_S = 10800, 86400
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
-_UNUSABLE = ("0.0.0.0", "127.", "169.254.", "255.255.255.255")
-"""How addresses of IPv4 begin that are nobody's."""
+_NOBODYS = r"0\.0\.0\.0|127\.|169\.254\.|255\.255\.255\.255|22[4-9]\.|23[0-9]\."
+"""How addresses of IPv4 begin that are of no pod and no Service."""
+_IPV4 = re.compile(rf"(?!{_NOBODYS}){_OCTET}(?:\.{_OCTET}){{3}}")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
 _MOST_PORT = (1 << 16) - 1
@@ -113,6 +113,9 @@ class HintView(msgspec.Struct, frozen=True, gc=False):
 class HintsView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     for_zones: list[HintView] | None = None
     for_nodes: list[HintView] | None = None
+
+
+_NO_HINTS = HintsView()
 
 
 class EndpointView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -232,17 +235,21 @@ def _endpoint(view: EndpointView, version: int) -> Endpoint | None:
     ready = seen.ready is not False
     serving = ready if seen.serving is None else seen.serving
     target = view.target_ref
-    hints = view.hints or HintsView()
+    hints = view.hints or _NO_HINTS
     return Endpoint(
-        address=address,
-        conditions=READY * ready + SERVING * serving + TERMINATING * bool(seen.terminating),
-        node=intern(view.node_name or ""),
-        zone=intern(view.zone or ""),
-        hostname=view.hostname or "",
-        pod=target.name if target is not None and target.kind == "Pod" else "",
-        for_zones=tuple(intern(each.name) for each in hints.for_zones or () if each.name),
-        for_nodes=tuple(intern(each.name) for each in hints.for_nodes or () if each.name),
+        address,
+        READY * ready + SERVING * serving + TERMINATING * bool(seen.terminating),
+        intern(view.node_name or ""),
+        intern(view.zone or ""),
+        view.hostname or "",
+        target.name if target is not None and target.kind == "Pod" else "",
+        _hinted(hints.for_zones),
+        _hinted(hints.for_nodes),
     )
+
+
+def _hinted(hints: list[HintView] | None) -> tuple[str, ...]:
+    return tuple(intern(each.name) for each in hints if each.name) if hints else ()
 
 
 def _address(text: str, version: int = 0) -> str:
@@ -250,9 +257,7 @@ def _address(text: str, version: int = 0) -> str:
     the API server lets none of those in either, but lists may come from elsewhere."""
     if ":" not in text:
         # There may be 50,000 at once: a quarter of the time.
-        is_one = version in (0, 4) and _IPV4.fullmatch(text) is not None
-        is_unusable = text.startswith(_UNUSABLE) or not is_one
-        return "" if is_unusable or int(text.partition(".")[0]) >> 4 == 0xE else text
+        return text if version in (0, 4) and _IPV4.fullmatch(text) else ""
     try:
         found = ip_address(text)
     except ValueError:

@@ -115,7 +115,7 @@ def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation
     own = [each for each in found if _is_local(each, here)]
     available = _available(own)
     local = _sure(available, here) or available
-    return Rotation(near, tuple(_target(each, 1, here) for each in local))
+    return Rotation(near, _targets(local, here))
 
 
 def may_answer(candidate: Candidate, here: Here) -> bool:
@@ -156,21 +156,23 @@ def _is_local(candidate: Candidate, here: Here) -> bool:
     return bool(here.node) and candidate[0].node == here.node
 
 
-def _target(candidate: Candidate, weight: int, here: Here) -> Target:
-    endpoint, port = candidate
-    return Target(endpoint.address, port, weight, _is_local(candidate, here), endpoint.node)
+def _targets(found: Iterable[Candidate], here: Here, weight: int = 1) -> tuple[Target, ...]:
+    own = here.node or None
+    return tuple(
+        Target(each.address, port, weight, each.node == own, each.node) for each, port in found
+    )
 
 
 def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tuple[Target, ...]:
     if distribution == _EVEN:
-        return tuple(_target(each, 1, here) for each in usable)
+        return _targets(usable, here)
     preferred = _preferred(usable, distribution, here)
     if preferred:
-        return tuple(_target(each, 1, here) for each in preferred)
+        return _targets(preferred, here)
     distances = [here.distance(endpoint) for endpoint, _ in usable]
     kinds = sorted(set(distances))
     if len(kinds) <= 1:
-        return tuple(_target(each, 1, here) for each in usable)
+        return _targets(usable, here)
     nearer, last = 0, 0
     for last in kinds:
         slots = nearer * MOST_SHARE + distances.count(last) * (1 if nearer else MOST_SHARE)
@@ -178,9 +180,10 @@ def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tupl
             break
         nearer += distances.count(last)
     return tuple(
-        _target(each, MOST_SHARE if distance < last else 1, here)
+        target
         for each, distance in zip(usable, distances, strict=True)
         if distance <= last
+        for target in _targets([each], here, MOST_SHARE if distance < last else 1)
     )
 
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
+from limpet.base.addresses import packed
 from limpet.datapath.services.apply import count_connections
-from limpet.datapath.services.elements import NUMBERS, packed
+from limpet.datapath.services.elements import NUMBERS
 from limpet.datapath.services.plan import frontends
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, Exposure, Service

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.datapath.services.elements import packed
+from limpet.base.addresses import packed
 from limpet.datapath.services.sockets.apply import Place, remove_pins
 from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service

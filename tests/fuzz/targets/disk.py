@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from limpet.agent.settings import Settings
 from limpet.agent.settings import load_settings as load_agent_settings
-from limpet.base.addresses import parse_listen
+from limpet.base.addresses import packed, parse_listen
 from limpet.base.configuration import read_listens, read_prefixes
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.records.codec import NewerRecordError
@@ -28,7 +28,6 @@ from limpet.cluster.identity import load_identity
 from limpet.controller.settings import load_settings as load_controller_settings
 from limpet.datapath.node.pod.attachment_codec import decode_attachment, encode_attachment
 from limpet.datapath.overlay import vtep
-from limpet.datapath.services.elements import packed
 from limpet.ipam import hostlocal
 from limpet.ipam.journal_codec import encode_base, encode_change, encode_entries, parse_journal
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of

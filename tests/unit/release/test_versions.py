@@ -118,9 +118,9 @@ def test_scripts_of_the_package_can_be_read_by_a_shell(script: str) -> None:
 def test_the_units_of_the_package_are_what_install_would_write() -> None:
     from release.deb import PYTHON
 
-    from limpet.agent.settings import DEFAULT_PATH
+    from limpet.base.configuration import AGENT_PATH
     from limpet.cli.install.units.service import unit_text
 
-    text = unit_text(DEFAULT_PATH)
+    text = unit_text(AGENT_PATH)
     assert text.count(sys.executable) == 1
     assert f"ExecStart={PYTHON} -P -m limpet agent" in text.replace(sys.executable, PYTHON)

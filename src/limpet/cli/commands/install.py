@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from limpet.agent.settings import DEFAULT_PATH, load_settings
+from limpet.agent.settings import load_settings
+from limpet.base.configuration import AGENT_PATH
 from limpet.base.errors import LimpetError
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
@@ -77,7 +78,7 @@ def install(
     cni_conf_dir: ConfDir = None,
     config: Annotated[
         Path, typer.Option(help="The agent's configuration; written if it is not there.")
-    ] = DEFAULT_PATH,
+    ] = AGENT_PATH,
     unit_dir: Annotated[
         Path, typer.Option(help="Where the systemd unit is written.")
     ] = DEFAULT_UNIT_DIR,

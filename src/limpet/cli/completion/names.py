@@ -12,6 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from limpet.base.configuration import (
+    AGENT_PATH,
+    AGENT_SOCKET,
+    AGENT_VARIABLE,
+    CONTROLLER_PATH,
+    CONTROLLER_SOCKET,
+    CONTROLLER_VARIABLE,
+    read_configuration,
+)
 from limpet.cli.output import put
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,600}")
@@ -33,16 +42,24 @@ def main(arguments: Sequence[str]) -> int:
 
 def _agent(config: Path | None, verb: str) -> dict[str, Any]:
     from limpet.agent.client import call
-    from limpet.agent.settings import load_settings
 
-    return call(load_settings(config).folders.socket, verb)
+    where = _socket(config, variable=AGENT_VARIABLE, default=AGENT_PATH, socket=AGENT_SOCKET)
+    return call(where, verb)
 
 
 def _controller(config: Path | None, verb: str) -> dict[str, Any]:
     from limpet.controller.admin.client import call
-    from limpet.controller.settings import load_settings
 
-    return call(load_settings(config).socket, verb)
+    where = _socket(
+        config, variable=CONTROLLER_VARIABLE, default=CONTROLLER_PATH, socket=CONTROLLER_SOCKET
+    )
+    return call(where, verb)
+
+
+def _socket(config: Path | None, *, variable: str, default: Path, socket: Path) -> Path:
+    """Where it answers. To load what checks all settings takes longer than all the rest."""
+    document, _ = read_configuration(config, variable=variable, default=default)
+    return Path(document.get("socket", socket))
 
 
 def _nodes(config: Path | None) -> Iterable[str]:

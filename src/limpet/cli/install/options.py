@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limpet.agent.settings import DEFAULT_PATH
+from limpet.base.configuration import AGENT_PATH
 from limpet.cli.install.joining import JoinOptions
 from limpet.cli.install.kubernetes import KubernetesOptions
 from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
@@ -58,7 +58,7 @@ class InstallPaths:
     cni_bin_dir: Path | None = None
     """None: where the runtime looks."""
     cni_conf_dir: Path | None = None
-    config: Path = DEFAULT_PATH
+    config: Path = AGENT_PATH
     """Of the agent."""
     unit_dir: Path = DEFAULT_UNIT_DIR
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.agent.settings import DEFAULT_PATH, Settings
-from limpet.base.configuration import CONTROLLER_PATH
+from limpet.agent.settings import Settings
+from limpet.base.configuration import AGENT_PATH, CONTROLLER_PATH
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
@@ -48,7 +48,7 @@ def _as_of_now(manifest: Manifest) -> Iterator[PlannedFile]:
         if file.role == "binary":
             yield PlannedFile(file.role, path, shim_path().read_bytes(), 0o755)
         elif file.role == DNS_ROLE:
-            yield PlannedFile(file.role, path, dns_unit_text(_one(configs, DEFAULT_PATH)).encode())
+            yield PlannedFile(file.role, path, dns_unit_text(_one(configs, AGENT_PATH)).encode())
         elif file.role == PAGE_ROLE:
             text = page_unit_text(_one(configs, CONTROLLER_PATH))
             yield PlannedFile(file.role, path, text.encode())
@@ -56,7 +56,7 @@ def _as_of_now(manifest: Manifest) -> Iterator[PlannedFile]:
             text = controller_unit(_one(configs, CONTROLLER_PATH))
             yield PlannedFile(file.role, path, text.encode())
         elif file.role == "unit":
-            yield PlannedFile(file.role, path, unit_text(_one(configs, DEFAULT_PATH)).encode())
+            yield PlannedFile(file.role, path, unit_text(_one(configs, AGENT_PATH)).encode())
 
 
 def _one(configs: list[Path], default: Path) -> Path:

@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable, Sequence
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
+from limpet.base.addresses import packed
 from limpet.datapath.policy.table import NamedSet
 from limpet.policies.compiled import AddressRange
 
@@ -158,14 +159,10 @@ def bounds_of_text(text: str, version: int) -> tuple[bytes, bytes | None]:
     size = _BITS[version] // 8
     first, slash, length = text.partition("/")
     first, _, last = first.partition("-")
-    packed = _packed(first, version)
+    begin = packed(first)
     if slash:
-        behind = int.from_bytes(packed, "big") + (1 << (size * 8 - int(length)))
+        behind = int.from_bytes(begin, "big") + (1 << (size * 8 - int(length)))
     else:
-        end = _packed(last, version) if last else packed
+        end = packed(last) if last else begin
         behind = int.from_bytes(end, "big") + 1
-    return packed, None if behind >> (size * 8) else behind.to_bytes(size, "big")
-
-
-def _packed(text: str, version: int) -> bytes:
-    return IPv6Address(text).packed if version == 6 else bytes(map(int, text.split(".")))
+    return begin, None if behind >> (size * 8) else behind.to_bytes(size, "big")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
+from limpet.base.addresses import packed
 from limpet.services.rotation import Target
 
 MOST_SLOTS = 1 << 16
 """Of one address and port, for whom every endpoint would do."""
 NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132}
-_V4_BYTES = 4
 _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
 _PORT = struct.Struct(">H2x")
@@ -35,15 +34,9 @@ def slot_key(frontend: bytes, slot: int) -> bytes:
     return frontend + _SLOT.pack(slot)
 
 
-def packed(address: str) -> bytes:
-    """Raises: ValueError."""
-    if ":" in address:
-        return ip_address(address).packed
-    # There may be 50,000 at once: a quarter of the time.
-    found = bytes(map(int, address.split(".")))
-    if len(found) != _V4_BYTES:
-        raise ValueError(f"{address!r} is no address")
-    return found
+def slot_keys(frontend: bytes, start: int, count: int) -> Iterator[bytes]:
+    """Of so many slots from `start` on."""
+    return map(frontend.__add__, map(_SLOT.pack, range(start, start + count)))
 
 
 def target_value(address: str, port: int) -> bytes:

@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains
-from limpet.datapath.services.claims import Claims
+from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
     fill_slots,
     frontend_key,
-    packed,
     read_frontend,
     read_target,
     slot_key,
+    slot_keys,
     target_value,
 )
 from limpet.datapath.services.ruleset import (
@@ -45,7 +46,6 @@ from limpet.services.rotation import (
     Candidate,
     Here,
     Rotation,
-    Target,
     candidates,
     may_answer,
     rotate,
@@ -55,6 +55,8 @@ from limpet.services.values import Service, ServiceName, ServicePort
 _GOTO, _JUMP = b"goto ", b"jump "
 _VERDICTS = ("services", "node_ports", "sticky")
 """Maps whose values lead to chains that are made as they are needed."""
+_CLAIMED = ("services", "node_ports", "hairpin")
+"""Maps with keys that several Services may want."""
 _TARGET_BYTES = {4: 8, 6: 20}
 _NO_ADDRESS = b""
 _BASE = base_text()
@@ -89,6 +91,11 @@ class _Choice(NamedTuple):
         )
 
 
+Held = dict[str, dict[bytes, bytes]]
+"""What one Service has in the maps: elements by the map's name."""
+_NONE: Mapping[bytes, bytes] = {}
+
+
 class SocketWishes(NamedTuple):
     """How Services are served at the socket."""
 
@@ -108,8 +115,8 @@ class Planner:
         self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
         self._around = surroundings_text(Surroundings())
-        self._keys: dict[ServiceName, list[tuple[str, bytes]]] = {}
-        """What each Service has in the maps, frontends first."""
+        self._keys: dict[ServiceName, list[tuple[str, tuple[bytes, ...]]]] = {}
+        """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
         self._nodes = ServingNodes()
         self._stale: dict[str, dict[tuple[bytes, int], frozenset[tuple[bytes, int]]]] = {
@@ -186,10 +193,13 @@ class Planner:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
         self.troubles.pop(name, None)
-        before = {key: self.elements[key[0]].pop(key[1]) for key in self._keys.pop(name, ())}
-        after: dict[tuple[str, bytes], bytes] = {}
+        before: Held = {}
+        for map_name, keys in self._keys.pop(name, ()):
+            elements = self.elements[map_name]
+            before[map_name] = {key: elements.pop(key) for key in keys}
+        after: Held = {}
         nodes: set[str] = set()
-        claimed: set[tuple[str, bytes]] = set()
+        claimed: set[Place] = set()
         try:
             if service is not None:
                 self._add_all(service, catalog, here, before, after, nodes)
@@ -201,26 +211,33 @@ class Planner:
             nodes.clear()
             service = None
         self._nodes.note(name, frozenset(nodes))
-        for (map_name, key), value in after.items():
-            self.elements[map_name][key] = value
+        for map_name, held in after.items():
+            self.elements[map_name].update(held)
         if after:
-            self._keys[name] = list(after)
-        for each in before.keys() | after.keys():
-            if before.get(each) != after.get(each):
-                self.touched[each[0]].add(each[1])
+            self._keys[name] = [(map_name, tuple(held)) for map_name, held in after.items()]
+        for map_name in before.keys() | after.keys():
+            old, new = before.get(map_name, _NONE), after.get(map_name, _NONE)
+            self.touched[map_name].update(dict(old.items() ^ new.items()) if old else new)
         self._chains.used(_leads_to(after))
-        self._chains.left(_leads_to(before))
+        if before:
+            self._chains.left(_leads_to(before))
         if service is not None and service.affinity_s:
-            self._left |= set(before.values()) - set(after.values())
-        return self._claims.give_back((before.keys() | claimed) - after.keys(), name)
+            self._left |= _values(before) - _values(after)
+        left = {
+            (map_name, key)
+            for map_name, held in before.items()
+            if map_name.startswith(_CLAIMED)
+            for key in held.keys() - after.get(map_name, _NONE).keys()
+        }
+        return self._claims.give_back(left | claimed, name)
 
     def _add_all(
         self,
         service: Service,
         catalog: Catalog,
         here: Here,
-        before: dict[tuple[str, bytes], bytes],
-        after: dict[tuple[str, bytes], bytes],
+        before: Held,
+        after: Held,
         nodes: set[str],
     ) -> None:
         """Raises: ValueError, KeyError and struct.error for what was written in no map's terms."""
@@ -241,8 +258,8 @@ class Planner:
         port: ServicePort,
         frontend: Frontend,
         choice: _Choice,
-        before: dict[tuple[str, bytes], bytes],
-        after: dict[tuple[str, bytes], bytes],
+        before: Held,
+        after: Held,
     ) -> None:
         version, at_node, rotation = frontend.version, not frontend.address, choice.rotation
         key = frontend_key(frontend.address, port.protocol, frontend.port)
@@ -256,10 +273,11 @@ class Planner:
             )
             return
         is_local = frontend.is_outside and service.exposure.is_local
-        near = _slots(rotation.internal(service), before, slots, key, 0)
-        if frontend.is_outside:
-            near = _slots(rotation.near, before, slots, key, 0)
-        local = _slots(rotation.local, before, slots, key, LOCAL_SLOTS) if is_local else []
+        wanted = rotation.near if frontend.is_outside else rotation.internal(service)
+        held = before.get(slots, _NONE)
+        was_near, was_local = (_in_slots(held, key, start) for start in (0, LOCAL_SLOTS))
+        near = fill_slots(wanted, was_near)
+        local = fill_slots(rotation.local, was_local) if is_local else []
         if near:
             sticky = service.affinity_s > 0
             count = len(local) if is_local else -1
@@ -268,55 +286,58 @@ class Planner:
             name = pick.name
             if name not in self._chains.texts:
                 self._chains.texts[name] = pick.rules()
-            after[verdicts, key] = _GOTO + name.encode()
+            verdict = _GOTO + name.encode()
             if sticky:
                 kind = (version, port.protocol, service.affinity_s)
                 record = record_name(*kind)
                 if record not in self._chains.texts:
                     self._chains.texts[record] = record_rules(*kind)
                 remembered = f"{'sticky_ports' if at_node else 'sticky'}{version}"
-                after[remembered, key] = _JUMP + record.encode()
+                after.setdefault(remembered, {})[key] = _JUMP + record.encode()
         else:
-            after[verdicts, key] = _GOTO + REFUSE.encode()
+            verdict = _GOTO + REFUSE.encode()
+        after.setdefault(verdicts, {})[key] = verdict
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
-            after.update(socket_elements(key, near, service, port, ends_flows=ends))
-        if any(len(value) != _TARGET_BYTES[version] for value in (*near, *local)):
+            for name, found in socket_elements(key, near, service, port, ends_flows=ends).items():
+                after.setdefault(name, {}).update(found)
+        if {*map(len, near), *map(len, local)} - {_TARGET_BYTES[version]}:
             raise ValueError(f"an endpoint's address is none of IPv{version}")
         for start, values in ((0, near), (LOCAL_SLOTS, local)):
-            for number, value in enumerate(values):
-                after[slots, slot_key(key, start + number)] = value
-        for target in (*rotation.near, *rotation.local):
-            if target.is_local:
-                self._add_hairpin(service, version, packed(target.address), after)
+            if values:
+                keys = slot_keys(key, start, len(values))
+                after.setdefault(slots, {}).update(zip(keys, values, strict=True))
+        for address in {
+            each.address for each in (*rotation.near, *rotation.local) if each.is_local
+        }:
+            self._add_hairpin(service, version, packed(address), after)
         if port.protocol in self._stale:
-            place = verdicts, slots, key
-            self._note_stale(port, frontend, place, [*near, *local], before, choice)
+            is_new = key not in before.get(verdicts, _NONE)
+            was, now = {*was_near, *was_local}, [*near, *local]
+            self._note_stale(port, frontend, was, now, choice, is_new=is_new)
 
-    def _add_hairpin(
-        self, service: Service, version: int, address: bytes, after: dict[tuple[str, bytes], bytes]
-    ) -> None:
+    def _add_hairpin(self, service: Service, version: int, address: bytes, after: Held) -> None:
         """An endpoint of this node that asks itself has to be asked by another address."""
         name, key = f"hairpin{version}", address + address
         if self._claims.claim((name, key), service.key) == service.key:
-            after[name, key] = _GOTO + HAIRPIN.encode()
+            after.setdefault(name, {})[key] = _GOTO + HAIRPIN.encode()
 
     def _note_stale(
         self,
         port: ServicePort,
         frontend: Frontend,
-        place: tuple[str, str, bytes],
+        was: set[bytes],
         values: list[bytes],
-        before: dict[tuple[str, bytes], bytes],
         choice: _Choice,
+        *,
+        is_new: bool,
     ) -> None:
         """Flows of UDP stick to who left, and those that began while nobody served were sent
-        nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere."""
-        verdicts, slots, key = place
-        old = before.get((verdicts, key))
-        was = {value for (name, k), value in before.items() if name == slots and k[:-4] == key}
+        nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere.
+
+        `was`, `values`: who served before, and who does now."""
         left, asked = was - set(values), (frontend.address, frontend.port)
-        if left or (port.protocol == "UDP" and (old is None or (not was and values))):
+        if left or (port.protocol == "UDP" and (is_new or (not was and values))):
             now = frozenset(map(read_target, values))
             self._stale[port.protocol][asked] = now
             if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
@@ -352,33 +373,29 @@ def _version(address: bytes) -> int:
 
 def _served(slots: Mapping[bytes, bytes], key: bytes) -> Iterator[tuple[bytes, int]]:
     for start in (0, LOCAL_SLOTS):
-        number = start
-        while (value := slots.get(slot_key(key, number))) is not None:
-            yield read_target(value)
-            number += 1
+        yield from map(read_target, _in_slots(slots, key, start))
 
 
-def _leads_to(found: Mapping[tuple[str, bytes], bytes]) -> list[str]:
+def _in_slots(slots: Mapping[bytes, bytes], key: bytes, start: int) -> list[bytes]:
+    held: list[bytes] = []
+    while (value := slots.get(slot_key(key, start + len(held)))) is not None:
+        held.append(value)
+    return held
+
+
+def _leads_to(found: Held) -> list[str]:
     """Names of chains, once for each element."""
     return [
         value[len(_GOTO) :].decode()
-        for (name, _), value in found.items()
+        for name, held in found.items()
         if name.startswith(_VERDICTS)
+        for value in held.values()
     ]
+
+
+def _values(found: Held) -> set[bytes]:
+    return {value for held in found.values() for value in held.values()}
 
 
 def _verdicts(frontend: Frontend) -> str:
     return f"{'services' if frontend.address else 'node_ports'}{frontend.version}"
-
-
-def _slots(
-    targets: Iterable[Target],
-    before: dict[tuple[str, bytes], bytes],
-    slots: str,
-    key: bytes,
-    start: int,
-) -> list[bytes]:
-    held: list[bytes] = []
-    while (value := before.get((slots, slot_key(key, start + len(held))))) is not None:
-        held.append(value)
-    return fill_slots(targets, held)

@@ -20,9 +20,10 @@ class ServingNodes:
         before = self._of.pop(name, frozenset())
         if nodes:
             self._of[name] = nodes
-        if nodes != before:
-            self._count.subtract(before)
-            self._count.update(nodes)
+        for each in before - nodes:
+            self._count[each] -= 1
+        for each in nodes - before:
+            self._count[each] += 1
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from limpet.linux.netlink.codec import Message, Request, attr, attr_text, nest, parse_attrs, text
@@ -225,10 +225,8 @@ def _lists(
 
 def _encode_element(key: bytes, value: bytes) -> bytes:
     if value.startswith((GOTO, JUMP)):
-        code = _NFT_GOTO if value.startswith(GOTO) else _NFT_JUMP
-        chain = attr(_CHAIN, value[len(GOTO) :] + b"\0")
-        verdict = nest(_VERDICT, attr(_CODE, code), chain)
-        return nest(_ELEMENT, nest(_KEY, attr(_VALUE, key)), nest(_DATA, verdict))
+        before, verdict = _around_verdict(len(key), value)
+        return b"".join((before, key, verdict))
     before, between = _around(len(key), len(value))
     return b"".join((before, key, between, value))
 
@@ -262,6 +260,16 @@ def _around(key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
     data = nest(_DATA, attr(_VALUE, value))
     whole = nest(_ELEMENT, nest(_KEY, attr(_VALUE, key)), data)
     return whole[: len(whole) - len(data) - key_bytes], data[: len(data) - value_bytes]
+
+
+@lru_cache
+def _around_verdict(key_bytes: int, value: bytes) -> tuple[bytes, bytes]:
+    """What stands before keys of this length, and behind them."""
+    code = _NFT_GOTO if value.startswith(GOTO) else _NFT_JUMP
+    chain = attr(_CHAIN, value[len(GOTO) :] + b"\0")
+    data = nest(_DATA, nest(_VERDICT, attr(_CODE, code), chain))
+    whole = nest(_ELEMENT, nest(_KEY, attr(_VALUE, bytes(key_bytes))), data)
+    return whole[: len(whole) - len(data) - key_bytes], data
 
 
 def _parse_value(data: dict[int, bytes]) -> bytes:

@@ -11,7 +11,8 @@ from ipaddress import ip_address, ip_network
 
 from tests.service_oracle import Answer, Drawn, Prefixes, Question
 
-from limpet.datapath.services.elements import frontend_key, packed, read_target, slot_key
+from limpet.base.addresses import packed
+from limpet.datapath.services.elements import frontend_key, read_target, slot_key
 from limpet.datapath.services.sockets import layout
 from limpet.datapath.services.state import ServicesState
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.datapath.services.test_plan import HERE, NAMES, services, slices
 
-from limpet.datapath.services.elements import frontend_key, packed, slot_key, target_value
+from limpet.base.addresses import packed
+from limpet.datapath.services.elements import frontend_key, slot_key, target_value
 from limpet.datapath.services.plan import Planner, SocketWishes
 from limpet.datapath.services.ruleset import slots_name
 from limpet.datapath.services.sockets import layout

@@ -12,7 +12,8 @@ import typer
 from msgspec.structs import asdict
 
 from limpet.agent.client import call
-from limpet.agent.settings import DEFAULT_PATH, load_settings
+from limpet.agent.settings import load_settings
+from limpet.base.configuration import AGENT_PATH
 from limpet.base.errors import LimpetError
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, say, show_table
@@ -45,7 +46,7 @@ def bugreport(
     except (LimpetError, KeyError, ValueError):
         pid = None
     secrets = known_secrets(settings, [] if pid is None else [pid])
-    read = config or Path(os.environ.get("LIMPET_CONFIG") or DEFAULT_PATH)
+    read = config or Path(os.environ.get("LIMPET_CONFIG") or AGENT_PATH)
     conf_dir, _ = folders_in_use(find_runtimes())
     entries = write_report(path, pieces(settings, read, conf_dir, pid), secrets)
     contents = [

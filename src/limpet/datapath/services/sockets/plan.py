@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.datapath.services.elements import slot_key
+from limpet.datapath.services.elements import slot_keys
 from limpet.datapath.services.sockets import layout
 from limpet.services.values import Service, ServicePort
 
@@ -19,8 +19,8 @@ def socket_elements(
     port: ServicePort,
     *,
     ends_flows: bool,
-) -> dict[tuple[str, bytes], bytes]:
-    """Elements by map and key; none where it is left to nftables: also to refuse.
+) -> dict[str, dict[bytes, bytes]]:
+    """Elements by map; none where it is left to nftables: also to refuse.
 
     `key`, `slots`: as nftables gets them. `ends_flows`: sockets of UDP can be ended.
     """
@@ -30,14 +30,14 @@ def socket_elements(
     targets = [layout.target(each) for each in slots]
     is_udp = port.protocol == "UDP"
     found = {
-        (layout.FRONTENDS, asked): layout.frontend(
-            targets, service.affinity_s, not_connected=is_udp and not ends_flows
-        )
+        layout.FRONTENDS: {
+            asked: layout.frontend(
+                targets, service.affinity_s, not_connected=is_udp and not ends_flows
+            )
+        }
     }
     if len(targets) > layout.FEW:
-        for number, each in enumerate(targets):
-            found[layout.SLOTS, slot_key(asked, number)] = each
+        found[layout.SLOTS] = dict(zip(slot_keys(asked, 0, len(targets)), targets, strict=True))
     if is_udp or service.affinity_s:
-        for each in targets:
-            found[layout.MEMBERS, asked + each] = layout.MEMBER
+        found[layout.MEMBERS] = dict.fromkeys(map(asked.__add__, targets), layout.MEMBER)
     return found
