@@ -25,8 +25,6 @@ _NOT_YET = (
     "moment"
 )
 _BUSY = (429, 500, 503, 504)
-_TOO_LARGE = "Too large resource version"
-"""Source: k8s.io/apiserver/pkg/storage/errors.go."""
 
 
 class StatusError(LimpetError):

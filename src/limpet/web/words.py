@@ -5,13 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 _SPANS_S = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-REACH_WORDS = {
-    "reached": "reached",
-    "lost": "lost",
-    "no path": "no path",
-    "not allowed": "not allowed",
-    "unknown": "unknown",
-}
 RUNG_WORDS = {
     "route": "plain route",
     "vxlan": "VXLAN",

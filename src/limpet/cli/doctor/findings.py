@@ -9,7 +9,6 @@ from typing import Any
 
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.catalogue import KINDS, Harm
-from limpet.cli.output import Output, show
 
 
 class Level(StrEnum):
@@ -115,13 +114,6 @@ def by_harm(findings: Iterable[Finding]) -> list[Finding]:
             levels.index(each.level),
         ),
     )
-
-
-def put_findings(findings: Iterable[Finding], output: Output = Output.TABLE) -> None:
-    """On stdout in the order given, for a person or for a program."""
-    found = list(findings)
-    lines = (line for each in found for line in each.lines())
-    show({"findings": [each.document() for each in found]}, output, *lines)
 
 
 def grouped(findings: Iterable[Finding]) -> Iterator[str]:

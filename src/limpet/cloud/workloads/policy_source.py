@@ -17,8 +17,7 @@ import structlog
 
 from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
-from limpet.cloud.following import Following
-from limpet.cloud.workloads.keeping import Keeping
+from limpet.cloud.workloads.source import Source
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.policies import (
@@ -48,8 +47,8 @@ class _Reasons:
         """There is a policy: pods of the whole cluster, which may be very many, matter then."""
 
 
-class PolicySource:
-    """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
+class PolicySource(Source):
+    """As every source."""
 
     def __init__(
         self,
@@ -67,11 +66,7 @@ class PolicySource:
         self._heard = heard
         self._path = path
         self._tell = tell
-        self._random = random
-        self._following = Following(
-            "network policies", find_access, self._begin, self._end, random=random
-        )
-        self._keeping = Keeping("network policies", self._write, gather_s=gather_s)
+        super().__init__("network policies", find_access, random=random, gather_s=gather_s)
         self._seen: dict[str, set[ObjectKey]] = defaultdict(set)
         """What the server has, by kind."""
         self._whole: set[str] = set()
@@ -79,30 +74,6 @@ class PolicySource:
         self._reasons = _Reasons()
         if heard.policies or heard.problems:
             self._reasons.needed.set()
-        self._reflectors: list[Reflector[Any]] = []
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        works = (self._following.run(), self._keeping.run())
-        self._tasks = [asyncio.create_task(work) for work in works]
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._keeping.finish()
-
-    def network_changed(self) -> None:
-        """Asks anew at once."""
-        for reflector in self._reflectors:
-            reflector.network_changed()
-
-    @property
-    def error(self) -> str:
-        """Why it hears nothing, or keeps nothing; empty: all is well."""
-        troubles = (self._following.trouble, self._keeping.trouble)
-        found = (*troubles, *(each.standing.error for each in self._reflectors))
-        return next(filter(None, found), "")
 
     # Hearing
 
@@ -118,9 +89,6 @@ class PolicySource:
             _run_then(policies, self._reasons.listed),
             _run_then(pods, self._reasons.listed, self._reasons.needed),
         ]
-
-    def _end(self) -> None:
-        self._reflectors = []
 
     async def _hear_namespaces(self, changes: Changes[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):

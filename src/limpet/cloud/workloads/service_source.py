@@ -20,9 +20,8 @@ import structlog
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
-from limpet.cloud.following import Following
 from limpet.cloud.workloads.change_journal import ChangeJournal
-from limpet.cloud.workloads.keeping import Keeping
+from limpet.cloud.workloads.source import Source
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
@@ -83,8 +82,8 @@ class _Untold:
     lines: list[bytes] = field(default_factory=list)
 
 
-class ServiceSource:
-    """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
+class ServiceSource(Source):
+    """As every source."""
 
     def __init__(
         self,
@@ -103,41 +102,15 @@ class ServiceSource:
         self._catalog = catalog
         self._path = path
         self._tell = tell
-        self._random = random
-        self._following = Following("Services", find_access, self._begin, self._end, random=random)
-        self._keeping = Keeping("Services", self._write, gather_s=gather_s)
+        super().__init__("Services", find_access, random=random, gather_s=gather_s)
         self._journal = journal
         self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
         """What the server has, by kind: what was kept and is not there is gone."""
         self._waits = _Untold()
-        self._reflectors: list[Reflector[ServiceView] | Reflector[SliceView]] = []
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        works = (self._following.run(), self._keeping.run())
-        self._tasks = [asyncio.create_task(work) for work in works]
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._keeping.finish()
-
-    def network_changed(self) -> None:
-        """Asks anew at once."""
-        for reflector in self._reflectors:
-            reflector.network_changed()
 
     @property
     def is_connected(self) -> bool:
         return bool(self._reflectors) and all(x.standing.connected for x in self._reflectors)
-
-    @property
-    def error(self) -> str:
-        """Why it hears nothing, or keeps nothing; empty: all is well."""
-        troubles = (self._following.trouble, self._keeping.trouble)
-        found = (*troubles, *(each.standing.error for each in self._reflectors))
-        return next(filter(None, found), "")
 
     # Hearing
 
@@ -147,9 +120,6 @@ class ServiceSource:
         slices = reflect(ENDPOINT_SLICES, self._hear_slices)
         self._reflectors = [services, slices]
         return [each.run() for each in self._reflectors]
-
-    def _end(self) -> None:
-        self._reflectors = []
 
     async def _hear_services(self, changes: Changes[ServiceView]) -> None:
         told: dict[ServiceName, None] = {}

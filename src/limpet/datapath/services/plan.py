@@ -219,8 +219,7 @@ class Planner:
             old, new = before.get(map_name, _NONE), after.get(map_name, _NONE)
             self.touched[map_name].update(dict(old.items() ^ new.items()) if old else new)
         self._chains.used(_leads_to(after))
-        if before:
-            self._chains.left(_leads_to(before))
+        self._chains.left(_leads_to(before))
         if service is not None and service.affinity_s:
             self._left |= _values(before) - _values(after)
         left = {

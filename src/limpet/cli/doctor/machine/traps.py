@@ -23,8 +23,6 @@ T = TypeVar("T")
 _SETTLED_S = 0.5
 """The agent mends within a tenth of a second what it is told of."""
 _NEARLY_FULL = 0.9
-_ALL_TABLES = (0, 252, 253, 254)
-"""Of routes that are used without a rule of one's own: default and main."""
 _FRA_SELECTORS = (1, 2, 3, 10, 17, 20, 22, 23, 24)
 """FRA_DST, SRC, IIFNAME, FWMARK, OIFNAME, UID_RANGE, IP_PROTO, SPORT_RANGE, DPORT_RANGE.
 
