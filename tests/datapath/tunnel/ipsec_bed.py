@@ -33,7 +33,7 @@ from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_bed import Tunnel
 from tests.unit.cluster_values import network, node_key
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @cache
@@ -87,7 +87,7 @@ class IpsecTunnel(Tunnel):
         self._uids: dict[bytes, str] = {}
         super().__init__(node, folder, IPSEC_IFNAME)
         # For looking on: a connection of its own.
-        self.daemon = IpsecDaemon(self.kernel.process, self.identity)
+        self.daemon = IpsecDaemon(self.kernel.process, self.identity, waits_s=PATIENCE_S)
 
     def restart(self) -> None:
         if hasattr(self, "kernel"):
