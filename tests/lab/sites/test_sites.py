@@ -10,7 +10,9 @@ from contextlib import ExitStack
 import pytest
 
 from limpet.base.settings import KEEPALIVE_S
+from limpet.datapath.tunnel.wireguard.device import kernel_has_wireguard
 from limpet.lab.world.machine import Machine
+from limpet.lab.world.tunnels import end_tunnel
 from limpet.lab.world.world import World
 from tests.beds.silence import Silence
 from tests.lab.bed import a_world, doctor, echo, echoing, limpet
@@ -149,6 +151,34 @@ def test_doctor_on_a_relay_names_the_rule_that_closes_it_and_is_content_without(
     finally:
         hub.run("nft", "delete table inet site")
     assert f"chain inet site base drops what is sent to UDP port {port}: rule" in found
+
+
+def test_doctor_is_content_behind_a_nat_and_names_a_missing_tunnel_as_what_is_the_cause(
+    world: World,
+) -> None:
+    """Nothing of the lab's own is a finding, and no relay is asked for that would not help."""
+    node = world.machine("digger-1")
+    healthy = doctor(node)
+    assert healthy["warn"] == healthy["error"] == []
+
+    program = node.settings["tunnel_program"]
+    node.settings["tunnel_program"] = "/nonexistent/wireguard-go"
+    node.stop_agent()
+    end_tunnel(node.name)
+    node.start_agent()
+    try:
+        found = doctor(node)
+    finally:
+        node.settings["tunnel_program"] = program
+        node.stop_agent()
+        node.start_agent()
+    if kernel_has_wireguard():
+        assert found["error"] == []  # no program is needed
+        return
+    (cause,) = found["error"]
+    assert "there is no encrypted tunnel" in cause
+    assert "install the package wireguard-go" in cause
+    assert not [what for what in found["warn"] if "relay" in what]
 
 
 def has(text: str, words: tuple[str, ...]) -> bool:

@@ -51,8 +51,9 @@ def test_what_is_wrong_on_the_way_through_nats_is_said(
     assert (found.level.value, words in found.what) == (level, True)
 
 
-def test_where_the_tunnels_are_the_cause_no_relay_is_asked_for() -> None:
-    relays = convert(RELAYS, RelaysStatus)
+@pytest.mark.parametrize("known", [{}, {"relays": [SILENT]}, {"pairs": [FAILED]}])
+def test_where_the_tunnels_are_the_cause_nothing_is_said_of_relays(known: dict[str, Any]) -> None:
+    relays = convert({**RELAYS, **known}, RelaysStatus)
     assert list(used_relay_findings(relays, {"unreached": 28}, tunnels=False)) == []
 
 

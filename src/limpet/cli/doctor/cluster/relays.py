@@ -83,8 +83,10 @@ def used_relay_findings(
 ) -> Iterator[Finding]:
     """Whether the relays that this node knows answer it, and lead to each peer. Pure.
 
-    `tunnels`: this node has what it needs for them; without, no relay would help.
+    `tunnels`: this node has what it needs for them; without, it asks no relay, and none would help.
     """
+    if not tunnels:
+        return
     silent = [each.name for each in relays.relays if not each.answers]
     answering = len(relays.relays) - len(silent)
     if silent and not answering:
@@ -106,7 +108,7 @@ def used_relay_findings(
         )
     elif answering:
         yield ok(f"relays that answer: {', '.join(each.name for each in relays.relays)}")
-    elif peers["unreached"] and tunnels:
+    elif peers["unreached"]:
         yield warn(
             "no-relay",
             "the cluster has no relay, and there are nodes that are not reached",
