@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from limpet.agent.settings import Settings
 from limpet.agent.settings import parse_settings as parse_agent
@@ -52,7 +53,7 @@ def test_it_has_no_key_of_the_agent_that_there_is_not() -> None:
     [(parse_agent, "configuration.md"), (parse_controller, "controller.md")],
 )
 def test_who_writes_the_default_that_it_tells_changes_nothing(
-    read: Callable[[dict[str, Any], str], object], page: str
+    read: Callable[[dict[str, Any], str], Struct], page: str
 ) -> None:
     """Where the second column is a value and not words about it."""
     text = (DOCS / page).read_text(encoding="utf-8")
