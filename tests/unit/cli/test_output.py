@@ -50,6 +50,7 @@ _NODE = {
     "prefixes_behind": [WORST],
     "communities": [WORST],
     "labels": {WORST: WORST},
+    "relay": {"pairs": 1, "most_pairs": 2, "bytes_per_s": 3.0},
     "presence_at_s": 1.0,
     "presence": {WORST: [WORST]},
     "problems": [WORST],

@@ -335,7 +335,7 @@ def test_relays_are_told_with_how_far_away_they_are() -> None:
 @pytest.mark.parametrize(
     ("relaying", "words"),
     [
-        (RELAYING, "this node is a relay: 2 pairs, UDP ports 21000 to 22999"),
+        (RELAYING, "this node is a relay: 2 pairs of at most 1000, UDP ports 21000 to 22999"),
         ({**RELAYING, "trouble": "no public address"}, "OF LITTLE USE AS A RELAY: no public addr"),
         ({"active": False, "trouble": ""}, "OF LITTLE USE AS A RELAY: it has no tunnel"),
     ],
