@@ -65,13 +65,15 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
     found: dict[str, tuple[Prefix, ...]] = {}
     for _, group in groupby(newest_first, key=lambda grant: grant.revision):
-        together = list(group)
+        together = [(grant, _outermost(grant.segments)) for grant in group]
         disputed = _disputed(together) if len(together) > 1 else set()
-        for grant in together:
-            free = [each for each in grant.segments if _take(each, taken)]
-            kept = [each for each in free if each not in disputed]
+        for grant, segments in together:
+            kept = [each for each in segments if each not in disputed and _take(each, taken)]
             whole = len(kept) == len(grant.segments)
             found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
+        # Nobody's, and no older grant's either. The wider first: the order of nodes says nothing.
+        for each in sorted(disputed, key=lambda prefix: (prefix.prefixlen, *bounds_of(prefix))):
+            _take(each, taken)
     return found
 
 
@@ -96,13 +98,26 @@ def _any_overlap(grants: Iterable[Grant]) -> bool:
     return False
 
 
-def _disputed(grants: Iterable[Grant]) -> set[Prefix]:
+def _outermost(segments: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+    """Without those that lie in another one of them."""
+    spans = {each: (each.version, *bounds_of(each)) for each in segments}
+    return tuple(
+        each
+        for each, (version, first, last) in spans.items()
+        if not any(
+            of == version and start <= first and last <= end and other != each
+            for other, (of, start, end) in spans.items()
+        )
+    )
+
+
+def _disputed(grants: Iterable[tuple[Grant, tuple[Prefix, ...]]]) -> set[Prefix]:
     """Segments that meet one of another of these grants."""
     found: set[Prefix] = set()
     spans = sorted(
         (each.version, *bounds_of(each), grant.uid, each)
-        for grant in grants
-        for each in grant.segments
+        for grant, segments in grants
+        for each in segments
     )
     for _, of_version in groupby(spans, key=itemgetter(0)):
         held = list(of_version)

@@ -81,7 +81,9 @@ def _outer_sources(machine: Machine) -> set[str]:
     listed = json.loads(machine.run("nft", "-j", "list", "table", "inet", "limpet_overlay"))
     found = set()
     for each in listed["nftables"]:
-        for element in each.get("set", {}).get("elem", ()):
+        if not each.get("set", {}).get("name", "").startswith("vxlan"):
+            continue  # where tunnels end is a gateway's address
+        for element in each["set"].get("elem", ()):
             parts = element.get("concat") if isinstance(element, dict) else None
             if parts:
                 found.add(str(ip_address(parts[0])))

@@ -87,4 +87,6 @@ def test_room_is_that_of_the_disk_where_a_folder_will_be(tmp_path: Path) -> None
         one, other = told[name]
         assert one.labels == {"folder": "state"}
         assert other.labels == {"folder": "addresses"}
-        assert one.value == other.value > 0
+        # Others write to the disk between the two looks.
+        assert one.value == pytest.approx(other.value, rel=0.1)
+        assert one.value > 0

@@ -7,7 +7,7 @@ from functools import reduce
 from ipaddress import ip_network
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from limpet.cluster.documents import Known
@@ -105,6 +105,39 @@ def test_effective_segments_never_overlap_and_the_newest_grant_has_its_own(
             others = [each for other in last if other is not one for each in other.segments]
             kept = [each for each in one.segments if not any(map(each.overlaps, others))]
             assert effective[one.uid] == tuple(kept)
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 4),
+        st.tuples(
+            st.integers(1, 2),
+            st.lists(
+                st.sampled_from(["0.0.0.0/0", "10.0.0.0/24", "10.0.0.128/25", "10.0.1.0/24"]),
+                min_size=1,
+                max_size=2,
+                unique=True,
+            ),
+        ),
+        min_size=1,
+    ),
+)
+@example({1: (1, ["0.0.0.0/0", "10.0.0.0/24"]), 2: (1, ["10.0.1.0/24"])})
+def test_in_which_order_nodes_are_known_decides_nothing_of_segments(
+    rows: dict[int, tuple[int, list[str]]],
+) -> None:
+    entries = [
+        entry(number, revision=revision, segments=tuple(map(ip_network, segments)))
+        for number, (revision, segments) in rows.items()
+    ]
+    one, *others = (
+        effective_segments(Snapshot(nodes={each.grant.uid: each for each in known}))
+        for known in itertools.permutations(entries)
+    )
+
+    assert all(other == one for other in others)
+    held = [segment for segments in one.values() for segment in segments]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(held, 2))
 
 
 def test_a_revoked_node_holds_nothing() -> None:
