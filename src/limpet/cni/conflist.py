@@ -14,6 +14,9 @@ def conflist_text(network_name: str) -> bytes:
     A configuration or result of 1.1.0 breaks libcni before 1.2 (containerd 1.6 and 1.7, podman 4):
     that reads `cniVersion` alone. A newer one (containerd 2, CRI-O 1.30) takes the highest of
     `cniVersions` that it speaks, and from 1.1.0 on it asks STATUS: so it hears of a dead agent.
+
+    With br_netfilter (`bridge-nf-call-iptables` = 1, as kubeadm and kube-proxy ask for) a pod that
+    asks itself by a Service is bridged, back out of its own port: ports have hairpin on.
     """
     document = {
         "cniVersion": "1.0.0",
@@ -24,6 +27,7 @@ def conflist_text(network_name: str) -> bytes:
                 "type": "limpet",
                 "ipMasq": True,
                 "isDefaultGateway": True,
+                "hairpinMode": True,
                 "ipam": {"type": "limpet"},
                 "capabilities": {
                     "portMappings": True,

@@ -46,7 +46,7 @@ def connectivity_test(
     services: Annotated[
         bool,
         typer.Option(
-            "--services", help="A Service too: by its address, a node's port and its name."
+            "--services", help="A Service too: by its address, a node's port, its name, to itself."
         ),
     ] = False,
     policies: Annotated[

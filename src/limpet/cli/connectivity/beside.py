@@ -6,7 +6,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.connectivity import objects
 from limpet.cli.connectivity.choice import Options
 from limpet.cli.connectivity.plan import Beside
-from limpet.cli.connectivity.tasks import ANSWER_PORT, Kind, Target
+from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, Kind, Target
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.pods import create_document
 from limpet.kubernetes.policies import NETWORK_POLICIES
@@ -14,7 +14,7 @@ from limpet.kubernetes.services import SERVICES, ServiceSpecView
 
 
 async def make_beside(client: Client, options: Options) -> Beside:
-    """The test's Service and its policy, before its pods are there. Raises: LimpetError."""
+    """The test's Services and its policy, before its pods are there. Raises: LimpetError."""
     if options.policies:
         await create_document(
             client, NETWORK_POLICIES, objects.policy(), namespace=objects.NAMESPACE
@@ -22,14 +22,20 @@ async def make_beside(client: Client, options: Options) -> Beside:
     targets: list[Target] = []
     node_port = 0
     if options.services:
-        await create_document(client, SERVICES, objects.service(), namespace=objects.NAMESPACE)
-        spec = await _spec(client, objects.ANSWERERS)
+        for each in objects.services():
+            await create_document(client, SERVICES, each, namespace=objects.NAMESPACE)
+        everybody = await _spec(client, objects.ANSWERERS)
+        itself = await _spec(client, objects.OWN)
         name = f"{objects.ANSWERERS}.{objects.NAMESPACE}"
         targets = [
-            *(Target(Kind.SERVICE, "by its address", ip, ANSWER_PORT) for ip in _ips(spec)),
+            *(
+                Target(Kind.SERVICE, "by its address", each, ANSWER_PORT)
+                for each in _ips(everybody)
+            ),
             Target(Kind.SERVICE, "by its name", name, ANSWER_PORT),
+            *(Target(Kind.HAIRPIN, "to itself", ip, OWN_PORT) for ip in _ips(itself)),
         ]
-        node_port = next((port.node_port or 0 for port in spec.ports or ()), 0)
+        node_port = next((port.node_port or 0 for port in everybody.ports or ()), 0)
     return Beside(options.outside, tuple(targets), node_port, denied=options.policies)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.cli.connectivity.tasks import ANSWER_PORT, Kind, Task, encode_task
+from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, Kind, Task, encode_task
 
 NAMESPACE = "limpet-connectivity-test"
 ROLE_LABEL = "limpet.dev/connectivity-test"
@@ -27,23 +27,34 @@ def namespace() -> dict[str, Any]:
     }
 
 
-ANSWERERS = "answerers"
-"""Name of the Service, and of the policy."""
+ANSWERERS, OWN = "answerers", "own"
+"""Names of the two Services."""
 
 
-def service() -> dict[str, Any]:
-    """All pods that answer, also at a port of each node."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": ANSWERERS, "namespace": NAMESPACE},
-        "spec": {
-            "type": "NodePort",
-            "ipFamilyPolicy": "PreferDualStack",
-            "selector": {ROLE_LABEL: ANSWERER},
-            "ports": [{"name": "answer", "port": ANSWER_PORT}],
-        },
+def services() -> list[dict[str, Any]]:
+    """All pods that answer, also at a port of each node; and each pod that asks, to itself: a
+    Service that stays on the node has no other endpoint there."""
+    everybody = {
+        "type": "NodePort",
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": {ROLE_LABEL: ANSWERER},
+        "ports": [{"name": "answer", "port": ANSWER_PORT}],
     }
+    itself = {
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": {ROLE_LABEL: PROBER},
+        "internalTrafficPolicy": "Local",
+        "ports": [{"name": "own", "port": OWN_PORT}],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for name, spec in ((ANSWERERS, everybody), (OWN, itself))
+    ]
 
 
 def policy() -> dict[str, Any]:

@@ -13,8 +13,10 @@ import msgspec
 from limpet.agent.client import ask as ask_agent
 from limpet.agent.status.paths import PathAnswer
 from limpet.base.errors import LimpetError
+from limpet.cli.connectivity.answerer import answer
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
+    OWN_PORT,
     Kind,
     Outcome,
     Target,
@@ -37,7 +39,12 @@ async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[Out
         async with room:
             return await _try(target, task.patience_s)
 
+    to_itself = None
+    if any(each.kind is Kind.HAIRPIN for each in task.targets):
+        to_itself = asyncio.create_task(answer(OWN_PORT))
     tried = await asyncio.gather(*map(one, task.targets))
+    if to_itself is not None:
+        to_itself.cancel()
     # One after the other and in this thread: msgspec crashes where several read a type at first.
     return [
         _with_rung(outcome, target.address, own, agent_socket)
@@ -64,7 +71,7 @@ async def _try(target: Target, patience_s: float) -> Outcome:
                 echo.close()
         if target.kind is Kind.POD:
             tcp_ms = await _stream(target.address, ANSWER_PORT, deadline_s, _TCP_BYTES)
-        elif target.kind is Kind.SERVICE:
+        elif target.kind in (Kind.SERVICE, Kind.HAIRPIN):
             tcp_ms = await _served(target.address, target.port, deadline_s)
         elif target.kind is Kind.OUTSIDE and target.port:
             rtt_ms = await _stream(target.address, target.port, deadline_s, 0)

@@ -23,6 +23,8 @@ ANSWER_PORT = 7479
 """Of the pods that answer, UDP and TCP."""
 DENIED_PORT = 7480
 """There they answer too; where policies are tried, none of them allows it."""
+OWN_PORT = 7481
+"""Of the pods that ask: each asks itself there, through a Service."""
 MAX_MESSAGE_BYTES = 4096
 """Source: kubernetes.io, termination messages."""
 _COMPRESSED = "z:"
@@ -42,6 +44,8 @@ class Kind(StrEnum):
     """A node itself, by an address of it."""
     SERVICE = "service"
     """One of the test's own, by a cluster address, a node's port or its name."""
+    HAIRPIN = "hairpin"
+    """A Service whose only endpoint is the pod that asks."""
     DENIED = "denied"
     """A port of a pod that a policy lets nobody reach: it is well when nobody answers."""
     OUTSIDE = "outside"
