@@ -228,7 +228,7 @@ def test_a_person_asks_the_agent_of_any_node_by_the_api_server(world: KubeWorld)
     wrong = limpet(world, "path", "nonsense", "10.99.0.1", "--node=crane-1")
     assert wrong.returncode == 1
     assert wrong.stdout == ""
-    assert wrong.stderr.startswith("limpet: path: nonsense is neither")
+    assert wrong.stderr.startswith("limpet: path: nonsense: no pod of this node, no node")
 
 
 def test_doctor_in_an_agents_pod_looks_at_the_node_and_finds_nothing_wrong(
