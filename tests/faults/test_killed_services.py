@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -116,7 +117,17 @@ def unlike(node: Machine, api: ServiceApi) -> list[str]:
 
 
 def agree(node: Machine, api: ServiceApi) -> None:
-    wait_until(lambda: not unlike(node, api), "kernel and plan agree")
+    found: list[str] = []
+
+    def is_so() -> bool:
+        found[:] = unlike(node, api)
+        return not found
+
+    try:
+        wait_until(is_so, "kernel and plan agree")
+    except AssertionError as error:
+        log = "\n".join(node.log().splitlines()[-60:])
+        raise AssertionError(f"{error}: unlike are {found}; the agent's log ends\n{log}") from None
 
 
 class Storm(threading.Thread):
@@ -398,7 +409,8 @@ def test_endpoints_that_flap_cost_a_round_each_and_nobody_else_anything(
         storm.check()
     sys.stderr.write(f"longest answer beside flapping endpoints: {storm.longest_s * 1e3:.0f} ms\n")
     assert 0 < rounds(node) - before <= 2 * 41 + 5  # the slices of a change may come apart
-    assert len(os.listdir(f"/proc/{node.agent_pid}/fd")) <= descriptors + 2
+    held = Path(f"/proc/{node.agent_pid}/fd")
+    wait_until(lambda: len(list(held.iterdir())) <= descriptors + 2, "its sockets are closed")
     chains = Netns(node.name).run("nft", "list", "chains", "inet")
     assert chains.count("chain pick_") < 80
     client, server = (Netns(pod(node, name).netns) for name in ("client", "two"))

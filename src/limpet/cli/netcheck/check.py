@@ -42,7 +42,7 @@ async def check(targets: Sequence[Target], *, ask_gateway: bool) -> Netcheck:
     observers, unresolved = await _resolve(targets)
     udp, connected, mapping, lacks = await asyncio.gather(
         _ask_udp(observers),
-        asyncio.gather(*map(connect, observers)),
+        asyncio.gather(*(asyncio.to_thread(_connect, each) for each in observers)),
         _map_port() if ask_gateway else _nothing(),
         asyncio.to_thread(_features),
     )
@@ -61,6 +61,12 @@ async def check(targets: Sequence[Target], *, ask_gateway: bool) -> Netcheck:
         lacks=lacks,
     )
     return findings_of(told)
+
+
+def _connect(observer: Observer) -> Connected:
+    """In a thread of its own: OpenSSL keeps errors by thread, and a relay's refusal of strangers
+    was read as the controller's."""
+    return asyncio.run(connect(observer))
 
 
 async def _nothing() -> None:
