@@ -13,12 +13,14 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
+from limpet.lab.world.pod import pings
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.parse import parse_policy
@@ -110,6 +112,10 @@ class PolicyMatrix:
                 # Where the overlay would put them: before the barrier that keeps pods' packets in.
                 option = "-6 " if ":" in via else ""
                 node.ip(f"{option}route add {segment} via {via} table {ROUTE_TABLE}")
+        # Each packet of a test is sent once: who has the next hop's address is known before.
+        for node, others in ((a, LINK["B"]), (b, LINK["A"])):
+            for address in others:
+                wait_until(partial(pings, node.name, address, within_s=1), f"{address} answers")
 
     # What holds
 
