@@ -62,9 +62,13 @@ class Page:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def act(self, what: str, uid: str, **fields: str) -> tuple[int, str]:
+    def _proof(self, uid: str) -> str:
         page = self.ask("GET", f"/nodes/{uid}")[2]
-        proof = page.partition('name="proof" value="')[2].partition('"')[0]
+        return page.partition('name="proof" value="')[2].partition('"')[0]
+
+    def act(self, what: str, uid: str, **fields: str) -> tuple[int, str]:
+        # A node that has just joined is in the picture from its next look on.
+        proof = wait_until(lambda: self._proof(uid), "the node's page has a form")
         body = urlencode({"node": uid, "proof": proof, **fields})
         status, _, text = self.ask("POST", f"/act/{what}", body)
         return status, text
@@ -150,7 +154,7 @@ def test_an_act_asks_again_and_the_timeline_says_who_did_it_and_when(page: Page)
     page.enter(page.make_token("bob", "--write"))
 
     status, text = page.act("label", uid, key="line", value="7")
-    assert (status, "Set the label line=7 of digger?" in text) == (200, True)
+    assert (status, "Set the label line=7 of digger?" in text) == (200, True), text
     assert page.controller.ask("node.show", node="digger")["labels"] == {}
     status, text = page.act("label", uid, key="line", value="7", sure="yes")
 
