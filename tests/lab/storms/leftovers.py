@@ -47,7 +47,11 @@ def leaks(world: World, machine: Machine) -> list[str]:
             for entry in _json(machine, "ip -j neigh show nud permanent")
             if entry["dev"].startswith("limvx") and entry["dst"] not in firsts
         ),
-        *(f"element {each} of the filter" for each in _outer_sources(machine) if each not in peers),
+        *(
+            f"element {each} of the filter's {kind}"
+            for kind, known in (("vxlan", peers), ("tunnels", peers | _outside(world)))
+            for each in _of_filter(machine, kind) - known
+        ),
     ]
 
 
@@ -76,13 +80,19 @@ def _leaked_rules(machine: Machine) -> Iterator[str]:
             yield f"IPv{family} rules {rules}"
 
 
-def _outer_sources(machine: Machine) -> set[str]:
-    """Peers' addresses that the filter lets VXLAN packets in from."""
+def _outside(world: World) -> set[str]:
+    """What others see of the sites: where tunnels of nodes behind NATs end."""
+    return {str(each.ip) for gate in world.gateways.values() for each in gate.public_addresses}
+
+
+def _of_filter(machine: Machine, kind: str) -> set[str]:
+    """Addresses in the filter's sets of a kind: `vxlan`, where its packets are let in from;
+    `tunnels`, where peers hear tunnels' packets."""
     listed = json.loads(machine.run("nft", "-j", "list", "table", "inet", "limpet_overlay"))
     found = set()
     for each in listed["nftables"]:
-        if not each.get("set", {}).get("name", "").startswith("vxlan"):
-            continue  # where tunnels end is a gateway's address
+        if not each.get("set", {}).get("name", "").startswith(kind):
+            continue
         for element in each["set"].get("elem", ()):
             parts = element.get("concat") if isinstance(element, dict) else None
             if parts:
