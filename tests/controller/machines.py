@@ -165,6 +165,7 @@ class Node:
         self.grants: list[Sealed] = []
         """Every one that was answered, oldest first."""
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: list[socket.socket] = []
 
     # Who it is
 
@@ -208,6 +209,20 @@ class Node:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        # aiohttp does not wait for a connection that it gave up before, by TLS's own goodbye.
+        for connection in self._sockets:
+            with contextlib.suppress(OSError):  # closed, or ended by the controller
+                connection.shutdown(socket.SHUT_RDWR)
+            while connection.fileno() != -1:
+                await asyncio.sleep(0)
+        self._sockets.clear()
+
+    def _socket(self, found: tuple[Any, ...]) -> socket.socket:
+        """One that is closed when the node is, whatever becomes of its connection."""
+        family, kind, protocol, _, _ = found
+        made = socket.socket(family, kind, protocol)
+        self._sockets.append(made)
+        return made
 
     async def __aenter__(self) -> Node:
         return self
@@ -219,7 +234,8 @@ class Node:
         if self._session is None:
             assert self.joined is not None
             context = self.context(self.joined.ca, self.joined.certificate)
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+            connector = aiohttp.TCPConnector(ssl=context, socket_factory=self._socket)
+            self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 
     # What it asks
