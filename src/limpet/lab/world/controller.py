@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from limpet.controller.admin.client import call
 from limpet.lab.command import run_command
+from limpet.lab.files import write_settings
 from limpet.lab.process import Daemon
 from limpet.lab.world.site import Interface
 
@@ -46,8 +46,7 @@ class LabController:
     def start(self) -> None:
         """Returns when it says that it is ready. Raises: LabError with its log."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
-        self.config_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_settings(self.config_path, self.settings)
         self.process.start(
             [
                 *("nsenter", f"--net=/run/netns/{self.netns}"),

@@ -18,6 +18,7 @@ from typing import Any
 from limpet.agent.client import call
 from limpet.cni.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
+from limpet.lab.files import write_settings
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
@@ -113,8 +114,7 @@ class LabNode:
 
     def write_config(self) -> None:
         """The agent's configuration, as `settings` say."""
-        lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
-        self.config_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_settings(self.config_path, self.settings)
 
     def log(self) -> str:
         return self.agent.log.read_text(encoding="utf-8", errors="replace")

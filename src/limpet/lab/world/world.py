@@ -7,7 +7,6 @@ folders of the same names in /dev/shm. Nothing of the machine itself is touched.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from typing import Any, Self
 from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
+from limpet.lab.files import write_whole
 from limpet.lab.kube.cgroups import end_groups
 from limpet.lab.measure.matrix import Matrix, Place, measure_until
 from limpet.lab.needs.check import check
@@ -86,16 +86,14 @@ class World:
         return world
 
     def save(self) -> None:
-        """What later commands need, on disk as a whole or not at all."""
+        """What later commands need."""
         state: dict[str, Any] = {
             "name": self.name,
             "topology": self.topology.name,
             "machines": {name: each.memory() for name, each in self.machines.items()},
             "gateways": {name: each.memory() for name, each in self.gateways.items()},
         }
-        fresh = self.folder / f"{_STATE}.new"
-        fresh.write_text(json.dumps(state, indent=1), encoding="utf-8")
-        os.replace(fresh, self.folder / _STATE)
+        write_whole(self.folder / _STATE, json.dumps(state, indent=1))
 
     # Building and taking away
 
