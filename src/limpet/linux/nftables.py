@@ -18,6 +18,11 @@ from limpet.base.process.memory import give_memory_back
 
 _SONAME = "libnftables.so.1"
 _NFT_CTX_OUTPUT_STATELESS = 1 << 2
+_COUNTED = re.compile(r"\t# count \d+$", re.MULTILINE)
+"""How many elements a set with a size has at the moment, which newer versions of nft tell."""
+_PRIORITY = "hook output priority -100;"
+_NAMED_PRIORITY = "hook output priority dstnat;"
+"""The same: older versions of nft know that name for prerouting alone."""
 _LARGE_BYTES = 64 << 10
 """Of commands and output, then what libnftables keeps of them is worth to be freed."""
 
@@ -86,7 +91,8 @@ class Nftables:
         """Our table as nft prints it, without what was counted; None when it is not there."""
         try:
             with self.printing(_NFT_CTX_OUTPUT_STATELESS):
-                return self.run(f"list table {self._at}", what=f"table {self._table}")
+                listed = self.run(f"list table {self._at}", what=f"table {self._table}")
+                return _COUNTED.sub("", listed).replace(_NAMED_PRIORITY, _PRIORITY)
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return None

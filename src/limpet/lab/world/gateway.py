@@ -77,7 +77,7 @@ class Gateway:
     def _build_carrier(self) -> None:
         name, site = self.wires.carrier(self.site), self.site
         create_namespace(name, FORWARDING)
-        seed, timeout_s = self.site.number, site.udp_timeout_s
+        timeout_s = site.udp_timeout_s
         carrier = Translation(
             public=self.public,
             keeps_port=False,
@@ -85,7 +85,6 @@ class Gateway:
             lets_anybody_in=False,
             hairpin=site.hairpin,
             timeout_s=timeout_s,
-            seed=seed,
         )
         self._load(name, gate_rules(guarded=True) + translation_rules(carrier))
         forget_after(name, timeout_s)
@@ -121,7 +120,6 @@ class Gateway:
             lets_anybody_in=site.nat is Nat.CONE,
             hairpin=site.hairpin and not behind_carrier,
             timeout_s=site.udp_timeout_s,
-            seed=1000 * self.reboots + site.number,
         )
 
     def _join_backbone(self, name: str) -> None:

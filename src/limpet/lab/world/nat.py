@@ -12,8 +12,10 @@ from ipaddress import IPv4Address
 LAN, WAN = "lan", "wan"
 """Devices of every gateway."""
 
-_ONE_MAPPING = "jhash ip saddr . udp sport mod 40000 seed {seed} offset 20000"
-# nft 1.0.6 does not bring the hash into network byte order, so any port may come of it.
+_SHOWN_PORTS = "20000-29999"
+"""Where a port is not kept. The kernel takes one at random and stays with it for all that comes
+from the same port behind (find_appropriate_src, net/netfilter/nf_nat_core.c). Nobody in a LAN sends
+from a port of these, which would be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,13 @@ class Translation:
 
     public: IPv4Address
     keeps_port: bool
-    """The LAN's own UDP port is shown, where it is free; else one made of address and port."""
+    """The LAN's own UDP port is shown, where it is free; else another, the same to everybody."""
     per_destination: bool
     """Another port for each destination; then `keeps_port` says nothing."""
     lets_anybody_in: bool
     """Whoever sends to a mapped port; else only who was sent to from it."""
     hairpin: bool
     timeout_s: int
-    seed: int
-    """Another one leads to other ports."""
 
 
 def gate_rules(*, guarded: bool) -> str:
@@ -63,7 +63,7 @@ def translation_rules(nat: Translation) -> str:
     elif nat.keeps_port:
         udp = f"snat to {nat.public}"
     else:
-        udp = f"snat to {nat.public} : {_ONE_MAPPING.format(seed=nat.seed)}"
+        udp = f"snat to {nat.public} : {_SHOWN_PORTS}"
     learned = "dnat to udp dport map @hosts : udp dport map @ports"
     inbound = f"iifname {WAN} ip daddr {nat.public} meta l4proto udp {learned}"
     hairpin_in = f"iifname {LAN} ip daddr {nat.public} meta l4proto udp {learned}"

@@ -158,6 +158,7 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
         limit = f"""meta mark set udp dport map @owner
         update @rates {{ meta mark {rate} }} counter name over_rate drop"""
     counters = "".join(f"\n    counter {name} {{\n    }}" for name in COUNTERS)
+    own = ", ".join(f"{port:#x} : {port}" for port in range(ports[0], ports[1] + 1))
     maps = "".join(_map(name, kind, elements.get(name, {})) for name, kind in _MAPS.items())
     forward_chains = "".join(
         f"""
@@ -172,9 +173,15 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
     }}"""
         for version, family in _FAMILIES.items()
     )
-    # A datagram without a checksum would get a wrong one from the kernel's ESP over IPv4. The
-    # postrouting chain comes after masquerading of others, which leaves alone what is not tracked.
+    # The bytes that name a port are a number to nft, and since 1.1 a number becomes a port by a map
+    # alone. A datagram without a checksum would get a wrong one from the kernel's ESP over IPv4.
+    # The postrouting chain comes after masquerading of others, which leaves alone what is not
+    # tracked.
     text = f"""table inet {NFT_RELAY_TABLE} {{{counters}{maps}
+    map named {{
+        typeof {named_port} : udp sport
+        elements = {{ {own} }}
+    }}
     set rates {{
         type mark
         size 65535
@@ -207,7 +214,7 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
         meta mark {TUNNEL_MARK:#x} udp sport {span} ip saddr set udp sport map @source4
         meta mark {TUNNEL_MARK:#x} udp sport {span} ip6 saddr set udp sport map @source6
         udp sport {tunnel_port} {_bits(0, 4)} 0x{MAGIC.hex()} \
-            {_bits(_KIND_AT, 1)} {answers} {named_port} {span} udp sport set {named_port}
+            {_bits(_KIND_AT, 1)} {answers} udp sport set {named_port} map @named
     }}
 }}
 """
