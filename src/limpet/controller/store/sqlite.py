@@ -182,10 +182,10 @@ class SqliteStore:
             return [], position
         with self._reading():
             rows = self._reader.execute(
-                "SELECT version, kind, name, value FROM item WHERE version > ?1 AND version <= ?2 "
+                "SELECT version, kind, name, value FROM item WHERE version > :seen AND version <= :told "
                 "UNION ALL SELECT version, kind, name, NULL FROM deletion "
-                "WHERE version > ?1 AND version <= ?2 ORDER BY version",
-                (position, self._told.version),
+                "WHERE version > :seen AND version <= :told ORDER BY version",
+                {"seen": position, "told": self._told.version},
             ).fetchall()
         return [self._event(*row) for row in rows], self._told.version
 
