@@ -182,10 +182,11 @@ class SqliteStore:
             return [], position
         with self._reading():
             rows = self._reader.execute(
-                "SELECT version, kind, name, value FROM item WHERE version > :seen AND version <= :told "
+                "SELECT version, kind, name, value FROM item "
+                "WHERE version > :seen AND version <= :end "
                 "UNION ALL SELECT version, kind, name, NULL FROM deletion "
-                "WHERE version > :seen AND version <= :told ORDER BY version",
-                {"seen": position, "told": self._told.version},
+                "WHERE version > :seen AND version <= :end ORDER BY version",
+                {"seen": position, "end": self._told.version},
             ).fetchall()
         return [self._event(*row) for row in rows], self._told.version
 
