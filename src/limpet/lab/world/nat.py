@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 LAN, WAN = "lan", "wan"
 """Devices of every gateway."""
 
-_SHOWN_PORTS = "20000-29999"
+_SHOWN_PORTS = "10000-19999"
 """Where a port is not kept. The kernel takes one at random and stays with it for all that comes
 from the same port behind (find_appropriate_src, net/netfilter/nf_nat_core.c). Nobody in a LAN sends
 from a port of these, which would be kept."""
