@@ -107,9 +107,10 @@ class Stage:
                 writer.close()
 
         server = await asyncio.start_unix_server(connected, self.socket, limit=1 << 22)
-        async with server:
+        try:
             yield
-            server.close()
+        finally:
+            server.close()  # and no `wait_closed`: since 3.12 that waits for `never` too
         self.socket.unlink(missing_ok=True)
 
 
