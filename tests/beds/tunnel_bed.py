@@ -138,10 +138,24 @@ class Tunnel:
             failures = self.kernel.apply(changes)
             assert not failures, failures  # pytest says no more of asserts in beds
             assert diff_tunnel(want, self.kernel.have, self.kernel.given) == []
-            # A daemon beside us may take its time, on a loaded machine more of it.
-            wait_until(lambda: not diff_tunnel(want, self.kernel.observe(want), self.kernel.given))
+            self._wait_for(want)
             self._put_routes(view, nodes)
         return changes
+
+    def _wait_for(self, want: TunnelState) -> None:
+        """A daemon beside us may take its time, on a loaded machine more of it."""
+        try:
+            wait_until(lambda: not self._left(want))
+        except AssertionError as error:
+            raise AssertionError(f"still to be done: {self._left(want)}") from error
+
+    def _left(self, want: TunnelState) -> list[TunnelChange]:
+        return diff_tunnel(want, self.kernel.observe(want), self.kernel.given)
+
+    def left(self) -> list[TunnelChange]:
+        """What the kernel lacks of what was settled last."""
+        with self.node.netns.entered():
+            return self._left(self.wanted(self.plan.state))
 
     def _put_routes(self, view: TunnelView, nodes: Mapping[str, NodeEntry]) -> None:
         routes = [

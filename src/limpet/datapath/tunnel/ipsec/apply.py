@@ -255,9 +255,12 @@ class IpsecKernel(TunnelBackendKernel):
             peer = replace(peer, generation=before.generation + moved)
         self._daemon.put(peer)
         self._peers[peer.public_key] = peer
+        self._keeper.put(peer, first=begins(self._own_key, peer.public_key))
+        # Until now the keeper's thread may have loaded what it knew of the peer before.
         if before is not None and before.generation != peer.generation:
             self._daemon.forget(before)
-        self._keeper.put(peer, first=begins(self._own_key, peer.public_key))
+        elif before is not None:
+            self._daemon.put(peer)
 
     def _unload(self, key: bytes) -> None:
         self._keeper.drop(key)

@@ -189,7 +189,24 @@ class IpsecKeeper:
         if not prefixes:
             self._daemon.initiate(peer, WHOLE)
             return
-        self._daemon.put(peer, prefixes)
-        self._daemon.initiate(peer, MORE)
-        # So that the peer may initiate for all of its prefixes again.
-        self._daemon.put(peer)
+        try:
+            self._daemon.put(peer, prefixes)
+            self._daemon.initiate(peer, MORE)
+        finally:
+            self._load_newest(peer)
+
+    def _load_newest(self, peer: IpsecPeer) -> None:
+        """Loads the connection so that the peer may initiate for all of its prefixes again: those
+        of the newest plan, which a round may have loaded in the midst of what was done here.
+        """
+        loaded: IpsecPeer | None = None
+        while True:
+            with self._lock:
+                care = self._cares.get(peer.public_key)
+            if care is None or care.peer.generation != peer.generation:
+                self._daemon.forget(peer)
+                return
+            if care.peer == loaded:
+                return
+            loaded = care.peer
+            self._daemon.put(loaded)

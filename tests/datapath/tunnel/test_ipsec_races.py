@@ -1,0 +1,73 @@
+"""IPsec's own thread in the midst of a round: what the newest plan says stands in the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from limpet.base.addresses import Prefix
+from limpet.datapath.tunnel.ipsec.codec import MORE
+from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
+from limpet.datapath.tunnel.ipsec.state import IpsecPeer
+from tests.beds.overlay_bed import ping
+from tests.beds.tunnel_bed import TunnelBed
+from tests.datapath.tunnel.ipsec_bed import IpsecTunnel
+from tests.waiting import PATIENCE_S
+
+PREFIX = ip_network("10.244.78.0/24")
+
+
+class HeldUp:
+    """A keeper that stands still once it has told the daemon to begin a further child."""
+
+    def __init__(self, keeper: IpsecKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.goes_on, self.done = (threading.Event() for _ in range(3))
+        daemon = keeper._daemon
+        self._initiate: Callable[[IpsecPeer, str], None] = daemon.initiate
+        self._whole: Callable[[IpsecPeer, frozenset[Prefix]], None] = keeper._initiate
+        monkeypatch.setattr(daemon, "initiate", self._held)
+        monkeypatch.setattr(keeper, "_initiate", self._told)
+
+    def _held(self, peer: IpsecPeer, child: str) -> None:
+        self._initiate(peer, child)
+        if child == MORE:
+            self.begun.set()
+            assert self.goes_on.wait(PATIENCE_S)
+
+    def _told(self, peer: IpsecPeer, prefixes: frozenset[Prefix]) -> None:
+        self._whole(peer, prefixes)
+        if prefixes:
+            self.done.set()
+
+
+@pytest.mark.parametrize("becomes", ["it loses the prefix", "it is removed"])
+def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    bed = TunnelBed(2, tmp_path, kind=IpsecTunnel)
+    with bed.undo:
+        one, other = bed.tunnels
+        assert isinstance(one, IpsecTunnel)
+        ping(one.node.pod, other.node.address(4))
+        other.node.netns.ip("addr add 10.244.78.1/32 dev limpet0")
+        nodes = bed.entries()
+        grant = other.node.grant
+        more = replace(grant, segments=(*grant.segments, PREFIX))
+        grown = {**nodes, other.node.uid: replace(nodes[other.node.uid], grant=more)}
+        after = nodes
+        if becomes == "it is removed":
+            after = {uid: entry for uid, entry in nodes.items() if uid != other.node.uid}
+
+        held = HeldUp(one.kernel._keeper, monkeypatch)
+        one.settle(grown)
+        assert held.begun.wait(PATIENCE_S)
+        one.settle(after)
+        held.goes_on.set()
+        assert held.done.wait(PATIENCE_S)
+
+        assert one.left() == []
