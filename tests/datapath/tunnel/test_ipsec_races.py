@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -13,31 +13,49 @@ import pytest
 from limpet.base.addresses import Prefix
 from limpet.datapath.tunnel.ipsec.codec import MORE
 from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
-from limpet.datapath.tunnel.ipsec.state import IpsecPeer
+from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecPeer
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed
 from tests.datapath.tunnel.ipsec_bed import IpsecTunnel
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 PREFIX = ip_network("10.244.78.0/24")
 
 
 class HeldUp:
-    """A keeper that stands still once it has told the daemon to begin a further child."""
+    """A keeper that stands still before it loads a further child, or once that has an SA."""
 
-    def __init__(self, keeper: IpsecKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, keeper: IpsecKeeper, monkeypatch: pytest.MonkeyPatch, *, before: bool
+    ) -> None:
         self.begun, self.goes_on, self.done = (threading.Event() for _ in range(3))
-        daemon = keeper._daemon
-        self._initiate: Callable[[IpsecPeer, str], None] = daemon.initiate
+        self._before = before
+        self._daemon = keeper._daemon
+        self._put: Callable[[IpsecPeer, Iterable[Prefix]], None] = keeper._daemon.put
+        self._initiate: Callable[[IpsecPeer, str], None] = keeper._daemon.initiate
         self._whole: Callable[[IpsecPeer, frozenset[Prefix]], None] = keeper._initiate
-        monkeypatch.setattr(daemon, "initiate", self._held)
+        monkeypatch.setattr(keeper._daemon, "put", self._load)
+        monkeypatch.setattr(keeper._daemon, "initiate", self._begin)
         monkeypatch.setattr(keeper, "_initiate", self._told)
 
-    def _held(self, peer: IpsecPeer, child: str) -> None:
+    def _load(self, peer: IpsecPeer, more: Iterable[Prefix] = ()) -> None:
+        if more and self._before:
+            self._wait()
+        self._put(peer, more)
+
+    def _begin(self, peer: IpsecPeer, child: str) -> None:
         self._initiate(peer, child)
         if child == MORE:
-            self.begun.set()
-            assert self.goes_on.wait(PATIENCE_S)
+            wait_until(lambda: any(sa.established for sa in self.sas(peer.public_key)))
+            if not self._before:
+                self._wait()
+
+    def _wait(self) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(PATIENCE_S)
+
+    def sas(self, public_key: bytes) -> list[IkeSa]:
+        return [sa for sa in self._daemon.sas() if sa.public_key == public_key]
 
     def _told(self, peer: IpsecPeer, prefixes: frozenset[Prefix]) -> None:
         self._whole(peer, prefixes)
@@ -45,9 +63,10 @@ class HeldUp:
             self.done.set()
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("becomes", ["it loses the prefix", "it is removed"])
 def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, becomes: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, becomes: str, before: bool
 ) -> None:
     bed = TunnelBed(2, tmp_path, kind=IpsecTunnel)
     with bed.undo:
@@ -63,7 +82,7 @@ def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
         if becomes == "it is removed":
             after = {uid: entry for uid, entry in nodes.items() if uid != other.node.uid}
 
-        held = HeldUp(one.kernel._keeper, monkeypatch)
+        held = HeldUp(one.kernel._keeper, monkeypatch, before=before)
         one.settle(grown)
         assert held.begun.wait(PATIENCE_S)
         one.settle(after)
@@ -71,3 +90,5 @@ def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
         assert held.done.wait(PATIENCE_S)
 
         assert one.left() == []
+        if becomes == "it is removed":
+            wait_until(lambda: not held.sas(other.key.public_key))

@@ -29,6 +29,8 @@ from limpet.datapath.tunnel.ipsec.vici import ViciEvents
 _AFTER_FAILURE_S = 1.0
 _CHECK_S = 2.0
 """How often the daemon is asked whether it answers, when nothing else is asked."""
+_LATE_S = 60.0
+"""For so long after a peer was dropped SAs with it are ended that were being begun just then."""
 _REST = 4
 """The pause after a look at all SAs is this many times as long as the look took."""
 
@@ -41,6 +43,8 @@ class IpsecKeeper:
         self._daemon = daemon
         self._lock = threading.Lock()
         self._cares: dict[bytes, Care] = {}
+        self._dropped_s: dict[bytes, float] = {}
+        """By peer, when (monotonic s)."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -70,6 +74,7 @@ class IpsecKeeper:
         """Takes a new or changed peer, whose connection is loaded; `first`: this end initiates."""
         with self._lock:
             care = self._cares.get(peer.public_key)
+            self._dropped_s.pop(peer.public_key, None)
             self._cares[peer.public_key] = cared_for(
                 care, peer, first=first, now_s=time.monotonic()
             )
@@ -98,7 +103,9 @@ class IpsecKeeper:
 
     def drop(self, public_key: bytes) -> None:
         with self._lock:
-            self._cares.pop(public_key, None)
+            if self._cares.pop(public_key, None) is not None:
+                self._dropped_s[public_key] = time.monotonic()
+        self._look_soon()
 
     def _look_soon(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -123,7 +130,7 @@ class IpsecKeeper:
                 if checks:
                     self._daemon.check()
                 with self._lock:
-                    idle = not self._cares
+                    idle = not self._cares and not self._dropped_s
                 if idle:
                     due_s, self.problem, self.without_s = None, "", {}
                     continue
@@ -150,9 +157,15 @@ class IpsecKeeper:
         found: defaultdict[bytes, list[IkeSa]] = defaultdict(list)
         for sa in self._daemon.sas():
             found[sa.public_key].append(sa)
+        now_s = time.monotonic()
         with self._lock:
             cares = dict(self._cares)
-        now_s = time.monotonic()
+            self._dropped_s = {
+                key: at_s for key, at_s in self._dropped_s.items() if now_s - at_s < _LATE_S
+            }
+            dropped = list(self._dropped_s)
+        for sa in (sa for key in dropped for sa in found.pop(key, [])):
+            self._daemon.end_ike(sa.uniqueid, at_once=True)
         self.without_s = {
             key: self.without_s.get(key, now_s)
             for key in cares
