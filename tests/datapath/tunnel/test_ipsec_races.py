@@ -13,7 +13,7 @@ import pytest
 from limpet.base.addresses import Prefix
 from limpet.datapath.tunnel.ipsec.codec import MORE
 from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
-from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecPeer
+from limpet.datapath.tunnel.ipsec.state import IpsecPeer
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed
 from tests.datapath.tunnel.ipsec_bed import IpsecTunnel
@@ -46,16 +46,13 @@ class HeldUp:
     def _begin(self, peer: IpsecPeer, child: str) -> None:
         self._initiate(peer, child)
         if child == MORE:
-            wait_until(lambda: any(sa.established for sa in self.sas(peer.public_key)))
+            wait_until(lambda: any(sa.established for sa in self._daemon.sas()))
             if not self._before:
                 self._wait()
 
     def _wait(self) -> None:
         self.begun.set()
         assert self.goes_on.wait(PATIENCE_S)
-
-    def sas(self, public_key: bytes) -> list[IkeSa]:
-        return [sa for sa in self._daemon.sas() if sa.public_key == public_key]
 
     def _told(self, peer: IpsecPeer, prefixes: frozenset[Prefix]) -> None:
         self._whole(peer, prefixes)
@@ -91,4 +88,4 @@ def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
 
         assert one.left() == []
         if becomes == "it is removed":
-            wait_until(lambda: not held.sas(other.key.public_key))
+            wait_until(lambda: one.sas() == [])

@@ -268,6 +268,7 @@ class IpsecKernel(TunnelBackendKernel):
         if peer is not None:
             self._daemon.forget(peer)
         self._end_sas(key)
+        self._keeper.end_late(key)
 
     def _end_sas(self, key: bytes) -> None:
         for sa in self._daemon.sas():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -102,9 +103,14 @@ class IpsecKeeper:
             self._look_soon()
 
     def drop(self, public_key: bytes) -> None:
+        """Looks after the peer's SAs no more; `end_late` has to follow when they are ended."""
         with self._lock:
-            if self._cares.pop(public_key, None) is not None:
-                self._dropped_s[public_key] = time.monotonic()
+            self._cares.pop(public_key, None)
+
+    def end_late(self, public_key: bytes) -> None:
+        """Ends those of a dropped peer, too, that this thread was just beginning."""
+        with self._lock:
+            self._dropped_s[public_key] = time.monotonic()
         self._look_soon()
 
     def _look_soon(self) -> None:
@@ -165,7 +171,11 @@ class IpsecKeeper:
             }
             dropped = list(self._dropped_s)
         for sa in (sa for key in dropped for sa in found.pop(key, [])):
-            self._daemon.end_ike(sa.uniqueid, at_once=True)
+            try:
+                self._daemon.end_ike(sa.uniqueid, at_once=True)
+            except KernelError as error:
+                if error.errno != errno.EPROTO:
+                    raise  # else it has ended by itself
         self.without_s = {
             key: self.without_s.get(key, now_s)
             for key in cares
