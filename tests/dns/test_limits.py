@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -208,8 +209,19 @@ def test_a_flood_of_one_client_s_questions_leaves_others_theirs(
         wait_until(lambda: dropped(place) > 10_000, "the flood is more than is answered")
         for number in range(100):
             query.id = number
-            client.send(query.to_wire())
-            assert dns.message.from_wire(client.recv(4096)).id == number, "a question was lost"
+            assert is_answered(client, query), "a question was lost"
+
+
+def is_answered(client: socket.socket, query: dns.message.Message) -> bool:
+    """Asked up to three times, as by resolv.conf(5) `attempts`: where others keep the process from
+    its processor, the kernel's queue is full of the flood."""
+    for _ in range(3):
+        client.send(query.to_wire())
+        with contextlib.suppress(TimeoutError):
+            while dns.message.from_wire(client.recv(4096)).id != query.id:
+                pass  # the answer to an earlier one, late
+            return True
+    return False
 
 
 def told(place: Place) -> bytes:
