@@ -225,13 +225,20 @@ def _block(head: str, body: list[str]) -> list[str]:
     return [f"\t{head} {{", *(f"\t\t{line}" for line in body), "\t}", ""]
 
 
-_REMEMBER = "".join(
-    f"\t\tct status dnat meta l4proto {protocol} ct original {ip} daddr . meta l4proto . "
-    f"ct original proto-dst vmap @sticky{version}\n"
-    f"\t\tct status dnat meta nfproto ipv{version} meta l4proto {protocol} meta l4proto . "
-    f"ct original proto-dst vmap @sticky_ports{version}\n"
-    for version, ip in _FAMILY.items()
-    for protocol in map(str.lower, PROTOCOLS)
+def _asked(version: int, protocol: str) -> str:
+    """Chain for what an address of a Service was translated of: who asked may be remembered."""
+    about = f"\t\tmeta l4proto {protocol} "
+    return (
+        f"\tchain asked_{protocol}_{version} {{\n"
+        f"{about}ct original {_FAMILY[version]} daddr . meta l4proto . ct original proto-dst "
+        f"vmap @sticky{version}\n"
+        f"{about}meta l4proto . ct original proto-dst vmap @sticky_ports{version}\n\t}}\n\n"
+    )
+
+
+_ASKED = [(version, protocol.lower()) for version in VERSIONS for protocol in PROTOCOLS]
+_BY_KIND = ", ".join(
+    f"ipv{version} . {name} : jump asked_{name}_{version}" for version, name in _ASKED
 )
 # Before other tables' NAT: an address of a Service is nobody else's.
 _BASE = f"""\
@@ -269,9 +276,14 @@ _BASE = f"""\
 	chain {LEAVE} {{
 	}}
 
+{"".join(_asked(*each) for each in _ASKED)}\
+	chain translated {{
+		meta nfproto . meta l4proto vmap {{ {_BY_KIND} }}
+		jump {LEAVE}
+	}}
+
 	chain postrouting {{
 		type nat hook postrouting priority 90; policy accept;
-{_REMEMBER}\
-		ct status dnat jump {LEAVE}
+		ct status dnat jump translated
 	}}
 """
