@@ -7,8 +7,11 @@ would never end. No test is slower for it, and none fails because the machine is
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -30,6 +33,19 @@ def wait_until(
         assert time.monotonic() < end_s, f"{what} (last: {value!r})"
         time.sleep(0.01)
     return value
+
+
+def pause(pid: int) -> None:
+    """Stops a process by a signal; returns when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    # Source: proc_pid_stat(5): the state follows the program's name, which ends with the last ")".
+    wait_until(
+        lambda: all(
+            (each / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+            for each in tasks.iterdir()
+        )
+    )
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:

@@ -42,7 +42,7 @@ from tests.datapath.tunnel.ipsec_bed import (
     ipsec_kernel,
     skip_without_esp,
 )
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, pause, wait_until
 
 
 class IpsecBed(TunnelBed):
@@ -361,7 +361,7 @@ def test_nothing_of_it_is_left_when_limpet_is_uninstalled_also_where_it_hangs(
                 netns.ip(f"{family}rule del priority {ROUTE_TABLE}")  # the bed's, not an agent's
             assert "limpet_ipsec" in netns.run("nft", "list", "tables")
             if hangs:
-                os.kill(pid, signal.SIGSTOP)
+                pause(pid)
             with netns.entered():
                 report = remove_kernel_state([TunnelPart.owned(tunnel.run_dir)], {})
 
@@ -479,8 +479,7 @@ def test_who_may_not_wait_asks_again_when_one_who_may_has_had_an_answer(
             pid = kernel.process.pid
             assert pid is not None
             hasty.ask("version")
-            os.kill(pid, signal.SIGSTOP)
-            wait_until(lambda: is_stopped(pid))
+            pause(pid)
             for asked in (patient, hasty):
                 with pytest.raises(KernelError, match="no answer"):
                     asked.ask("version")
@@ -495,12 +494,6 @@ def test_who_may_not_wait_asks_again_when_one_who_may_has_had_an_answer(
             assert kernel.apply([DropTunnel(IPSEC_IFNAME)]) == []
             for each in (kernel, patient, hasty):
                 each.close()
-
-
-def is_stopped(pid: int) -> bool:
-    """Each of its threads."""
-    stats = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(each.rpartition(")")[2].split()[0] == "T" for each in stats)
 
 
 def answers(asked: Vici) -> bool:

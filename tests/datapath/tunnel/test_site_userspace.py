@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from limpet.base.process import programs as companion
 from limpet.datapath.tunnel.wireguard import process as wireguard_process
 from tests.beds.overlay_bed import ping
 from tests.datapath.tunnel.site_tunnel_bed import SiteTunnelBed
-from tests.waiting import wait_until
+from tests.waiting import pause, wait_until
 
 
 def test_a_program_that_hangs_is_told_of_and_started_anew(
@@ -28,7 +26,7 @@ def test_a_program_that_hangs_is_told_of_and_started_anew(
         pid = one.pid
         if not pid:
             pytest.skip("this kernel has WireGuard: no program is started")
-        os.kill(pid, signal.SIGSTOP)
+        pause(pid)
 
         one.do(lambda: one.part_loop.resync("the timer's"))
 
