@@ -51,7 +51,7 @@ def tables() -> Iterator[str]:
     places = [Place((ip_address(f"203.0.113.{n}"), 51820), ip_address("192.0.2.1")) for n in (1, 2)]
     ends = [End("a", "b", 21000, 21001, places[0]), End("b", "a", 21001, 21000, places[1])]
     entries = [Entry(ends[0], places[1]), Entry(ends[1], places[0])]
-    elements = forwarding.elements_of(entries, limited=True)
+    elements = forwarding.elements_of(entries, limited=True, named=(21000, 21001))
     yield forwarding.ruleset((21000, 22999), 51820, 10**6, elements)
     pod = Pod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
     rule = Rule((IpBlock(ip_network("203.0.113.0/24"), (ip_network("203.0.113.8/30"),)),))

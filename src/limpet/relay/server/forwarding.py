@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -65,6 +65,8 @@ class RelayKernel:
         self._bytes_per_s = bytes_per_s
         self._tunnel_port = 0
         self._entries: dict[int, Entry] = {}
+        self._named: set[int] = set()
+        """Ports that the agent answers from."""
 
     def close(self) -> None:
         """Leaves the table, which goes on forwarding."""
@@ -78,11 +80,24 @@ class RelayKernel:
         """Replaces the table in one transaction. Raises: KernelError."""
         self._tunnel_port = tunnel_port
         self._entries = {entry.end.port: entry for entry in entries}
+        self._named = set(self._entries)
         self._nft.put_table(self._ruleset())
 
-    def apply(self, changes: Mapping[int, Entry | None]) -> None:
-        """By port; None: what comes there is dropped. Raises: KernelError, then nothing is changed
-        but what `repair` will put."""
+    def name(self, port: int) -> None:
+        """What the agent answers to a check of this port leaves from it. Raises: KernelError."""
+        if port not in self._named:
+            self._named.add(port)
+            self._nft.run(
+                _difference({}, elements_of((), limited=False, named=(port,))),
+                what=f"table {NFT_RELAY_TABLE}",
+            )
+
+    def apply(self, changes: Mapping[int, Entry | None], *, freed: Collection[int] = ()) -> None:
+        """By port; None: what comes there is dropped. `freed`: ports of no pair any more.
+
+        Raises: KernelError, then nothing is changed but what `repair` will put.
+        """
+        named = self._named - set(freed)
         after = dict(self._entries)
         for port, entry in changes.items():
             if entry is not None:
@@ -90,10 +105,12 @@ class RelayKernel:
             else:
                 after.pop(port, None)
         old, new = (
-            self._elements(held[port] for port in changes if port in held)
-            for held in (self._entries, after)
+            self._elements(
+                [held[port] for port in changes if port in held], names.intersection(freed)
+            )
+            for held, names in ((self._entries, self._named), (after, named))
         )
-        self._entries = after
+        self._entries, self._named = after, named
         commands = _difference(old, new)
         if commands:
             self._nft.run(commands, what=f"table {NFT_RELAY_TABLE}")
@@ -107,7 +124,7 @@ class RelayKernel:
 
     def remove(self) -> None:
         """Raises: KernelError."""
-        self._entries = {}
+        self._entries, self._named = {}, set()
         self._nft.keep("")
 
     def counters(self) -> dict[str, Counted]:
@@ -116,11 +133,11 @@ class RelayKernel:
         return parse_counters(listed)
 
     def _ruleset(self) -> str:
-        elements = self._elements(self._entries.values())
+        elements = self._elements(self._entries.values(), self._named)
         return ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
 
-    def _elements(self, entries: Iterable[Entry]) -> _Elements:
-        return elements_of(entries, limited=self._bytes_per_s > 0)
+    def _elements(self, entries: Iterable[Entry], named: Iterable[int]) -> _Elements:
+        return elements_of(entries, limited=self._bytes_per_s > 0, named=named)
 
 
 def forwarded_versions() -> frozenset[int]:
@@ -150,7 +167,6 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
     """The table's text, indented by tabs as nft prints it."""
     span = f"{ports[0]}-{ports[1]}"
     answers = f"{{ {Kind.RELAY_TOKEN:d}, {Kind.RELAY_BOUND:d} }}"
-    named_port = _bits(_PORT_AT, 2)
     limit = ""
     if bytes_per_s:  # of all that one node sends, by whichever of its ports
         burst = max(65536, int(bytes_per_s * _BURST_S))
@@ -158,7 +174,6 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
         limit = f"""meta mark set udp dport map @owner
         update @rates {{ meta mark {rate} }} counter name over_rate drop"""
     counters = "".join(f"\n    counter {name} {{\n    }}" for name in COUNTERS)
-    own = ", ".join(f"{port:#x} : {port}" for port in range(ports[0], ports[1] + 1))
     maps = "".join(_map(name, kind, elements.get(name, {})) for name, kind in _MAPS.items())
     forward_chains = "".join(
         f"""
@@ -178,10 +193,6 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
     # The postrouting chain comes after masquerading of others, which leaves alone what is not
     # tracked.
     text = f"""table inet {NFT_RELAY_TABLE} {{{counters}{maps}
-    map named {{
-        typeof {named_port} : udp sport
-        elements = {{ {own} }}
-    }}
     set rates {{
         type mark
         size 65535
@@ -214,7 +225,7 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
         meta mark {TUNNEL_MARK:#x} udp sport {span} ip saddr set udp sport map @source4
         meta mark {TUNNEL_MARK:#x} udp sport {span} ip6 saddr set udp sport map @source6
         udp sport {tunnel_port} {_bits(0, 4)} 0x{MAGIC.hex()} \
-            {_bits(_KIND_AT, 1)} {answers} udp sport set {named_port} map @named
+            {_bits(_KIND_AT, 1)} {answers} udp sport set {_NAMED_PORT} map @named
     }}
 }}
 """
@@ -233,6 +244,7 @@ _MAPS = {
     "source4": "inet_service : ipv4_addr",
     "source6": "inet_service : ipv6_addr",
     "owner": "inet_service : mark",
+    "named": "",
 }
 _SET_PORTS = """udp sport set udp dport map @from_port
         udp dport set udp dport map @to_port"""
@@ -241,7 +253,8 @@ _SET_PORTS = """udp sport set udp dport map @from_port
 def _map(name: str, kind: str, held: Mapping[str, str]) -> str:
     items = ", ".join(held[key] for key in sorted(held))
     elements = f"\n        elements = {{ {items} }}" if held else ""
-    return f"\n    map {name} {{\n        type {kind}{elements}\n    }}"
+    kind = f"type {kind}" if kind else f"typeof {_NAMED_PORT} : udp sport"
+    return f"\n    map {name} {{\n        {kind}{elements}\n    }}"
 
 
 def _bits(at: int, count: int) -> str:
@@ -249,10 +262,14 @@ def _bits(at: int, count: int) -> str:
     return f"@th,{(_HEADER_BYTES + at) * 8},{count * 8}"
 
 
+_NAMED_PORT = _bits(_PORT_AT, 2)
+
+
 # Elements
 
 
-def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
+def elements_of(entries: Iterable[Entry], *, limited: bool, named: Iterable[int] = ()) -> _Elements:
+    """`named`: ports that the agent answers from."""
     found: _Elements = {}
 
     def put(name: str, key: object, value: object, comment: str = "") -> None:
@@ -274,6 +291,8 @@ def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
             put("to_port", end.port, to_port)
             put("from_port", end.port, end.other)
             put(f"source{from_address.version}", end.other, from_address)
+    for port in named:
+        put("named", f"{port:#x}", port)
     return found
 
 

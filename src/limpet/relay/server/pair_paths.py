@@ -102,6 +102,13 @@ class RelayPaths:
         except LimpetError:
             self.look()
 
+    def name(self, port: int) -> None:
+        """What is answered to a check of this port, which is of a pair, leaves from it."""
+        try:
+            self._kernel.name(port)
+        except LimpetError:
+            self.look()
+
     def drop(self, ports: list[int]) -> None:
         """Removes everything that belongs to these ports."""
         for port in ports:
@@ -111,7 +118,7 @@ class RelayPaths:
                 stream.onward = self._lose
                 stream.on_gone()
         try:
-            self._kernel.apply(dict.fromkeys(ports))
+            self._kernel.apply(dict.fromkeys(ports), freed=ports)
         except LimpetError:
             self.look()
 

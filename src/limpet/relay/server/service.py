@@ -302,6 +302,8 @@ class RelayService:
             self.counters[f"check_{outcome.value}"] += 1
         if outcome is Checked.MOVED:
             self._settle(check.port)
+        if outcome is not Checked.NO_PAIR and self._run.paths is not None:
+            self._run.paths.name(check.port)
         if outcome in (Checked.MOVED, Checked.SAME):
             self._answer(received, Bound(check.nonce, check.port, place.remote))
             return
