@@ -73,7 +73,7 @@ def test_records_behind_thousands_of_forged_beginnings_are_found() -> None:
     assert found[2].payload == b"two" * 100_000
 
 
-@pytest.mark.parametrize("count", [500, 1000, 2000])
+@pytest.mark.parametrize("count", [500, 3000, 6000])
 def test_forged_beginnings_take_work_in_proportion_to_the_file(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,5 +96,5 @@ def test_forged_beginnings_take_work_in_proportion_to_the_file(
     monkeypatch.setattr(checksums, "crc32", counting)
     monkeypatch.setattr(checksums, "_times", multiplying)
     assert list(find_records(data, b"TOY", 1)) == []
-    assert summed < 16 * len(data)
+    assert summed < (1 << 20) + 16 * len(data)  # reading a megabyte is cheaper than any other way
     assert products < 1100 + 4 * count
