@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import os
 import signal
 import socket
@@ -34,6 +33,7 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
 from limpet.controller.admin.client import call
+from limpet.lab.files import write_settings
 from limpet.lab.launch import Process, launcher
 from tests.unit.cluster_values import seal_presence
 from tests.waiting import PATIENCE_S
@@ -80,8 +80,7 @@ class Controller:
         return self._process.pid
 
     def write_config(self) -> None:
-        lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
-        self.config.write_text("\n".join(lines) + "\n")
+        write_settings(self.config, self.settings)
 
     def start(self) -> Controller:
         """Returns when it is ready: it says so as to a service manager."""

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from limpet.base.disk import write_durably
 
-def write_whole(path: Path, text: str) -> None:
-    """Whoever reads the file meanwhile finds what was in it before, or `text`."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+_MODE = 0o644
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises: StorageError."""
+    write_durably(path, text.encode(), _MODE)
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """The configuration, in TOML, of one of Limpet's programs."""
-    write_whole(path, "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    """The configuration, in TOML, of one of Limpet's programs. Raises: StorageError."""
+    write_text(path, "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from limpet.base.process.programs import end_process
 from limpet.lab.command import LabError
-from limpet.lab.files import write_whole
+from limpet.lab.files import write_text
 from limpet.lab.launch import Process, launcher
 
 _READY_TIMEOUT_S = 20.0
@@ -96,7 +96,7 @@ class Daemon:
                 pass_fds=inherit,
             )
         pid = self._child.pid
-        write_whole(self._pid_file, f"{pid} {_started_at(pid)}\n")
+        write_text(self._pid_file, f"{pid} {_started_at(pid)}\n")
         return pid
 
     def tail(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from limpet.base.addresses import Prefix
+from limpet.base.ownership import IPSEC_IFNAME
+from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.codec import MORE
 from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
 from limpet.datapath.tunnel.ipsec.state import IpsecPeer
+from limpet.datapath.tunnel.state import TunnelState
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed
 from tests.datapath.tunnel.ipsec_bed import IpsecTunnel
@@ -23,7 +27,11 @@ PREFIX = ip_network("10.244.78.0/24")
 
 
 class HeldUp:
-    """A keeper that stands still before it loads a further child, or once that has an SA."""
+    """A keeper that stands still before it loads a further child, or once that has an SA.
+
+    It works in a thread of its own and tells nobody where it is: only from within can the instant
+    be chosen in which a round changes what it works on.
+    """
 
     def __init__(
         self, keeper: IpsecKeeper, monkeypatch: pytest.MonkeyPatch, *, before: bool
@@ -89,3 +97,26 @@ def test_what_is_taken_from_a_peer_while_a_child_for_it_is_begun_stays_taken(
         assert one.left() == []
         if becomes == "it is removed":
             wait_until(lambda: one.sas() == [])
+
+
+def test_a_tunnel_that_is_dropped_after_its_last_peer_leaves_nothing_to_complain_of(
+    tmp_path: Path,
+) -> None:
+    bed = TunnelBed(2, tmp_path, kind=IpsecTunnel)
+    with bed.undo:
+        one, other = bed.tunnels
+        assert isinstance(one, IpsecTunnel)
+        ping(one.node.pod, other.node.address(4))
+        one.settle({one.node.uid: bed.entries()[one.node.uid]})
+        with one.node.netns.entered():
+            one.kernel.observe(TunnelState())
+            assert one.kernel.apply([DropTunnel(IPSEC_IFNAME)]) == []
+
+        keeper = one.kernel._keeper
+        keeper.hurry(b"")  # wakes it
+        wait_until(lambda: not select.select([keeper._wake], [], [], 0)[0])
+        keeper._stopping = True
+        keeper._look_soon()
+        assert keeper._thread is not None
+        keeper._thread.join()  # it has done what it was woken for
+        assert one.kernel.problem == ""

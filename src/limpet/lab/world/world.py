@@ -16,7 +16,7 @@ from typing import Any, Self
 from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
-from limpet.lab.files import write_whole
+from limpet.lab.files import write_text
 from limpet.lab.kube.cgroups import end_groups
 from limpet.lab.measure.matrix import Matrix, Place, measure_until
 from limpet.lab.needs.check import check
@@ -93,7 +93,7 @@ class World:
             "machines": {name: each.memory() for name, each in self.machines.items()},
             "gateways": {name: each.memory() for name, each in self.gateways.items()},
         }
-        write_whole(self.folder / _STATE, json.dumps(state, indent=1))
+        write_text(self.folder / _STATE, json.dumps(state, indent=1))
 
     # Building and taking away
 

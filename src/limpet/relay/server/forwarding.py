@@ -188,9 +188,9 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
     }}"""
         for version, family in _FAMILIES.items()
     )
-    # The bytes that name a port are a number to nft, and since 1.1 a number becomes a port by a map
-    # alone. A datagram without a checksum would get a wrong one from the kernel's ESP over IPv4.
-    # The postrouting chain comes after masquerading of others, which leaves alone what is not
+    # The bytes that name a port are a number to nft; 1.0.6 takes that for a port, 1.1.3 and newer
+    # by a map alone. A datagram without a checksum would get a wrong one from the kernel's ESP over
+    # IPv4. The postrouting chain comes after masquerading of others, which leaves alone what is not
     # tracked.
     text = f"""table inet {NFT_RELAY_TABLE} {{{counters}{maps}
     set rates {{

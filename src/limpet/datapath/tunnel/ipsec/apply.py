@@ -210,7 +210,7 @@ class IpsecKernel(TunnelBackendKernel):
         self._set_link(device, is_new=is_new)
 
     def _drop(self) -> None:
-        self._keeper.keep({})
+        self._keeper.rest()
         self.program.stop()
         self._shared.drop()
         self._forget()

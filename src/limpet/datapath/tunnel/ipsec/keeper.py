@@ -113,6 +113,12 @@ class IpsecKeeper:
             self._dropped_s[public_key] = time.monotonic()
         self._look_soon()
 
+    def rest(self) -> None:
+        """The daemon is ended, and its SAs with it: there is nothing to look after."""
+        with self._lock:
+            self._cares, self._dropped_s = {}, {}
+        self._look_soon()
+
     def _look_soon(self) -> None:
         os.eventfd_write(self._wake, 1)
 
@@ -136,6 +142,7 @@ class IpsecKeeper:
                 if checks:
                     self._daemon.check()
                 with self._lock:
+                    self._dropped_s = _of_late(self._dropped_s, time.monotonic())
                     idle = not self._cares and not self._dropped_s
                 if idle:
                     due_s, self.problem, self.without_s = None, "", {}
@@ -166,9 +173,6 @@ class IpsecKeeper:
         now_s = time.monotonic()
         with self._lock:
             cares = dict(self._cares)
-            self._dropped_s = {
-                key: at_s for key, at_s in self._dropped_s.items() if now_s - at_s < _LATE_S
-            }
             dropped = list(self._dropped_s)
         for sa in (sa for key in dropped for sa in found.pop(key, [])):
             try:
@@ -233,3 +237,7 @@ class IpsecKeeper:
                 return
             loaded = care.peer
             self._daemon.put(loaded)
+
+
+def _of_late(dropped_s: Mapping[bytes, float], now_s: float) -> dict[bytes, float]:
+    return {key: at_s for key, at_s in dropped_s.items() if now_s - at_s < _LATE_S}
