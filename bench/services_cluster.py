@@ -2,6 +2,7 @@
 pod that asks and a pod that serves.
 
     API server ── node limpet    ── client, server (10.1.0.2, 10.1.0.3)
+              │                  └─ client, server of their own for what goes from pod to pod
               ├── node nftables  ── client, server (the same addresses)
               └── node iptables  ── client, server
 
@@ -38,6 +39,9 @@ OURS, DIRECT = "limpet", "direct"
 MODES: tuple[Mode, ...] = ("nftables", "iptables")
 _API_ADDRESS = "198.51.100.1"
 _CLIENT = "10.1.0.2"
+_DIRECT_CLIENT, _DIRECT_SERVER = "10.1.0.4", "10.1.0.5"
+"""Others than those of the Service: the kernel would have the same addresses and ports in flows of
+both, and seek another port for a new one each time that they meet."""
 _ASKING_S = 0.5
 _REST_S = 1.2
 _MOST_BY_IPTABLES = 1_000
@@ -55,19 +59,39 @@ class Moved:
     """Until a client of the node was answered by who is new."""
 
 
+class Pods:
+    """One that asks and one that is asked."""
+
+    def __init__(
+        self, cluster: Cluster, node: Netns, name: str, addresses: tuple[str, str], undo: ExitStack
+    ) -> None:
+        self._netns = cluster.netns(f"{name}-c"), cluster.netns(f"{name}-s")
+        for pod, address in zip(self._netns, addresses, strict=True):
+            attach(node, pod, address)
+        self.client = Part(self._netns[0], ["bench.services_part", "client"], undo)
+        Part(self._netns[1], ["bench.services_part", "server"], undo)
+
+    def way(self, address: str) -> Way:
+        """From one to the other, by that address."""
+        client, server = (each.inside for each in self._netns)
+        return Way(client, server, address, FLOW_PORT, FLOW_PORT)
+
+    def connect(self, address: str, port: int) -> Any:
+        """What the client says of new connections."""
+        question = {"do": "connect", "address": address, "port": port, "for_s": _ASKING_S}
+        return self.client.ask(question)
+
+
 class Side:
     """A node, with whoever serves Services on it."""
 
     def __init__(self, name: str, number: int, cluster: Cluster, undo: ExitStack) -> None:
         self.name = name
         self._cluster = cluster
+        self._undo = undo
         self._netns = cluster.netns(name)
-        self._pods = cluster.netns(f"{name}-c"), cluster.netns(f"{name}-s")
         _wire(cluster.plane_netns, self._netns, number)
-        for pod, address in zip(self._pods, (_CLIENT, SERVER), strict=True):
-            attach(self._netns, pod, address)
-        self._client = Part(self._pods[0], ["bench.services_part", "client"], undo)
-        Part(self._pods[1], ["bench.services_part", "server"], undo)
+        self.pods = Pods(cluster, self._netns, name, (_CLIENT, SERVER), undo)
         self._kernel = Part(self._netns, ["bench.services_part", "kernel"], undo)
         self._running = undo.enter_context(ExitStack())
         self._limpet: Part | None = None
@@ -85,20 +109,13 @@ class Side:
 
     # Asking
 
-    def way(self, address: str) -> Way:
-        """From its client to its server, by that address."""
-        client, server = (each.inside for each in self._pods)
-        return Way(client, server, address, FLOW_PORT, FLOW_PORT)
-
-    def connect(self, address: str, port: int) -> Any:
-        """What its client says of new connections."""
-        question = {"do": "connect", "address": address, "port": port, "for_s": _ASKING_S}
-        return self._client.ask(question)
+    def more_pods(self, name: str, addresses: tuple[str, str]) -> Pods:
+        return Pods(self._cluster, self._netns, name, addresses, self._undo)
 
     def await_name(self, address: str, name: str) -> float:
         """When it answers there first, by time.monotonic."""
         question = {"do": "await_name", "address": address, "port": 80, "name": name}
-        found: float = self._client.ask(question)
+        found: float = self.pods.client.ask(question)
         return found
 
     def move(self, port: int) -> Moved:
@@ -191,6 +208,7 @@ class Cluster:
         self.objects = ServiceObjects(self._plane.kubeconfig)
         undo.callback(self.objects.close)
         self.sides = [Side(each, number, self, undo) for number, each in enumerate((OURS, *MODES))]
+        self._direct = self.sides[0].more_pods("direct", (_DIRECT_CLIENT, _DIRECT_SERVER))
 
     def netns(self, name: str) -> Netns:
         made = Netns(f"svc-{name}")
@@ -241,18 +259,18 @@ class Cluster:
 
     def ways(self) -> dict[str, Way]:
         """Of each side by the Service, and from pod to pod."""
-        ways = {side.name: side.way(ASKED) for side in self.sides}
-        return ways | {DIRECT: self.sides[0].way(SERVER)}
+        ways = {side.name: side.pods.way(ASKED) for side in self.sides}
+        return ways | {DIRECT: self._direct.way(_DIRECT_SERVER)}
 
     def connect(self, number: int) -> dict[str, Any]:
         """The same ways, by clients and servers in processes of their own; each begins a round as
         often as others."""
-        ways = [(side.name, side, ASKED, 80) for side in self.sides]
-        ways.append((DIRECT, self.sides[0], SERVER, NAME_PORTS[0]))
+        ways = [(side.name, side.pods, ASKED, 80) for side in self.sides]
+        ways.append((DIRECT, self._direct, _DIRECT_SERVER, NAME_PORTS[0]))
         first = number % len(ways)
         return {
-            name: side.connect(address, port)
-            for name, side, address, port in ways[first:] + ways[:first]
+            name: pods.connect(address, port)
+            for name, pods, address, port in ways[first:] + ways[:first]
         }
 
 

@@ -57,6 +57,8 @@ _VERDICTS = ("services", "node_ports", "sticky")
 """Maps whose values lead to chains that are made as they are needed."""
 _CLAIMED = ("services", "node_ports", "hairpin")
 """Maps with keys that several Services may want."""
+_AFFINE = tuple(f"{name}{version}" for name in ("sticky", "sticky_ports") for version in VERSIONS)
+"""Maps of Services that remember who asked."""
 _TARGET_BYTES = {4: 8, 6: 20}
 _NO_ADDRESS = b""
 _BASE = base_text()
@@ -114,7 +116,9 @@ class Planner:
         self._chains = Chains()
         self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
-        self._around = surroundings_text(Surroundings())
+        self._around = Surroundings()
+        self._surroundings = surroundings_text(self._around)
+        self._is_affine = False
         self._keys: dict[ServiceName, list[tuple[str, tuple[bytes, ...]]]] = {}
         """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
@@ -130,12 +134,16 @@ class Planner:
         """Services that are not served as they ask, and why."""
 
     def surround(self, around: Surroundings) -> None:
-        self._around = surroundings_text(around)
+        self._around = around
+        self._surroundings = surroundings_text(around, is_affine=self._is_affine)
 
     def want(self) -> ServicesState:
+        if self._is_affine != (is_affine := any(self.elements[name] for name in _AFFINE)):
+            self._is_affine = is_affine
+            self.surround(self._around)
         tables = {name: self.elements[name] for name in MAPS}
         sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
-        return ServicesState(_BASE, self._around, self._chains.texts, tables, sockets)
+        return ServicesState(_BASE, self._surroundings, self._chains.texts, tables, sockets)
 
     @property
     def count(self) -> int:

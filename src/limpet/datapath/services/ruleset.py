@@ -84,6 +84,12 @@ SURROUNDING = frozenset((AT_NODE, LEAVE, *(f"set {name}" for name in PREFIX_SETS
 """Chains and sets that what is around the pods decides."""
 
 
+_KINDS = [(version, protocol.lower()) for version in VERSIONS for protocol in PROTOCOLS]
+_BY_KIND = ", ".join(
+    f"ipv{version} . {name} : jump asked_{name}_{version}" for version, name in _KINDS
+)
+
+
 def slots_name(version: int, protocol: str, *, at_node: bool) -> str:
     """A map for each protocol: nft takes a port for one of the protocol that its map says."""
     return f"{'node_slots' if at_node else 'slots'}_{protocol.lower()}_{version}"
@@ -132,8 +138,11 @@ def base_text() -> str:
     return "\n".join(lines) + "\n" + _BASE + "}\n"
 
 
-def surroundings_text(around: Surroundings) -> str:
-    """Commands that set what follows from the node's pods, whatever was there."""
+def surroundings_text(around: Surroundings, *, is_affine: bool = False) -> str:
+    """Commands that set what follows from the node's pods, whatever was there.
+
+    `is_affine`: there are Services that remember who asked; of no others a new connection is looked
+    up for it."""
     table = f"inet {NFT_SERVICES_TABLE}"
     lines = []
     for name, prefixes in (("cluster", (*around.cluster, *around.pods)), ("pods", around.pods)):
@@ -152,7 +161,7 @@ def surroundings_text(around: Surroundings) -> str:
             f"meta l4proto . th dport vmap @node_ports{version}"
         )
     lines.append(f"flush chain {table} {LEAVE}")
-    rules = []
+    rules = [f"meta nfproto . meta l4proto vmap {{ {_BY_KIND} }}"] if is_affine else []
     for version in VERSIONS:
         ip = _FAMILY[version]
         if not around.is_bridge_filtered:
@@ -236,10 +245,6 @@ def _asked(version: int, protocol: str) -> str:
     )
 
 
-_ASKED = [(version, protocol.lower()) for version in VERSIONS for protocol in PROTOCOLS]
-_BY_KIND = ", ".join(
-    f"ipv{version} . {name} : jump asked_{name}_{version}" for version, name in _ASKED
-)
 # Before other tables' NAT: an address of a Service is nobody else's.
 _BASE = f"""\
 	chain {REFUSE} {{
@@ -276,14 +281,9 @@ _BASE = f"""\
 	chain {LEAVE} {{
 	}}
 
-{"".join(_asked(*each) for each in _ASKED)}\
-	chain translated {{
-		meta nfproto . meta l4proto vmap {{ {_BY_KIND} }}
-		jump {LEAVE}
-	}}
-
+{"".join(_asked(*each) for each in _KINDS)}\
 	chain postrouting {{
 		type nat hook postrouting priority 90; policy accept;
-		ct status dnat jump translated
+		ct status dnat jump {LEAVE}
 	}}
 """

@@ -98,6 +98,8 @@ def test_each_change_touches_what_differs_and_who_wanted_a_taken_address_gets_it
         kernel(have, diff_elements(planner.elements, have, planner.touched))
         planner.settled()
         assert have == planner.elements
+        is_affine = any(held for name, held in have.items() if name.startswith("sticky"))
+        assert ("jump asked_" in planner.want().surroundings) == is_affine
 
     whole = Planner()
     whole.replan([each.key for each in catalog], catalog, HERE)

@@ -41,7 +41,7 @@ def whole() -> str:
             record_rules(4, "UDP", 60),
             record_rules(6, "TCP", 60),
             surroundings_text(AROUND),
-            surroundings_text(bridged),
+            surroundings_text(bridged, is_affine=True),
         ]
     )
 
