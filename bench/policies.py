@@ -1,7 +1,8 @@
 """What network policies cost, as kinvolk's egress-filtering-benchmark asks it: how fast a pod sends
 through what lets it send to some addresses only, by how many these are and who looks them up.
 
-The address that is sent to is the last one. All ways stand side by side, and are asked in turn.
+The address that is sent to is the last one. All ways stand side by side, and are asked in turn;
+where the kernel's time is not told apart, in turns of some milliseconds (`bench.flows`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from bench.egress.report import plot, text_table
 from bench.egress.ways import Blocks, Took, Ways
 from bench.egress.wires import TARGET, Wires
 from bench.figures import Figure, Target, Unit
+from bench.flows import Flows, in_turns
+from bench.single_flow import Turn
 
 POLICIES = (10, 1_000)
 BLOCKS = (10, 1_000, 100_000)
@@ -40,16 +43,18 @@ class _Asked:
 
     title: str
     unit: Unit
-    ask: Callable[[Wires], float]
     more_is_better: bool = False
 
 
+_CPU = {"first": Wires.first_packet_us, "standing": Wires.standing_packet_us}
 _ASKED = {
-    "first": _Asked("a packet of a new connection", "CPU us", Wires.first_packet_us),
-    "standing": _Asked("a packet of a standing connection", "CPU us", Wires.standing_packet_us),
-    "connects": _Asked("connects of TCP", "1/s", Wires.connects_per_s, True),
-    "sent": _Asked("one stream of TCP", "Gbit/s", Wires.gbit_per_s, True),
+    "first": _Asked("a packet of a new connection", "CPU us"),
+    "standing": _Asked("a packet of a standing connection", "CPU us"),
+    "connects": _Asked("connects of TCP", "1/s", True),
+    "sent": _Asked("one stream of TCP", "Gbit/s", True),
 }
+_TURNS = 10
+"""Of some milliseconds, in each round."""
 
 
 @dataclass(slots=True)
@@ -70,9 +75,14 @@ def policies(bed: Bed, rounds: int) -> list[Figure]:
     with ExitStack() as undo:
         rows = list(_rows(Ways(undo), undo, sizes))
         there = [row for row in rows if row.wires is not None]
+        carried = _carried(Flows(undo), there)
         for number in range(rounds):
             for row in there[number % len(there) :] + there[: number % len(there)]:
                 _look(row)
+            for name, turns in carried.items():
+                for rates in in_turns(turns, _TURNS):
+                    for row in there:
+                        row.looks[name].append(rates[row.name])
     bed.notes.append(_table(rows))
     picture = bed.disk_folder.parent / "egress-filtering.svg"
     picture.write_text(_plot(there))
@@ -124,8 +134,17 @@ def _checked(row: _Row) -> _Row:
 def _look(row: _Row) -> None:
     assert row.wires is not None
     with row.wires.inside():
-        for name, asked in _ASKED.items():
-            row.looks[name].append(asked.ask(row.wires))
+        for name, ask in _CPU.items():
+            row.looks[name].append(ask(row.wires))
+
+
+def _carried(flows: Flows, rows: Sequence[_Row]) -> dict[str, dict[str, Turn]]:
+    """What each row carries, by what is asked."""
+    ways = {row.name: row.wires.way for row in rows if row.wires is not None}
+    return {
+        "connects": {name: flows.connections(way) for name, way in ways.items()},
+        "sent": {name: flows.stream(way) for name, way in ways.items()},
+    }
 
 
 def _blocks(count: int) -> list[IPv4Network]:

@@ -1,13 +1,11 @@
 """pod ── node ── target, with something in force on the node, and what that costs.
 
-What is processor time is the sender's, which carries a packet all the way to its end.
+What is processor time is the sender's, which carries a packet all the way to its end. What TCP
+does is asked by `way`, with both ends in one thread (`bench.flows`).
 """
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import socket
 import struct
 import subprocess
@@ -15,15 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
+from bench.flows import Way
 from bench.netns import Netns
 
 POD, TARGET, _FORBIDDEN = "10.1.0.2", "10.2.0.2", "10.2.0.3"
-_ACCEPTING, _READING, _STANDING = 65001, 65002, 65003
+_LISTENING, _FLOWS, _STANDING = 65001, 65002, 65003
 _FIRST_NS, _STANDING_NS = 40_000_000, 20_000_000
 """Processor time that a look may take."""
-_CONNECT_S, _SEND_S = 0.15, 0.2
 _AT_ONCE = 50
-_CHUNK = bytes(64 << 10)
 _MOST_PORT = 60_000
 _RESET = struct.pack("=ii", 1, 0)
 _WARM_UP = 20
@@ -68,8 +65,8 @@ class Wires:
             put_sysctl(self.node, "net/netfilter/nf_conntrack_udp_timeout", "1")
             put_sysctl(self.node, "net/netfilter/nf_conntrack_tcp_timeout_close", "1")
         self._next_port = 1
-        _serve(self._target, undo)
         with self._target.inside():
+            undo.enter_context(socket.create_server(("0.0.0.0", _LISTENING)))
             self._peer = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._peer.bind((TARGET, _STANDING))
         with self.inside():
@@ -88,10 +85,10 @@ class Wires:
         """
         with self.inside():
             self.first_packet_us(_WARM_UP)
-            self._connect(_ACCEPTING).close()
+            self._connect().close()
             if self._is_limited:
                 try:
-                    self._connect(_ACCEPTING, _FORBIDDEN, _REFUSED_S).close()
+                    self._connect(_FORBIDDEN, _REFUSED_S).close()
                 except OSError:
                     return
                 raise RuntimeError("what nobody allowed was let through")
@@ -133,34 +130,18 @@ class Wires:
         self._socket.recv(1)
         self._socket.settimeout(None)
 
-    def connects_per_s(self) -> float:
-        """Of TCP, one after the other."""
-        began_s = time.monotonic()
-        count = 0
-        while time.monotonic() - began_s < _CONNECT_S:
-            self._connect(_ACCEPTING).close()
-            count += 1
-        return count / (time.monotonic() - began_s)
-
-    def gbit_per_s(self) -> float:
-        """Of TCP, one stream, until the other end has read it all."""
-        sent = 0
-        with self._connect(_READING) as stream:
-            began_s = time.monotonic()
-            while time.monotonic() - began_s < _SEND_S:
-                sent += stream.send(_CHUNK)
-            stream.shutdown(socket.SHUT_WR)
-            stream.recv(1)
-            return sent * 8 / (time.monotonic() - began_s) / 1e9
+    @property
+    def way(self) -> Way:
+        """From the pod to the target, for who asks it over and over."""
+        return Way(self.inside, self._target.inside, TARGET, _FLOWS, _FLOWS)
 
     @staticmethod
-    def _connect(port: int, address: str = TARGET, within_s: float = _ANSWERED_S) -> socket.socket:
+    def _connect(address: str = TARGET, within_s: float = _ANSWERED_S) -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             made.settimeout(within_s)
-            if port == _ACCEPTING:  # what was closed is forgotten at once
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            made.connect((address, port))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # and it is forgotten
+            made.connect((address, _LISTENING))
         except OSError:
             made.close()
             raise
@@ -178,35 +159,6 @@ def _cpu_us(work: Callable[[], None], most: int, for_ns: int) -> float:
         if spent_ns > for_ns:
             break
     return spent_ns / count / 1e3
-
-
-def _serve(target: Netns, undo: ExitStack) -> None:
-    """A process that accepts connections at one port, and reads to their end at another."""
-    with target.inside():
-        accepting, reading = (
-            socket.create_server(("0.0.0.0", port), backlog=4096) for port in (_ACCEPTING, _READING)
-        )
-    child = os.fork()
-    if child == 0:
-        try:
-            _accept(accepting, reading)
-        finally:
-            os._exit(1)
-    undo.callback(os.waitpid, child, 0)
-    undo.callback(os.kill, child, signal.SIGKILL)
-    accepting.close()
-    reading.close()
-
-
-def _accept(accepting: socket.socket, reading: socket.socket) -> None:
-    buffer = bytearray(1 << 20)
-    while True:
-        for ready in select.select([accepting, reading], [], [])[0]:
-            stream, _ = ready.accept()
-            with stream:
-                if ready is reading:
-                    while stream.recv_into(buffer):
-                        pass
 
 
 def _netns(name: str, undo: ExitStack) -> Netns:
