@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from limpet.base.addresses import Address, Prefix, ifname_problem, parse_listen
+from limpet.base.bounds.members import RELAY_PAIRS, RELAY_PAIRS_OF_ONE
 from limpet.base.configuration import (
     AGENT_SOCKET,
     AbsolutePath,
@@ -316,10 +317,10 @@ class RelaySettings(Struct, frozen=True, kw_only=True, rename=lambda name: f"rel
     ports: Annotated[
         tuple[int, int],
         written(tuple[_UNPRIVILEGED, _UNPRIVILEGED], _port_range, _PORT_RANGE),
-    ] = (21000, 22999)
+    ] = (21000, 20999 + 2 * RELAY_PAIRS.most)
     """First and last UDP port that pairs get."""
     tls_listen: Listens = (("::", 443),)
     """Addresses and TCP ports for relaying in TLS connections; empty: none."""
-    pairs_per_node: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    pairs_per_node: Annotated[int, Meta(ge=1, le=10_000)] = RELAY_PAIRS_OF_ONE.most
     bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     """Of one node's packets that are forwarded; 0: no limit."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from limpet.base.bounds import members
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.members import ABSENT_ADDRESSES, NUMBER, SEQUENCE, TOLD_PODS
+from limpet.base.settings import RelaySettings
 from limpet.cluster.api import (
     ApiError,
     HelloAnswer,
@@ -34,10 +35,13 @@ from limpet.nat.mapping import NatView
 from limpet.paths.report import NodeReport, PairReport, PathReport
 from limpet.picture.nodes import RelayLoad, Segment
 from limpet.picture.pair import Direction, Outward, Way
+from limpet.relay.server.pairs import End, Relaying
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
 from tests.unit.bounds.probes import probe
 from tests.unit.cluster_values import node_key, presence
+
+_RELAY = RelaySettings()
 
 
 def _is_read(kind: Kind[Any], body: dict[str, Any]) -> bool:
@@ -363,6 +367,23 @@ def _(amount: int) -> bool:
     rate = ask_rate(0.0)
     assert rate.take(0.0, members.RELAY_ASKS.most)
     return all(rate.take(1.0001) for _ in range(amount))
+
+
+def _pairs(of_nodes: int, amount: int) -> bool:
+    """So many asked for by so many nodes, as a relay is set where nobody has said anything."""
+    relaying = Relaying(_RELAY.ports, _RELAY.pairs_per_node, secret=b"s")
+    asked = [relaying.ask(f"n{n % of_nodes}", f"peer{n}", 0.0) for n in range(amount)]
+    return all(isinstance(each, End) for each in asked)
+
+
+@probe(members.RELAY_PAIRS)
+def _(amount: int) -> bool:
+    return _pairs(100, amount)
+
+
+@probe(members.RELAY_PAIRS_OF_ONE)
+def _(amount: int) -> bool:
+    return _pairs(1, amount)
 
 
 @probe(members.RELAY_TELLS)

@@ -122,6 +122,19 @@ RELAY_ASKS = Bound(
 )
 RELAY_ASKS_PER_S = Bound("... for long", 50, "messages a second", Above.CLOSED)
 RELAY_TLS_NODES = Bound("nodes on a relay over TLS", 1_024, "nodes", Above.CLOSED)
+RELAY_PAIRS = Bound(
+    "pairs of a relay, by UDP or TLS, unless `relay_ports` says otherwise: each has two ports",
+    1_000,
+    "pairs",
+    Above.REFUSED,
+)
+RELAY_PAIRS_OF_ONE = Bound(
+    "... that one node has asked for, unless `relay_pairs_per_node` says otherwise",
+    64,
+    "pairs",
+    Above.REFUSED,
+)
+"""A pair is all that a relay remembers of a node by UDP, beside where its last hello came from."""
 RELAY_TELLS = Bound(
     "times that a node is told by a relay of one that asks for it, at once",
     5,

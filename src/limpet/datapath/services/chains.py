@@ -1,16 +1,21 @@
-"""Chains that elements of the table lead to. Pure."""
+"""Chains that are as Services and the node's pods need them. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
+from limpet.datapath.services.ruleset import surroundings_text
+from limpet.datapath.services.state import VERSIONS, Elements, Surroundings
+
 _MOST_UNUSED = 64
 """Chains that are kept although nothing leads there: the same may be needed again."""
+_AFFINE = tuple(f"{name}{version}" for name in ("sticky", "sticky_ports") for version in VERSIONS)
+"""Maps of Services that remember who asked."""
 
 
 class Chains:
-    """Each is there as long as it is used, and for a while after."""
+    """Those that elements of the table lead to: each as long as it is used, and a while after."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -33,3 +38,22 @@ class Chains:
             for name in unused:
                 del self.texts[name]
         self._uses = +self._uses
+
+
+class Leaving:
+    """What follows from the node's pods, and what packets go through that were translated."""
+
+    def __init__(self) -> None:
+        self._around = Surroundings()
+        self._texts: dict[bool, str] = {}
+        """By whether Services remember who asked."""
+
+    def put(self, around: Surroundings) -> None:
+        self._around = around
+        self._texts.clear()
+
+    def text(self, elements: Elements) -> str:
+        is_affine = any(elements[name] for name in _AFFINE)
+        if is_affine not in self._texts:
+            self._texts[is_affine] = surroundings_text(self._around, is_affine=is_affine)
+        return self._texts[is_affine]

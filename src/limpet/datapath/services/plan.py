@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from limpet.base.addresses import packed
-from limpet.datapath.services.chains import Chains
+from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
     fill_slots,
@@ -29,7 +29,6 @@ from limpet.datapath.services.ruleset import (
     record_rules,
     slots_name,
     sources_of,
-    surroundings_text,
 )
 from limpet.datapath.services.serving_nodes import ServingNodes
 from limpet.datapath.services.sockets.layout import SOCKET_MAPS
@@ -57,8 +56,6 @@ _VERDICTS = ("services", "node_ports", "sticky")
 """Maps whose values lead to chains that are made as they are needed."""
 _CLAIMED = ("services", "node_ports", "hairpin")
 """Maps with keys that several Services may want."""
-_AFFINE = tuple(f"{name}{version}" for name in ("sticky", "sticky_ports") for version in VERSIONS)
-"""Maps of Services that remember who asked."""
 _TARGET_BYTES = {4: 8, 6: 20}
 _NO_ADDRESS = b""
 _BASE = base_text()
@@ -116,9 +113,7 @@ class Planner:
         self._chains = Chains()
         self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
-        self._around = Surroundings()
-        self._surroundings = surroundings_text(self._around)
-        self._is_affine = False
+        self._leaving = Leaving()
         self._keys: dict[ServiceName, list[tuple[str, tuple[bytes, ...]]]] = {}
         """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
@@ -134,16 +129,13 @@ class Planner:
         """Services that are not served as they ask, and why."""
 
     def surround(self, around: Surroundings) -> None:
-        self._around = around
-        self._surroundings = surroundings_text(around, is_affine=self._is_affine)
+        self._leaving.put(around)
 
     def want(self) -> ServicesState:
-        if self._is_affine != (is_affine := any(self.elements[name] for name in _AFFINE)):
-            self._is_affine = is_affine
-            self.surround(self._around)
+        text = self._leaving.text(self.elements)
         tables = {name: self.elements[name] for name in MAPS}
         sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
-        return ServicesState(_BASE, self._surroundings, self._chains.texts, tables, sockets)
+        return ServicesState(_BASE, text, self._chains.texts, tables, sockets)
 
     @property
     def count(self) -> int:
