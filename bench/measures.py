@@ -13,6 +13,7 @@ from bench.controller import controller_https, controller_store, controller_watc
 from bench.dns import dns
 from bench.figures import Figure, Target, Unit
 from bench.idle import tunnel_idle
+from bench.insiders import insiders
 from bench.kubernetes import kubernetes
 from bench.launch import launcher_floor, run
 from bench.member import member
@@ -288,5 +289,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "policies": (policies, 9, 0),
     "port-security": (port_security, 60, 0),
     "strangers": (strangers, 3, 0),
+    "insiders": (insiders, 3, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

@@ -77,6 +77,7 @@ def test_a_question_may_come_in_pieces_and_another_behind_it(place: Place) -> No
 def test_one_client_s_connections_leave_room_for_others(place: Place) -> None:
     with ExitStack() as undo:
         held = [undo.enter_context(place.node.connected(ADDRESS, 53)) for _ in range(40)]
+        assert not is_closed(held[-1]), "the newest has a place, and all before it were accepted"
         closed = [client for client in held if is_closed(client)]
         assert 0 < len(closed) < len(held)
         with place.node.open_socket(4, socket.SOCK_STREAM) as other:
