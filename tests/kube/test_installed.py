@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from limpet.lab.kube.machine import KubeMachine
+from limpet.lab.kube.programs import find_programs
 from limpet.lab.kube.world import KubeWorld
 from tests.beds.dns_client import asking_all_the_time
 from tests.kube.installed import (
@@ -39,6 +42,7 @@ from tests.kube.installed import (
 )
 from tests.kube.test_manifests import MANIFEST, SPACE
 from tests.waiting import wait_until
+from tests.web.test_access import Browser
 
 NAMES_ADDRESS = "169.254.20.10"
 Ran = subprocess.CompletedProcess[str]
@@ -263,6 +267,45 @@ def test_who_may_not_ask_a_node_and_a_node_that_is_not_there_are_said_in_words(
     assert "pods/exec, in namespace limpet-system: administrators" in no_exec.stderr
     for each in (nobody, refused, no_exec):
         assert (each.returncode, each.stdout, len(each.stderr.splitlines())) == (1, "", 1)
+
+
+@contextmanager
+def forwarded(world: KubeWorld, target: str, port: int) -> Iterator[int]:
+    """`kubectl port-forward`; the port of this machine that leads there."""
+    kubectl = find_programs("kubectl") / "kubectl"
+    words = [str(kubectl), f"--kubeconfig={world.plane.kubeconfig}", "-n", SPACE]
+    words += ["port-forward", target, f":{port}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.match(r"Forwarding from 127\.0\.0\.1:(\d+) -> ", said)
+            assert found, said
+            yield int(found[1])
+        finally:
+            process.terminate()
+
+
+def test_the_page_is_a_pod_that_is_opened_through_a_port_forward_with_a_token(
+    world: KubeWorld,
+) -> None:
+    """What docs/kubernetes.md says, word for word."""
+    kubectl = world.plane.kubectl
+    kubectl("apply", "-f", str(MANIFEST.with_name("page.yaml")))
+    rollout(world, "deployment/limpet-page")
+    tokens = ("-n", SPACE, "exec", "deploy/limpet-controller", "--", "limpet", "ui", "token")
+    token = kubectl(*tokens, "create", "ann").strip()
+
+    with forwarded(world, "deploy/limpet-page", 7480) as port:
+        browser = Browser(f"http://127.0.0.1:{port}")
+        wait_until(lambda: browser.enter(token).status == 303, "the token is taken")
+        wait_until(
+            lambda: all(each in browser.ask("GET", "/nodes").text for each in world.machines),
+            "all nodes are shown",
+        )
+        assert "ann" in kubectl(*tokens, "list")
+        kubectl(*tokens, "remove", "ann")
+        wait_until(lambda: browser.ask("GET", "/").status == 303, "who is taken out is out")
 
 
 # Without an API server

@@ -28,6 +28,7 @@ from limpet.relay.client import tls_client as relay_tls_client
 from limpet.relay.client.peer import StreamEvent, StreamFailed
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import Refusal
+from limpet.relay.server import streams as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.tls_server import RelayTlsServer
@@ -203,6 +204,7 @@ def patient_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     monkeypatch.setattr(relay_tls_client, "PATIENCE_S", PATIENCE_S)
     monkeypatch.setattr(relay_tls_server, "GREETING_S", PATIENCE_S)
     monkeypatch.setattr(relay_link, "PONG_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(relayed_node, "IDLE_S", 3 * PATIENCE_S)
     made = Cluster(folder)
     with made.undo:
         yield made

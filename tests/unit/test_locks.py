@@ -21,6 +21,9 @@ _ASKED = {
     "dev": [*_RUN, *_MORE["build"], *_MORE["dev"]],
 }
 
+_ELSEWHERE = {"colorama"}
+"""Of Windows alone."""
+
 
 def locked(name: str) -> dict[str, tuple[str, list[str]]]:
     """Version and checksums by name of the package."""
@@ -50,8 +53,8 @@ def test_what_is_tested_is_what_is_shipped(name: str) -> None:
 
 
 @pytest.mark.parametrize("image", sorted((CHECKOUT / "deploy" / "image").glob("*.lock")))
-def test_the_image_has_the_files_that_were_locked(image: Path) -> None:
-    have = locked("run")
+def test_the_image_has_all_the_files_that_were_locked(image: Path) -> None:
+    have, found = locked("run"), set()
     for line in image.read_text(encoding="utf-8").splitlines():
         match line.split():
             case ["pip", requirement, digest]:
@@ -60,6 +63,8 @@ def test_the_image_has_the_files_that_were_locked(image: Path) -> None:
                     "scripts/build-image --update"
                 )
                 assert digest in have[canonicalize_name(package)][1]
+                found.add(canonicalize_name(package))
+    assert found == have.keys() - _ELSEWHERE, "scripts/build-image --update"
 
 
 def test_no_lock_says_where_it_was_made() -> None:
