@@ -123,7 +123,7 @@ def _for_a_person(tree: Path) -> None:
 
 def _man_pages(folder: Path) -> None:
     folder.mkdir(parents=True)
-    run(sys.executable, CHECKOUT / "scripts" / "write-man", folder, env=environment())
+    run(sys.executable, CHECKOUT / "scripts" / "write-man", folder, version(), env=environment())
     for page in sorted(folder.glob("*.1")):
         _write_packed(page.with_suffix(".1.gz"), page.read_bytes())
         page.unlink()

@@ -48,7 +48,7 @@ def test_the_binary_asks_for_nothing_but_a_kernel(released: Path, tmp_path: Path
     (tmp_path / "limpet-cni").chmod(0o755)
 
     done = subprocess.run(
-        ["chroot", tmp_path, "/limpet-cni"],
+        [shutil.which("chroot") or "/usr/sbin/chroot", tmp_path, "/limpet-cni"],
         env={"CNI_COMMAND": "VERSION"},
         input="{}",
         capture_output=True,

@@ -82,10 +82,10 @@ def test_zsh_completes(tmp_path: Path, typed: str, expected: list[str]) -> None:
     assert rest in done.stdout
 
 
-@pytest.mark.parametrize("name", manual_pages(COMMANDS))
+@pytest.mark.parametrize("name", manual_pages(COMMANDS, "1.2.3"))
 def test_a_manual_page_is_shown_without_a_warning(tmp_path: Path, name: str) -> None:
     page = tmp_path / name
-    page.write_text(manual_pages(COMMANDS)[name])
+    page.write_text(manual_pages(COMMANDS, "1.2.3")[name])
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "MANROFFSEQ": "", "MANWIDTH": "80"}
     command = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(page)]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)

@@ -103,7 +103,7 @@ def test_the_nearest_is_none_where_nothing_is_near() -> None:
     assert nearest("Crane-l", ["crane-1", "digger-1"]) == "crane-1"
 
 
-PAGES = manual_pages(COMMANDS.values())
+PAGES = manual_pages(COMMANDS.values(), "1.2.3")
 
 
 def test_every_command_and_option_is_in_a_manual_page() -> None:

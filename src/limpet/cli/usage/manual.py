@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from limpet import __version__
 from limpet.cli.usage.examples import EXAMPLES
 from limpet.cli.usage.exit_codes import ONE, exit_codes_of
 from limpet.cli.usage.groups import GROUPS
@@ -21,22 +21,23 @@ _FILES = (
 )
 
 
-def manual_pages(commands: Iterable[CommandSpec]) -> dict[str, str]:
+def manual_pages(commands: Iterable[CommandSpec], version: str) -> dict[str, str]:
     """Text of each page in roff by the name of its file: `limpet.1`, and one for each noun and for
-    each command that is under none."""
+    each command that is under none. `version`: of Limpet, in their heads."""
+    page = partial(_page, version)
     found = {each.words: each for each in commands}
     root = found[""]
-    pages = {"limpet.1": _page("limpet", root.summary, _overview(root, found))}
+    pages = {"limpet.1": page("limpet", root.summary, _overview(root, found))}
     for name in root.below:
         lines = _noun(found[name], found) if found[name].below else _command(found[name])
-        pages[f"limpet-{name}.1"] = _page(f"limpet-{name}", found[name].summary, lines)
+        pages[f"limpet-{name}.1"] = page(f"limpet-{name}", found[name].summary, lines)
     return pages
 
 
-def _page(name: str, summary: str, lines: Iterable[str]) -> str:
+def _page(version: str, name: str, summary: str, lines: Iterable[str]) -> str:
     words = summary.rstrip(".")
     head = [
-        f'.TH {name.upper()} 1 "" "limpet {__version__}" "Limpet"',
+        f'.TH {name.upper()} 1 "" "limpet {version}" "Limpet"',
         ".SH NAME",
         f"{_text(name)} \\- {_text(words[0].lower() + words[1:])}",
     ]
