@@ -130,7 +130,13 @@ class IpsecTunnel(Tunnel):
         wait_until(lambda: keys == {sa.public_key for sa in self.sas() if sa.children})
 
     def session(self, peer: Tunnel) -> Hashable:
-        return frozenset(sa.uniqueid for sa in self.sas() if sa.public_key == peer.key.public_key)
+        """The one that stays: two ends that begin at once make two, and end one of them soon."""
+
+        def only() -> frozenset[int]:
+            found = {sa.uniqueid for sa in self.sas() if sa.public_key == peer.key.public_key}
+            return frozenset(found if len(found) == 1 else ())
+
+        return wait_until(only, "one IKE_SA is left")
 
     def made(self) -> frozenset[tuple[int, int]]:
         """The IKE_SAs with their children: other ones when they were made anew."""
