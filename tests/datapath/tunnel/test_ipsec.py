@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -306,7 +305,7 @@ def test_nothing_is_left_of_a_tunnel_that_is_dropped_also_when_its_program_was_k
         for tunnel, kill in zip(bed.both, (False, True), strict=True):
             if kill:
                 os.kill(tunnel.pid, signal.SIGKILL)
-                wait_until(partial(has_ended, tunnel))
+                wait_until(lambda: tunnel.node.route.link(IPSEC_IFNAME) is None)  # noqa: B023
             with tunnel.node.netns.entered():
                 assert tunnel.kernel.apply([DropTunnel(IPSEC_IFNAME)]) == []
                 assert tunnel.kernel.process.pid is None
@@ -314,12 +313,6 @@ def test_nothing_is_left_of_a_tunnel_that_is_dropped_also_when_its_program_was_k
             for option in ((), ("-6",)):
                 rules = tunnel.node.netns.run("ip", *option, "rule")
                 assert f"{IPSEC_RULE_PRIORITY}:" not in rules
-
-
-def has_ended(tunnel: IpsecTunnel) -> bool:
-    """Its program. The kernel's interface stays, where the kernel makes the ESP."""
-    with tunnel.node.netns.entered():
-        return tunnel.kernel.process.pid is None
 
 
 class PortSharingTunnel(IpsecTunnel):

@@ -132,15 +132,18 @@ class IpsecDaemon(Program):
             drop_device(route, device_ifindex(route))
         drop_sas()
 
-    def clear_if_dead(self) -> None:
+    def clear_if_dead(self) -> bool:
         """Removes the kernel's xfrm device if the daemon has ended, as the daemon's own tun device
-        would go; the kernel's notification wakes a round. Raises: KernelError.
+        would go; the kernel's notification wakes a round. Returns whether it has ended. One that is
+        killed closes its connections before it has. Raises: KernelError.
         """
         with RouteSocket() as route:
             # Read first: a daemon that is started meanwhile makes another device.
             ifindex = device_ifindex(route)
-            if self.process.pid is None:
+            has_ended = self.process.pid is None
+            if has_ended:
                 drop_device(route, ifindex)
+        return has_ended
 
     def check(self) -> None:
         """Whether it answers. Raises: KernelError."""

@@ -30,6 +30,8 @@ from limpet.datapath.tunnel.ipsec.vici import ViciEvents
 _AFTER_FAILURE_S = 1.0
 _CHECK_S = 2.0
 """How often the daemon is asked whether it answers, when nothing else is asked."""
+_DYING_S, _DYING_EVERY_S = 2.0, 0.05
+"""A daemon that is killed closes its connections first, and listens until it is gone."""
 _LATE_S = 60.0
 """For so long after a peer was dropped SAs with it are ended that were being begun just then."""
 _REST = 4
@@ -125,11 +127,14 @@ class IpsecKeeper:
     def _run(self) -> None:
         events: ViciEvents | None = None
         due_s: float | None = None
+        dies_until_s = 0.0
         while not self._stopping:
             checks = bool(self._cares) or self._daemon.process.silent_since_s is not None
             waits_s = _CHECK_S if checks else None
             if due_s is not None:
                 waits_s = min(max(0.0, due_s - time.monotonic()), _CHECK_S)
+            if dies_until_s:
+                waits_s = _DYING_EVERY_S
             told = [self._wake] if events is None else [self._wake, events.fileno()]
             ready = select.select(told, [], [], waits_s)[0]
             if self._wake in ready:
@@ -137,8 +142,12 @@ class IpsecKeeper:
             try:
                 if events is not None and events.fileno() in ready and not events.drain():
                     events.close()
-                    events = None
-                    self._daemon.clear_if_dead()
+                    events, dies_until_s = None, time.monotonic() + _DYING_S
+                if dies_until_s:
+                    if time.monotonic() > dies_until_s:
+                        dies_until_s = 0.0
+                    if self._daemon.clear_if_dead():
+                        dies_until_s = 0.0
                 if checks:
                     self._daemon.check()
                 with self._lock:
@@ -157,6 +166,8 @@ class IpsecKeeper:
                 time.sleep(min(took_s * _REST, 1.0))
                 self.problem = ""
             except KernelError as error:
+                if not self.problem:
+                    dies_until_s = time.monotonic() + _DYING_S
                 self.problem = str(error)
                 due_s = time.monotonic() + _AFTER_FAILURE_S
             except Exception as error:  # noqa: BLE001 - without this thread nobody would tend it
