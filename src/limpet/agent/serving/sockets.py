@@ -11,6 +11,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.settings import ServiceSettings
+from limpet.base.timer import Timer
 from limpet.datapath.services.sockets.apply import (
     Place,
     PodNamespaces,
@@ -22,6 +23,8 @@ from limpet.datapath.services.sockets.side import SocketSide
 from limpet.linux.file_changes import FileChanges
 
 _log = structlog.get_logger("services")
+_LOOK_S = 0.5
+"""Of a link that is detached, and of a map that is emptied, the kernel tells nobody."""
 
 
 class AtSocket:
@@ -41,6 +44,7 @@ class AtSocket:
         self._changes: FileChanges | None = None
         self._watched: frozenset[tuple[int, int]] = frozenset()
         self._taken: Callable[[], None] = _nobody
+        self._looks = Timer("services", self._look)
 
     @property
     def backend(self) -> str:
@@ -60,22 +64,28 @@ class AtSocket:
             )
 
     def start(self, taken: Callable[[], None]) -> None:
-        """`taken`: told when somebody takes pins away. Raises: KernelError."""
+        """`taken`: told when somebody takes away what is there. Raises: KernelError."""
         self._taken = taken
         self.follow()
+        if self.side is not None:
+            self._looks.set_in(_LOOK_S)
 
     def follow(self) -> None:
         """Watches the folders of pins that there are now. Raises: KernelError."""
         paths = () if self.side is None else self.side.pin_paths
         folders = frozenset(_id(each) for each in {path.parent for path in paths})
         if folders != self._watched:
-            self.stop()
+            self._unfollow()
             if paths:
                 self._changes = FileChanges(paths)
                 asyncio.get_running_loop().add_reader(self._changes.fileno(), self._heard)
                 self._watched = folders
 
     def stop(self) -> None:
+        self._looks.stop()
+        self._unfollow()
+
+    def _unfollow(self) -> None:
         if self._changes is not None:
             asyncio.get_running_loop().remove_reader(self._changes.fileno())
             self._changes.close()
@@ -88,6 +98,13 @@ class AtSocket:
                 self.side.suspect(maps=False)
                 self._taken()
                 self.follow()
+
+    def _look(self) -> None:
+        self._looks.set_in(_LOOK_S)
+        if self.side is not None and self.side.is_damaged():
+            self.side.suspect(maps=True)
+            self._taken()
+            self.follow()
 
 
 def _nobody() -> None:

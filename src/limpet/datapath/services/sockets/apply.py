@@ -237,6 +237,12 @@ class SocketKernel:
         missing = [path for path in self.pin_paths if not path.exists()]
         return f"{missing[0].name} is not pinned" if missing else ""
 
+    def is_emptied(self) -> bool:
+        """A map does not hold even the first of its elements. Raises: KernelError."""
+        firsts = ((name, next(iter(held.items()), None)) for name, held in self.elements.items())
+        maps = self._opened().maps
+        return any(first and maps[name].get(first[0]) != first[1] for name, first in firsts)
+
     def attach(self) -> None:
         """Every program is in force, in place of an earlier agent's, and everything is pinned.
 

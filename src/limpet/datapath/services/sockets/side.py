@@ -63,6 +63,15 @@ class SocketSide:
         elements = self.kernel.namespaces.elements()
         return self.kernel.is_open and elements != self.kernel.elements[NAMESPACES]
 
+    def is_damaged(self) -> bool:
+        """Somebody has detached a program, or emptied a map. A few calls of the kernel."""
+        if self.why_not or not self.kernel.is_open:
+            return False
+        try:
+            return bool(self.kernel.damage()) or self.kernel.is_emptied()
+        except LimpetError:
+            return True
+
     def counter(self) -> SocketCounter | None:
         """None: nobody is served at the socket."""
         if not self.kernel.is_open:
