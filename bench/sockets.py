@@ -8,7 +8,7 @@ no program is run, and asks the pod from within.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from ipaddress import ip_address, ip_network
 
@@ -32,7 +32,7 @@ from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
-OTHERS = 10_000
+SIZES = (10, 1_000, 10_000)
 """Services that nobody asks, with an endpoint each."""
 _CLIENT, _SERVER, _ASKED = "10.1.0.2", "10.1.0.3", "10.96.250.1"
 _CONNECTIONS, _QUESTIONS, _TRANSFERS = 300, 1_000, 16
@@ -48,20 +48,23 @@ WAYS = (
 def sockets(bed: Bed, rounds: int) -> list[Figure]:
     if bed.reference_only:
         return []
-    found: dict[str, dict[str, list[float]]] = {}
-    with ExitStack() as undo:
-        wires = _Wires(undo)
-        for _ in range(rounds):
-            for way, values in wires.measure().items():
-                for name, value in values.items():
-                    found.setdefault(name, {}).setdefault(way, []).append(value)
-    return list(_figures(found))
+    figures: list[Figure] = []
+    for size in SIZES:
+        found: dict[str, dict[str, list[float]]] = {}
+        with ExitStack() as undo:
+            wires = _Wires(size, undo)
+            for _ in range(rounds):
+                for way, values in wires.measure().items():
+                    for name, value in values.items():
+                        found.setdefault(name, {}).setdefault(way, []).append(value)
+        figures += _figures(size, found)
+    return figures
 
 
 class _Wires:
     """The node with its pods and programs, and the clients."""
 
-    def __init__(self, undo: ExitStack) -> None:
+    def __init__(self, size: int, undo: ExitStack) -> None:
         node, client, server = (_netns(name, undo) for name in ("node", "client", "server"))
         for pod, address in ((client, _CLIENT), (server, _SERVER)):
             attach(node, pod, address)
@@ -69,11 +72,18 @@ class _Wires:
         cgroup = Cgroup()
         undo.callback(cgroup.close)
         pins = undo.enter_context(mounted("bpf")) / "limpet"
-        self._serve(node, Place(pins, cgroup.path), str(client.path), undo)
+        self._serve(node, _items(size), Place(pins, cgroup.path), str(client.path), undo)
         Part(server, ["bench.services_part", "server"], undo)
         self._client = Part(client, ["bench.sockets_part", str(cgroup.path)], undo)
 
-    def _serve(self, node: Netns, place: Place, pod: str, undo: ExitStack) -> None:
+    def _serve(
+        self,
+        node: Netns,
+        items: Iterable[Service | EndpointSlice],
+        place: Place,
+        pod: str,
+        undo: ExitStack,
+    ) -> None:
         configure_log("error")
         around = Surroundings(
             pods=(ip_network("10.1.0.0/16"),),
@@ -82,7 +92,7 @@ class _Wires:
             is_bridge_filtered=True,
         )
         catalog = Catalog()
-        for item in _items():
+        for item in items:
             catalog.put(item)
         with node.inside():
             loop = Loop()
@@ -109,8 +119,8 @@ class _Wires:
         return found
 
 
-def _items() -> Iterator[Service | EndpointSlice]:
-    ends = [(f"10.96.{n // 250}.{n % 250 + 2}", "10.2.0.1", (8080,)) for n in range(OTHERS)]
+def _items(size: int) -> Iterator[Service | EndpointSlice]:
+    ends = [(f"10.96.{n // 250}.{n % 250 + 2}", "10.2.0.1", (8080,)) for n in range(size)]
     for address, end, ports in (*ends, (_ASKED, _SERVER, _PORTS)):
         asked = tuple(ServicePort(f"p{each}", "TCP", each) for each in ports)
         yield Service("bench", address, cluster_ips=(address,), ports=asked)
@@ -135,20 +145,20 @@ _KINDS: tuple[tuple[str, str, Unit, Target | None], ...] = (
 )
 
 
-def _figures(found: dict[str, dict[str, list[float]]]) -> Iterator[Figure]:
+def _figures(size: int, found: dict[str, dict[str, list[float]]]) -> Iterator[Figure]:
     for name, words, unit, target in _KINDS:
         by_way = found[name]
         yield Figure(
-            f"sockets-{name}",
-            f"eBPF, {OTHERS:,} Services: {words} (reference: pod to pod)",
+            f"sockets-{size}-{name}",
+            f"eBPF, {size:,} Services: {words} (reference: pod to pod)",
             unit,
             by_way[by_service.name],
             by_way[by_pod.name],
             target,
         )
     yield Figure(
-        "sockets-beside",
-        "eBPF: pod to pod, connect (reference: without programs)",
+        f"sockets-{size}-beside",
+        f"eBPF, {size:,} Services: pod to pod, connect (reference: without programs)",
         "CPU us",
         found["cpu"][beside.name],
         found["cpu"][by_pod.name],

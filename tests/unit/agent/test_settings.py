@@ -274,9 +274,13 @@ def test_a_bad_value_is_named_with_its_field_and_file(key: str, value: Any) -> N
     assert "\n" not in text
 
 
-def test_an_unknown_key_is_named_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(ConfigError, match=r"agent\.toml: unknown key 'segment' .*segments"):
+def test_of_an_unknown_key_the_nearest_is_named_and_where_none_is_near_all_are() -> None:
+    with pytest.raises(
+        ConfigError, match=r"agent\.toml: unknown key 'segment' \(did you mean segments\?\)"
+    ):
         parse_settings({"segment": [], "bridge": "br0"}, "/etc/limpet/agent.toml")
+    with pytest.raises(ConfigError, match=r"unknown key 'zzz' \(known: .*, segments, "):
+        parse_settings({"zzz": 1}, "/etc/limpet/agent.toml")
 
 
 @pytest.mark.parametrize(
