@@ -7,7 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from errno import ECONNABORTED, EINPROGRESS
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from limpet.base.addresses import packed
-from limpet.datapath.services.sockets.apply import Place, remove_pins
+from limpet.datapath.services.part import ServicesPart
+from limpet.datapath.services.sockets.apply import Place, pins_of, remove_pins
 from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
+from limpet.datapath.teardown import remove_kernel_state
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
 from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
-from tests.beds.socket_bed import SocketBed
+from tests.beds.socket_bed import SocketBed, mounted
 from tests.waiting import PATIENCE_S, wait_until
 
 MAPS = f"maps-{LAYOUT}"
@@ -448,6 +450,32 @@ def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
         assert bed.why_not == ""
         assert noted() == 1
         assert stays.getpeername() == (ADDRESSES[0], 80)
+
+
+def test_uninstalling_ends_the_programs_and_takes_the_table_away(
+    bed: SocketBed, tmp_path: Path
+) -> None:
+    one, two = bed.pods
+    with mounted("bpf", tmp_path / "bpf"), two.netns.listening("0.0.0.0", 8080) as server:
+        bed.end_agent(Place(pins_of(tmp_path), bed.cgroup.path))
+        bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+        assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
+        assert tracked(bed.node, ADDRESSES[0]) == ""
+        bed.end_agent()
+        with bed.node.entered():
+            report = remove_kernel_state([ServicesPart.owned(tmp_path)], {})
+
+        assert report.failed == []
+        assert not pins_of(tmp_path).exists()
+        assert "limpet_services" not in bed.node.run("nft", "list", "tables")
+
+        def is_served() -> bool:
+            """The kernel takes a program from its cgroup a moment after its last pin is gone."""
+            with suppress(OSError), one.netns.connected(ADDRESSES[0], 80, patience_s=0.5):
+                return True
+            return False
+
+        wait_until(lambda: not is_served(), "nobody translates any more")
 
 
 def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
