@@ -3,23 +3,28 @@
     client ── node ── server (10.1.0.2, 10.1.0.3)
 
 A client asks by a cluster address in a cgroup with the programs, asks the pod outside of it, where
-no program is run, and asks the pod from within.
+no program is run, and asks the pod from within. Connections are made to a server in a process of
+its own; what one that stands carries is measured with both ends in one thread (`flows`), since it
+runs no program at all and what two processes wait for each other would be all of the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address, ip_network
 
 from tests.beds.socket_bed import Cgroup, mounted
 
 from bench.bed import Bed
 from bench.figures import Figure, Target, Unit
+from bench.flows import Flows, in_turns
+from bench.flows import Way as Road
 from bench.netns import Netns
 from bench.part import Part
 from bench.services_cluster import attach
-from bench.services_part import ECHO_PORT, NAME_PORTS, SINK_PORT
+from bench.services_part import NAME_PORTS
 from bench.sockets_part import Way
 from limpet.base.process.log import configure_log
 from limpet.datapath.loop import Loop
@@ -32,12 +37,16 @@ from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
+Samples = Iterator[tuple[str, Mapping[str, float]]]
+"""Of a figure, by way."""
 SIZES = (10, 1_000, 10_000)
 """Services that nobody asks, with an endpoint each."""
 _CLIENT, _SERVER, _ASKED = "10.1.0.2", "10.1.0.3", "10.96.250.1"
-_CONNECTIONS, _QUESTIONS, _TRANSFERS = 300, 1_000, 16
-"""In each round, each way."""
-_PORTS = (NAME_PORTS[0], ECHO_PORT, SINK_PORT)
+_CONNECTIONS, _TURNS = 300, 8
+"""In each round, each way: of new connections, and of what one carries."""
+_CARRIED_PORT = 8085
+"""At which the bench itself is the server."""
+_PORTS = (NAME_PORTS[0], _CARRIED_PORT)
 WAYS = (
     by_service := Way("by the Service", True, _ASKED),
     by_pod := Way("pod to pod", False, _SERVER),
@@ -53,10 +62,9 @@ def sockets(bed: Bed, rounds: int) -> list[Figure]:
         found: dict[str, dict[str, list[float]]] = {}
         with ExitStack() as undo:
             wires = _Wires(size, undo)
-            for _ in range(rounds):
-                for way, values in wires.measure().items():
-                    for name, value in values.items():
-                        found.setdefault(name, {}).setdefault(way, []).append(value)
+            for name, values in itertools.chain(wires.connected(rounds), wires.carried(rounds)):
+                for way, value in values.items():
+                    found.setdefault(name, {}).setdefault(way, []).append(value)
         figures += _figures(size, found)
     return figures
 
@@ -69,8 +77,9 @@ class _Wires:
         for pod, address in ((client, _CLIENT), (server, _SERVER)):
             attach(node, pod, address)
         run_command("sysctl", "-qw", "net.ipv4.ip_forward=1", netns=node.name)
-        cgroup = Cgroup()
+        self._cgroup = cgroup = Cgroup()
         undo.callback(cgroup.close)
+        self._client_netns, self._server_netns = client, server
         pins = undo.enter_context(mounted("bpf")) / "limpet"
         self._serve(node, _items(size), Place(pins, cgroup.path), str(client.path), undo)
         Part(server, ["bench.services_part", "server"], undo)
@@ -105,18 +114,33 @@ class _Wires:
         if failures := (side.why_not or loop.account(part).failures):
             raise RuntimeError(f"Services are not served at the socket: {failures}")
 
-    def measure(self) -> dict[str, dict[str, float]]:
-        """By way and name of the figure."""
-        found: dict[str, dict[str, float]] = {way.name: {} for way in WAYS}
-        for do, port, count in (
-            ("connect", NAME_PORTS[0], _CONNECTIONS),
-            ("ask", ECHO_PORT, _QUESTIONS),
-            ("send", SINK_PORT, _TRANSFERS),
-        ):
-            told = self._client.ask({"do": do, "ways": WAYS, "port": port, "count": count})
-            for way, values in told.items():
-                found[way] |= values
-        return found
+    def connected(self, rounds: int) -> Samples:
+        asked = {"ways": WAYS, "port": NAME_PORTS[0], "count": _CONNECTIONS}
+        for _ in range(rounds):
+            told: dict[str, dict[str, float]] = self._client.ask(asked)
+            for name in told[by_pod.name]:
+                yield name, {way: values[name] for way, values in told.items()}
+
+    def carried(self, rounds: int) -> Samples:
+        with ExitStack() as undo:
+            flows = Flows(undo)
+            roads = {way.name: self._road(way) for way in WAYS}
+            for what, opened in (("ask", flows.questions), ("send", flows.stream)):
+                turns = {name: opened(road) for name, road in roads.items()}
+                for rates in in_turns(turns, rounds * _TURNS):
+                    yield what, rates
+
+    def _road(self, way: Way) -> Road:
+        @contextmanager
+        def client() -> Iterator[None]:
+            with ExitStack() as undo:
+                if way.is_inside:
+                    undo.enter_context(self._cgroup.entered())
+                undo.enter_context(self._client_netns.inside())
+                yield
+
+        server = self._server_netns.inside
+        return Road(client, server, way.address, _CARRIED_PORT, _CARRIED_PORT)
 
 
 def _items(size: int) -> Iterator[Service | EndpointSlice]:

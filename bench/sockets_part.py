@@ -1,7 +1,7 @@
 """The end that asks, in the measure of Services at the socket; its server is `bench.services_part`.
 
 A socket belongs to the cgroup in which it was made: so one process asks in all ways, in turns of
-one connection or question each, and whatever else the machine does hits them alike. Rates are those
+one connection each, and whatever else the machine does hits them alike. Rates are those
 of the median of a round.
 """
 
@@ -16,15 +16,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from bench.part import serve
 
 _RESET = struct.pack("ii", 1, 0)
 """A connection that is closed so leaves nothing: no port waits for stray packets of it."""
-_CHUNK = bytes(1 << 18)
-_CHUNKS = 16
 _REQUEST_S = 10.0
 
 
@@ -49,9 +46,9 @@ class _Client:
             return {}
         ways = [Way(*each) for each in asked["ways"]]
         ways = [ways[at] for at in _turn(len(ways), next(self._calls))]
-        return getattr(self, asked["do"])(ways, asked["port"], asked["count"])
+        return self._connect(ways, asked["port"], asked["count"])
 
-    def connect(self, ways: Sequence[Way], port: int, count: int) -> dict[str, dict[str, float]]:
+    def _connect(self, ways: Sequence[Way], port: int, count: int) -> dict[str, dict[str, float]]:
         """New connections; each is heard of by the server before the next, or those that it has
         not accepted yet would fill its queue."""
         made = [self._make(way, count) for way in ways]
@@ -81,42 +78,6 @@ class _Client:
                 "whole": whole_cpu_s[at][count // 2] * 1e6,
             }
             for at, way in enumerate(ways)
-        }
-
-    def ask(self, ways: Sequence[Way], port: int, count: int) -> dict[str, dict[str, float]]:
-        """Questions of 64 bytes answered in a second, each way on one connection."""
-        clients = [self._make(way, 1)[0] for way in ways]
-        for way, client in zip(ways, clients, strict=True):
-            client.connect((way.address, port))
-        took_s, question = [list[float]() for _ in ways], bytes(64)
-        for number in range(count):
-            for at in _turn(len(ways), number):
-                before_s = time.perf_counter()
-                clients[at].sendall(question)
-                clients[at].recv(64, socket.MSG_WAITALL)
-                took_s[at].append(time.perf_counter() - before_s)
-        for client in clients:
-            client.close()
-        return {way.name: {"ask": 1 / median(took)} for way, took in zip(ways, took_s, strict=True)}
-
-    def send(self, ways: Sequence[Way], port: int, count: int) -> dict[str, dict[str, float]]:
-        """Gbit/s, of one connection after the other: from its first byte until all are taken."""
-        made = [self._make(way, count) for way in ways]
-        took_s = [list[float]() for _ in ways]
-        for number in range(count):
-            for at in _turn(len(ways), number):
-                client = made[at][number]
-                client.connect((ways[at].address, port))
-                before_s = time.perf_counter()
-                for _ in range(_CHUNKS):
-                    client.sendall(_CHUNK)
-                client.shutdown(socket.SHUT_WR)
-                client.recv(1)
-                took_s[at].append(time.perf_counter() - before_s)
-                client.close()
-        gbit = _CHUNKS * len(_CHUNK) * 8 / 1e9
-        return {
-            way.name: {"send": gbit / median(took)} for way, took in zip(ways, took_s, strict=True)
         }
 
     def _make(self, way: Way, count: int) -> list[socket.socket]:

@@ -18,6 +18,7 @@ from tests.kube.flannel_bed import reference_folder
 from tests.kube.test_joining_agent import controller, node
 from tests.kube.test_manifests import User, admin
 from tests.kube.test_services import SERVICE, apply, endpoint_slice, joined
+from tests.lab.bed import findings
 from tests.waiting import wait_until
 
 __all__ = ["admin", "controller", "joined", "node"]
@@ -129,10 +130,12 @@ def test_connections_outlive_the_move_to_limpet_and_back(
             turn(node, "on")
             services = node.ask("status")["cluster"]["services"]
             assert (services["on"], bool(services["kube_proxy"])) == (True, True)
+            assert "kube-proxy has rules here, too" in findings(node)["kube-proxy-beside"]
             proxy.process.stop()
             check(held)
             proxy.clean_up()
             assert not rules_of(host, mode)
+            wait_until(lambda: "kube-proxy-beside" not in findings(node), "doctor is content")
             held[f"begun by Limpet after {mode}"] = hold()
             check(held)
 

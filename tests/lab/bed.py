@@ -17,6 +17,7 @@ from limpet.lab.command import LabError, run_command
 from limpet.lab.launch import launcher
 from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
+from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
 from tests.waiting import PATIENCE_S
@@ -77,14 +78,24 @@ def limpet(machine: Machine, *words: str) -> str:
     return run_command(*command, netns=machine.name)
 
 
-def doctor(machine: Machine) -> dict[str, list[str]]:
+def doctor(node: LabNode) -> dict[str, list[str]]:
     """Findings by level, whatever the exit code."""
-    words = ("doctor", "--output", "json", "--config", str(machine.config_path))
-    inside = ("nsenter", f"--net={machine.netns_path}")
-    done = launcher().run([*inside, sys.executable, "-m", "limpet", *words])
     found: dict[str, list[str]] = {"ok": [], "warn": [], "error": []}
-    for each in json.loads(done.stdout)["findings"]:
+    for each in _examine(node):
         found[each["level"]].append(each["what"])
+    return found
+
+
+def findings(node: LabNode) -> dict[str, str]:
+    """What is not as it should be: what doctor says of it, by id."""
+    return {each["id"]: each["what"] for each in _examine(node) if each["level"] != "ok"}
+
+
+def _examine(node: LabNode) -> list[dict[str, str]]:
+    words = ("doctor", "--output", "json", "--config", str(node.config_path))
+    inside = ("nsenter", f"--net={node.netns_path}")
+    done = launcher().run([*inside, sys.executable, "-m", "limpet", *words])
+    found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
     return found
 
 

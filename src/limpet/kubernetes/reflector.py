@@ -40,6 +40,7 @@ from limpet.kubernetes.watch_event import Refused, read_event
 _log = structlog.get_logger("kubernetes")
 
 _BAD_REQUEST = 400
+_REFUSALS = (401, 403)
 SILENCE_S = 150.0
 """Silence that ends a watch: two bookmarks are missing. A cache that sends none is asked anew."""
 
@@ -55,6 +56,8 @@ class Standing:
     """All that is there has been told once."""
     error: str
     """Why it is not connected; empty: it is, or has not tried yet."""
+    refuses: bool = False
+    """The server answers, and says that this account is nobody's or may not."""
 
 
 class Reflector(Generic[AnyViewed]):
@@ -227,9 +230,10 @@ class Reflector(Generic[AnyViewed]):
             faults.note(f"following {self._resource}", error)
         if words != self._standing.error:
             _log.warning("not connected to the API server", error=words)
-        self._turn(connected=False, error=words)
+        refuses = isinstance(error, StatusError) and error.status.code in _REFUSALS
+        self._turn(connected=False, error=words, refuses=refuses)
 
-    def _turn(self, *, connected: bool, error: str = "") -> None:
+    def _turn(self, *, connected: bool, error: str = "", refuses: bool = False) -> None:
         before = self._standing
         since_s = before.since_s if connected == before.connected else time.monotonic()
         if connected and not before.connected:
@@ -238,7 +242,7 @@ class Reflector(Generic[AnyViewed]):
                 resource=str(self._resource),
                 server=str(self._client.access.server),
             )
-        self._standing = Standing(connected, since_s, self._state.listed, error)
+        self._standing = Standing(connected, since_s, self._state.listed, error, refuses)
 
 
 def _failure(error: BaseException) -> Failure:

@@ -9,7 +9,7 @@ import pytest
 
 from limpet.lab.command import run_command
 from limpet.lab.world.world import World
-from tests.lab.bed import ONE_LAN, a_world, is_refused, limpet, remember, routes
+from tests.lab.bed import ONE_LAN, a_world, findings, is_refused, limpet, remember, routes
 from tests.waiting import wait_until
 
 NODES = ONE_LAN.replace("node-3 = 1", "node-3 = 1, node-4 = 1, node-5 = 1, node-6 = 1")
@@ -87,6 +87,8 @@ def test_a_cloned_disk_is_told_loudly_and_says_nothing_any_more(world: World) ->
 
     wait_until(lambda: any(m.ask("status")["cluster"]["cloned"] for m in (original, copy)))
     assert "another machine has this node's identity" in original.log() + copy.log()
+    told = [findings(m).get("identity-cloned", "") for m in (original, copy)]
+    assert any("another machine has this node's identity" in words for words in told)
 
 
 def test_a_token_lets_one_node_in_once(world: World) -> None:

@@ -318,6 +318,7 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
         connected=state.connected,
         for_s=round(now_s - state.since_s, 1),
         error=state.error,
+        refuses=state.refuses,
         refused=state.refused,
         unusable=list(state.unusable),
         told=list(state.told),

@@ -35,6 +35,8 @@ class ApiServerStatus(Said, frozen=True, kw_only=True):
     told: list[str]
     clock_ahead_s: Seconds = 0.0
     """How far this machine's clock is ahead of the API server's, if it is wrong."""
+    refuses: bool = False
+    """It answers, and says that this node's account is nobody's or may not."""
 
 
 class LinkStatus(Said, frozen=True, kw_only=True):

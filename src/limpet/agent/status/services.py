@@ -74,7 +74,7 @@ class ServicesAnswer(Said, frozen=True, kw_only=True):
     """The API server tells what changes; else what is known is from the disk, or from before."""
     error: str
     kube_proxy: str
-    """Where rules of kube-proxy were found at the agent's start; empty: nowhere."""
+    """Where rules of kube-proxy were when last looked for; empty: nowhere."""
     failed: list[str]
     """What of the last round could not be done."""
     backend: str = "nftables"

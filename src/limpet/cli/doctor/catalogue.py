@@ -101,8 +101,8 @@ KINDS: dict[str, Kind] = {
             "controller-says cluster-disk"
         ),
         kubernetes=(
-            "api-server-away presence-not-told object-unusable kubernetes-no-node "
-            "kubernetes-not-asked kubernetes-no-label"
+            "api-server-away api-server-refuses presence-not-told object-unusable "
+            "kubernetes-no-node kubernetes-not-asked kubernetes-no-label"
         ),
     ),
     **_of(

@@ -165,6 +165,7 @@ class ApiServerSource:
             connected=connected,
             since_s=since_s,
             error=next((each.error for each in found if each.error), self._following.trouble),
+            refuses=any(each.refuses for each in found),
             refused=self._writer.refused,
             unusable=tuple(
                 f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]

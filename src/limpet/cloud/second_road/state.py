@@ -23,6 +23,8 @@ class ApiServerState:
     """When `connected` changed last, on the monotonic clock."""
     error: str = ""
     """Why it is not connected; empty: it is, or has not tried yet."""
+    refuses: bool = False
+    """It answers, and says that this node's account is nobody's or may not."""
     refused: str = ""
     """Why this node's own presence is not there, in its words."""
     unusable: tuple[str, ...] = ()

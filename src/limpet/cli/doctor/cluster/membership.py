@@ -173,6 +173,15 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
     at = f"the API server at {api.server}" if api.server else "the API server"
     if api.connected:
         yield ok(f"{at} is connected")
+    elif api.refuses:
+        yield warn(
+            "api-server-refuses",
+            f"{at} answers, and refuses what this node asks: {api.error}",
+            "pods go on; but news of the cluster come from neighbours only",
+            "let the agent have an account of its own, as Limpet's manifests make one: a "
+            "kubelet's may read no other node's objects (kubernetes_kubeconfig in the agent's "
+            "configuration, and the rights of that account: kubectl auth can-i --list)",
+        )
     elif api.for_s > _LONG_S or (api.error and not api.server):
         yield warn(
             "api-server-away",

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Prefix, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
 from limpet.cli.doctor.findings import Finding, error, warn
@@ -51,7 +51,7 @@ def _stale(known: Iterable[str], configured: list[tuple[Address, int]]) -> Itera
         public = {
             str(each)
             for each in seen
-            if each.version == address.version and each.is_global and str(each) not in ours
+            if each.version == address.version and is_public(each) and str(each) not in ours
         }
         if public:
             yield warn(

@@ -1,0 +1,43 @@
+"""An agent whose account may not read what Limpet writes is told of by doctor, at once."""
+
+from __future__ import annotations
+
+from limpet.lab.world.node import LabNode
+from tests.controller.machines import Controller
+from tests.kube.test_joining_agent import cluster, connected, controller, node
+from tests.kube.test_manifests import User, admin
+from tests.lab.bed import findings
+from tests.waiting import wait_until
+
+__all__ = ["admin", "controller", "node"]
+
+FINDING = "api-server-refuses"
+
+
+def test_a_kubelets_account_is_named_as_one_that_may_not_and_goes_with_the_agents_own(
+    admin: User, node: LabNode, controller: Controller
+) -> None:
+    controller.start()
+    node.start_agent()
+    wait_until(lambda: cluster(node) is not None and connected(node), "it is a node")
+    assert FINDING not in findings(node)
+    own = node.settings["kubernetes_kubeconfig"]
+    kubelet = admin.api.write_kubeconfig(
+        "kubelet", "system:node:node-a", groups=["system:nodes"], inside=True
+    )
+
+    node.stop_agent()
+    node.settings["kubernetes_kubeconfig"] = str(kubelet)
+    node.start_agent()
+
+    wait_until(lambda: FINDING in findings(node), "it is named")
+    said = findings(node)[FINDING]
+    assert 'User "system:node:node-a" cannot list resource' in said
+    assert "api-server-away" not in findings(node)
+    assert node.ask("status")["ready"]
+
+    node.stop_agent()
+    node.settings["kubernetes_kubeconfig"] = own
+    node.start_agent()
+    wait_until(lambda: cluster(node) is not None and connected(node), "it hears the API server")
+    assert FINDING not in findings(node)
