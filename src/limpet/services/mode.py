@@ -41,12 +41,16 @@ class Choice:
 
     def look(self) -> bool:
         """Whether it would be decided otherwise now; if not, `taken` says why as it is now."""
-        self.kube_proxy = self._find()
+        self.find()
         now = self._decide()
         if now.on != self.taken.on:
             return True
         self.taken = now
         return False
+
+    def find(self) -> None:
+        """Looks for its rules; what follows from them is for the next `look`."""
+        self.kube_proxy = self._find()
 
     def _decide(self) -> Decision:
         return decide(self._of_node, self._of_cluster(), self.kube_proxy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from limpet.agent.status.services import (
 )
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
-from limpet.base.errors import LimpetError
+from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
 from limpet.services.catalog import Catalog
 from limpet.services.mode import Choice
@@ -212,6 +213,8 @@ def services_status(choice: Choice | None, side: ServiceSide | None) -> Services
     if choice is None:
         return None
     decision = choice.taken
+    with suppress(KernelError):  # then it is as it was when last looked for
+        choice.find()
     return ServicesStatus(
         on=decision.on,
         why=decision.why,

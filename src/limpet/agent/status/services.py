@@ -18,7 +18,7 @@ class ServicesStatus(Said, frozen=True, kw_only=True):
     asked_backend: str = "nftables"
     """As configured: nftables, ebpf or auto."""
     kube_proxy: str
-    """Where rules of kube-proxy are; empty: nowhere."""
+    """Where rules of kube-proxy are now; empty: nowhere."""
 
 
 class EndpointStatus(Said, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import typer
 
 from limpet.agent.settings import Settings, load_settings
 from limpet.base.errors import LimpetError
-from limpet.cli.commands.install import BinDir, ConfDir
+from limpet.cli.commands.setup.install import BinDir, ConfDir
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
 from limpet.cli.output import Output, say, show

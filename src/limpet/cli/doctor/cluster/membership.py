@@ -178,9 +178,9 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
             "api-server-refuses",
             f"{at} answers, and refuses what this node asks: {api.error}",
             "pods go on; but news of the cluster come from neighbours only",
-            "let the agent have an account of its own, as Limpet's manifests make one: a "
-            "kubelet's may read no other node's objects (kubernetes_kubeconfig in the agent's "
-            "configuration, and the rights of that account: kubectl auth can-i --list)",
+            "apply Limpet's manifests (or its chart) again: they let the agents' account, and "
+            "kubelets', read what they need; for another account (kubernetes_kubeconfig in the "
+            "agent's configuration) `kubectl auth can-i --list` says what it may",
         )
     elif api.for_s > _LONG_S or (api.error and not api.server):
         yield warn(
