@@ -2,9 +2,12 @@
 # Installs Limpet from this folder on a machine that reaches nobody: the Debian package with all that
 # it needs on Debian 12 and 13, else the wheels into /opt/limpet. Starts nothing; README.md says more.
 #
-#   install.sh           checks every file, and installs
-#   install.sh --check   only checks
+#   install.sh             checks every file, and installs
+#   install.sh --check     only checks
+#   install.sh TOKENFILE   installs, and lets this machine into the site's cluster: where `limpet bundle`
+#                          has put in which controllers it has; TOKENFILE has what `limpet token create` printed
 set -eu
+case ${1-} in -* | /* | '') ;; *) set -- "$PWD/$1" ;; esac
 cd "$(dirname "$0")"
 say() { printf 'limpet: %s\n' "$*" >&2; }
 
@@ -13,6 +16,9 @@ sha256sum --check --quiet --strict SHA256SUMS || {
     exit 1
 }
 [ "${1-}" != --check ] || { say "all files are as they were made"; exit 0; }
+token=${1-}
+[ -z "$token" ] || [ -s site/controllers ] || { say "this bundle names no controller: limpet install --controller HOST:PORT --token-file FILE, afterwards"; exit 1; }
+[ -z "$token" ] || [ -r "$token" ] || { say "$token, which should have the token, cannot be read"; exit 1; }
 [ "$(id -u)" = 0 ] || { say "run this as root"; exit 1; }
 
 # shellcheck disable=SC1091
@@ -46,4 +52,20 @@ else
     pip --no-deps --force-reinstall limpet
     ln -sf /opt/limpet/bin/limpet /usr/local/bin/limpet
 fi
-say "installed: $(limpet --version); next: limpet install, or limpet controller install"
+if [ -f site/agent.toml ] && [ ! -e /etc/limpet/agent.toml ]; then
+    mkdir -p /etc/limpet
+    cp site/agent.toml /etc/limpet/agent.toml
+    chmod 644 /etc/limpet/agent.toml
+fi
+say "installed: $(limpet --version)"
+if [ -s site/controllers ]; then
+    set --
+    while read -r each; do set -- "$@" --controller "$each"; done <site/controllers
+    if [ -n "$token" ]; then
+        limpet install "$@" --token-file "$token"
+    else
+        say "next: limpet install $* --token-file FILE (or: install.sh FILE)"
+    fi
+else
+    say "next: limpet install, or limpet controller install"
+fi

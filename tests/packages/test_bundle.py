@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,32 @@ def test_it_makes_a_node_of_a_machine_without_any_network(
         assert machine.run("limpet", "--version") == f"limpet {version()}\n"
         assert "agent: runs" in machine.run("limpet", "install", "--segment", "10.244.7.0/24")
         assert machine.run("dpkg", "--verify", "limpet") == ""
+
+
+def test_a_sites_bundle_lets_a_machine_into_its_cluster(released: Path, tmp_path: Path) -> None:
+    """One machine is both: it has the controller, and is a node of it."""
+    settings = tmp_path / "harbour.toml"
+    settings.write_text('log_level = "debug"\n')
+    (bundle,) = released.glob("limpet-*-bundle-*.tar")
+    site = tmp_path / "bundle" / "harbour.tar"
+    site.parent.mkdir()
+    own = ("--settings", str(settings), "--controller", "127.0.0.1:7470")
+    command = (sys.executable, "-m", "limpet", "bundle", str(bundle), str(site), *own)
+    subprocess.run(command, check=True)
+    subprocess.run(["tar", "-xf", site, "-C", site.parent], check=True)
+    site.unlink()
+    (inside,) = site.parent.iterdir()
+    folder = Path(PACKAGES, inside.name)
+    with RootMachine(SUITES[0], site.parent) as machine:
+        machine.run(f"{folder}/install.sh", timeout_s=600)
+        machine.run("limpet", "controller", "install")
+        machine.run("sh", "-c", "limpet token create >/root/token")
+
+        said = machine.run("sh", "-c", f"cd /root && {folder}/install.sh token", timeout_s=600)
+
+        assert "agent: runs" in said
+        assert machine.run("cat", "/etc/limpet/agent.toml").startswith(settings.read_text())
+        assert "ready" in machine.run("limpet", "node", "list")
 
 
 def test_a_file_that_was_damaged_on_the_way_ends_it_before_anything_is_installed(

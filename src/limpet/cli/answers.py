@@ -112,6 +112,17 @@ class Reported(Answered, frozen=True, kw_only=True):
     contents: list[ReportPiece]
 
 
+class Bundled(Answered, frozen=True, kw_only=True):
+    """`limpet bundle`."""
+
+    bundle: str
+    folder: str
+    """The one that it unpacks to."""
+    sha256: str
+    files: int
+    bytes: int
+
+
 class PathJudged(PathAnswer, frozen=True, kw_only=True):
     """`limpet path --port`."""
 

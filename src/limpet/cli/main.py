@@ -44,6 +44,7 @@ _COMMANDS = {
     "controller": "controller:controller",
     "connectivity": "connectivity:connectivity",
     "lab": "lab:lab",
+    "bundle": "setup.bundle:bundle",
     "completion": "completion:completion",
     "ui": "ui.ui:ui",
 }

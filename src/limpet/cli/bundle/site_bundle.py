@@ -16,8 +16,7 @@ from typing import IO
 from limpet.base.bounds.words import FILE
 from limpet.base.errors import LimpetError, StorageError
 
-SUMS, SETTINGS, CONTROLLERS = "SHA256SUMS", "site/agent.toml", "site/controllers"
-"""Files of a bundle, below its folder; `install.sh` reads the last two."""
+SUMS = "SHA256SUMS"
 _FOLDER = re.compile(r"limpet-[^/]+-bundle-[a-z0-9]+")
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _BLOCK_BYTES = 1 << 20

@@ -82,6 +82,16 @@ _DIAGNOSIS = {
         ("sudo limpet trace default/web-0 10.244.9.7", "A ping, and where it stops."),
         ("sudo limpet trace default/a default/b --port 443", "A connection to that port."),
     ),
+    "bundle": (
+        (
+            "limpet bundle limpet-0.2.0-bundle-amd64.tar harbour.tar --controller 192.0.2.10:7470",
+            "For machines that reach that controller, and no internet.",
+        ),
+        (
+            "limpet bundle limpet-0.2.0-bundle-amd64.tar farm.tar --settings farm.toml",
+            "For machines that are to have these settings.",
+        ),
+    ),
     "bugreport": (
         ("sudo limpet bugreport", "An archive in this folder, and what is in it."),
         ("sudo limpet bugreport --file /tmp/report.tar.gz", "There."),

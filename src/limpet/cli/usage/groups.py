@@ -22,7 +22,7 @@ GROUPS = {
         "bugreport",
     ),
     "The cluster": ("node", "community", "network", "segment", "pod", "token"),
-    "Setting up": ("install", "join", "uninstall", "completion"),
+    "Setting up": ("install", "join", "uninstall", "bundle", "completion"),
     "Trying it out": ("lab",),
     "Processes": ("agent", "controller"),
 }

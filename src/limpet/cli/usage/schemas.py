@@ -40,6 +40,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "doctor": (answers.Found,),
     "trace": (Traced,),
     "bugreport": (answers.Reported,),
+    "bundle": (answers.Bundled,),
     "help": (answers.Topics, answers.TopicShown),
     "connectivity test": (Report,),
     "node list": (controller.NodesListed,),

@@ -1,0 +1,60 @@
+"""`limpet bundle`: one file with all that a site without internet needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.base.errors import ConfigError
+from limpet.cli.options import Format, Words
+from limpet.cli.output import Output, counted, say, show
+
+
+def bundle(
+    released: Annotated[
+        Path,
+        typer.Argument(metavar="RELEASED", help="The bundle of a release, as it was fetched."),
+    ],
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The bundle to write, SITE.tar.")],
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The agents' configuration there (default: Limpet's defaults)."
+        ),
+    ] = None,
+    controller: Annotated[
+        Words,
+        typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
+    ] = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Check a release's bundle, and make one for a site, with its settings, for machines without
+    internet."""
+    from limpet.agent.settings import load_settings
+    from limpet.cli.answers import Bundled
+    from limpet.cli.bundle.site_bundle import write_site_bundle
+    from limpet.cli.bundle.site_files import site_files
+
+    if settings is None and not controller:
+        raise ConfigError(
+            "limpet bundle: say what the site has of its own: --settings FILE, --controller "
+            "HOST:PORT (the release's bundle alone needs no other: its install.sh checks it)"
+        )
+    if settings is not None:
+        load_settings(settings)
+    made = write_site_bundle(released, site, site_files(settings, controller or ()))
+    answer = Bundled(
+        bundle=str(made.path.absolute()),
+        folder=made.folder,
+        sha256=made.sha256,
+        files=made.files,
+        bytes=made.size_bytes,
+    )
+    show(answer, output, f"{made.sha256}  {made.path.name}")
+    say(
+        f"limpet bundle: {made.path} has {counted(made.files, 'file')}, each as it was made; on "
+        f"the machine: tar -xf {made.path.name}, cd {made.folder}, ./install.sh"
+        + (" TOKENFILE (limpet token create, one for each machine)" if controller else "")
+    )
