@@ -19,7 +19,7 @@ from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods, stale_neighbours
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
+from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cni.shim_binary import shim_path
 from limpet.linux.netlink import address_codec, link_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -89,7 +89,8 @@ def _of_the_installation(found: Collection[str], target: Target) -> Iterator[Men
         for file in manifest.of_role("binary") if id in found else ():
             words = f"put the CNI binary of this version at {file.path}"
             yield Mend(id, words, partial(_put_binary, manifest, Path(file.path)))
-    if manifest.of_role("unit") and systemd_runs():
+    # A package brings its unit to machines that were never made a node, too.
+    if manifest.files and has_unit(manifest, "unit", UNIT) and systemd_runs():
         if "agent-silent" in found:
             yield Mend("agent-silent", f"systemctl start {UNIT}", lambda: systemctl("start", UNIT))
         elif "agent-version" in found:

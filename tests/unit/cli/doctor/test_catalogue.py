@@ -65,6 +65,20 @@ def test_the_page_lists_no_finding_that_is_not_there() -> None:
     assert found == set(KINDS)
 
 
+def test_every_mend_is_tried_by_making_the_fault_and_giving_the_command() -> None:
+    tried = {
+        key.value
+        for name in ("doctor/test_pods.py", "install/test_doctor_fix.py")
+        for node in ast.walk(ast.parse((TESTS / "cli" / name).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _names_of(node.func) == {"mended"}
+        for faults in node.args
+        if isinstance(faults, ast.Dict)
+        for key in faults.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert tried == MENDED
+
+
 def test_every_complaint_and_trap_names_a_finding_and_a_test_that_are_there() -> None:
     text = (find_docs() / "doctor.md").read_text()
     table = text.partition("## Complaints")[2].partition("\n## ")[0]
