@@ -10,9 +10,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,44 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.controller.machines import Controller, Node, free_port
+from limpet.cluster.api import Code
+from tests.controller.machines import Controller, Node, Refusal, free_port
 from tests.waiting import PATIENCE_S, wait_until
+
+
+@dataclass
+class Form:
+    """As a browser has it that runs no scripts."""
+
+    action: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+    button: str = ""
+
+
+class Forms(HTMLParser):
+    """The forms of a page, in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[Form] = []
+        self._in_button = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        said = {name: value or "" for name, value in attributes}
+        if tag == "form":
+            self.found.append(Form(said["action"]))
+        elif tag == "input":
+            self.found[-1].fields[said["name"]] = said.get("value", "")
+        self._in_button = tag == "button"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_button and self.found:
+            self.found[-1].button += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_button = False
 
 
 @dataclass
@@ -72,6 +110,22 @@ class Page:
         body = urlencode({"node": uid, "proof": proof, **fields})
         status, _, text = self.ask("POST", f"/act/{what}", body)
         return status, text
+
+    def shown(self, uid: str, button: str) -> str:
+        """The node's page, as soon as it has that button."""
+        path = f"/nodes/{uid}"
+        return wait_until(
+            lambda: next((text for text in [self.ask("GET", path)[2]] if button in text), ""),
+            f"{path} has the button {button!r}",
+        )
+
+    def press(self, shown: str, button: str, **typed: str) -> str:
+        """What the page shows after that button of what it showed was pressed."""
+        (form,) = [each for each in Forms(shown).found if each.button == button]
+        assert typed.keys() <= form.fields.keys()
+        status, _, text = self.ask("POST", form.action, urlencode({**form.fields, **typed}))
+        assert status == 200, text
+        return text
 
 
 def joined(controller: Controller, name: str) -> str:
@@ -164,6 +218,107 @@ def test_an_act_asks_again_and_the_timeline_says_who_did_it_and_when(page: Page)
     assert entry["who"] == "page token bob"
     assert entry["at_s"] > 1.7e9
     assert "page token bob" in page.log.read_text()
+
+
+def test_a_label_is_set_and_taken_off_by_what_the_page_of_the_node_shows(page: Page) -> None:
+    began_at_s = time.time()
+    uid = joined(page.controller, "dredger")
+    page.enter(page.make_token("fay", "--write"))
+
+    asked = page.press(page.shown(uid, "Set"), "Set", key="line", value="7")
+    assert "Done" in page.press(asked, "Yes, do it")
+    asked = page.press(page.shown(uid, "Take off label line"), "Take off label line")
+    assert "Take the label line from dredger?" in asked
+    assert page.controller.ask("node.show", node=uid)["labels"] == {"line": "7"}
+    assert "Done" in page.press(asked, "Yes, do it")
+
+    assert page.controller.ask("node.show", node=uid)["labels"] == {}
+    told = Act("fay", uid, "node.label", began_at_s)
+    assert_told(page, told, f"node label: node {uid}, add line=7")
+    assert_told(page, told, f"node label: node {uid}, drop line")
+
+
+def nodes_of(controller: Controller, community: str) -> set[str]:
+    found = controller.ask("community.show", community=community)
+    return {each["name"] for each in found["nodes"]}
+
+
+@dataclass(frozen=True)
+class Act:
+    """What somebody who signed in by the token `who` did to a node."""
+
+    who: str
+    uid: str
+    verb: str
+    began_at_s: float
+
+
+def assert_told(page: Page, act: Act, words: str) -> None:
+    """Who did it and when: in the timeline, as the page has it too, and in both logs."""
+    by = f"page token {act.who}"
+    entry = wait_until(lambda: done(page.controller, words), f"the timeline has {words!r}") or {}
+    assert entry["who"] == by
+    assert act.began_at_s <= entry["at_s"] <= time.time()
+    text = page.ask("GET", "/timeline")[2]
+    assert words in text
+    assert by in text
+    for log in (page.log, page.controller.log):
+        lines = log.read_text().splitlines()
+        assert any(act.verb in line and act.uid in line and by in line for line in lines)
+
+
+def test_a_node_is_taken_out_of_a_community_when_that_was_asked_again(page: Page) -> None:
+    began_at_s = time.time()
+    uid = joined(page.controller, "barge")
+    joined(page.controller, "ferry")
+    page.controller.ask("community.create", community="harbour", nodes=["barge", "ferry"])
+    page.enter(page.make_token("cleo", "--write"))
+
+    asked = page.press(page.shown(uid, "Take out of harbour"), "Take out of harbour")
+    assert "Take barge out of the community harbour?" in asked
+    assert "Pairs that share no other are cut off" in asked
+    assert nodes_of(page.controller, "harbour") == {"barge", "ferry"}
+    assert "Done" in page.press(asked, "Yes, do it")
+
+    assert nodes_of(page.controller, "harbour") == {"ferry"}
+    wait_until(lambda: "Take out of harbour" not in page.ask("GET", f"/nodes/{uid}")[2])
+    told = Act("cleo", uid, "community.take-out", began_at_s)
+    assert_told(page, told, f"community take-out: community harbour, nodes {uid}")
+
+
+def test_a_node_is_removed_when_that_was_asked_again_and_is_then_told_so(page: Page) -> None:
+    began_at_s = time.time()
+    controller = page.controller
+
+    async def body() -> None:
+        async with Node(controller.url, "tender") as node:
+            await node.join(controller.token())
+            page.enter(page.make_token("dan", "--write"))
+            shown = page.shown(node.uid, "Remove this node")
+
+            asked = page.press(shown, "Remove this node")
+            assert "Remove tender from the pod network for ever?" in asked
+            await node.hello()
+            assert segments_of(controller, "tender") == {"held"}
+            assert "Done" in page.press(asked, "Yes, do it")
+
+            assert segments_of(controller, "tender") == {"resting"}
+            assert controller.ask("node.show", node=node.uid)["state"] == "removed"
+            with pytest.raises(Refusal) as refusal:
+                await node.hello()
+            assert refusal.value.code is Code.REMOVED
+            path = f"/nodes/{node.uid}"
+            wait_until(lambda: page.ask("GET", path)[0] == 404, "the page has it no more")
+            told = Act("dan", node.uid, "node.remove", began_at_s)
+            assert_told(page, told, f"node remove: node {node.uid}")
+
+    asyncio.run(body())
+
+
+def segments_of(controller: Controller, node: str) -> set[str]:
+    """What has become of those that it was given."""
+    found = controller.ask("segment.list")["segments"]
+    return {each["state"] for each in found if each["node"] == node}
 
 
 def test_a_token_that_is_taken_back_puts_out_who_came_by_it(page: Page) -> None:
