@@ -6,14 +6,18 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from limpet.base.decoding import convert
 from limpet.base.settings import KEEPALIVE_S
 from limpet.datapath.tunnel.wireguard.device import kernel_has_wireguard
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.tunnels import end_tunnel
 from limpet.lab.world.world import World
+from limpet.picture.nodes import RelayLoad
+from limpet.picture.picture import Picture
 from tests.beds.silence import Silence
 from tests.lab.bed import a_world, doctor, echo, echoing, limpet
 from tests.lab.forging import hearing
@@ -42,11 +46,14 @@ from tests.lab.strangers import (
     tunnel_key,
     tunnel_peers,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 UDP_HEADERS = {4: 28, 6: 48}
 TUNNEL_MTU_BYTES = 1440
 """What a link of 1500 leaves."""
+AVERAGED_S = (60, 75)
+"""What a relay says of its load is an average over a minute, and over what passes until it looks at
+its counters again: five seconds, and more on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +186,53 @@ def test_doctor_is_content_behind_a_nat_and_names_a_missing_tunnel_as_what_is_th
     assert "there is no encrypted tunnel" in cause
     assert "install the package wireguard-go" in cause
     assert not [what for what in found["warn"] if "relay" in what]
+
+
+def load_told(told: dict[str, Any], name: str) -> RelayLoad:
+    """Of that relay, by what its node or the controller gives the page to show."""
+    seen = convert(told, Picture)
+    uid = next(each.uid for each in seen.nodes if each.name == name)
+    return next(each.load for each in seen.relays if each.uid == uid)
+
+
+def test_the_page_shows_how_much_a_relay_carries_there_and_in_the_cloud(world: World) -> None:
+    digger, radio, hub = (world.machine(name) for name in ("digger-1", "radio-1", NEAR))
+    until_both_use(world, "digger-1", "radio-1", NEAR)
+    shortest_s, longest_s = AVERAGED_S
+    wait_until(lambda: relaying_s(hub) > longest_s, patience_s=PATIENCE_S + longest_s)
+    before = load_told(hub.ask("picture"), NEAR)
+    assert before.bytes_per_s is not None
+
+    megabytes = 8
+    with echoing(the_pod(digger).netns):
+        address = the_pod(digger).addresses[0].ip
+        for _ in range(megabytes):
+            assert echo(the_pod(radio).netns, "tcp", address, 1 << 20) == "same"
+
+    # There and back; with headers, of the tunnel too, and acknowledgements it is 1.13 times that.
+    carried_bytes = 2 * megabytes << 20
+    least = carried_bytes / longest_s
+    most = 1.4 * carried_bytes / shortest_s + before.bytes_per_s
+
+    def is_told(load: RelayLoad) -> bool:
+        return load.bytes_per_s is not None and least <= load.bytes_per_s <= most
+
+    wait_until(lambda: is_told(load_told(hub.ask("picture"), NEAR)), f"{least} to {most} bytes/s")
+    tell(f"{carried_bytes} bytes relayed: {load_told(hub.ask('picture'), NEAR).bytes_per_s} B/s")
+    own = load_told(hub.ask("picture"), NEAR)
+    assert own.pairs
+    assert own.most_pairs
+    assert load_told(digger.ask("picture"), NEAR) == RelayLoad(), "only the relay itself knows"
+    # A controller that starts anew is told at once.
+    world.controller.stop()
+    world.start_controller()
+    wait_until(lambda: is_told(load_told(world.controller.ask("picture"), NEAR)), "in the cloud")
+    assert not is_told(load_told(world.controller.ask("picture"), FAR)), "which carries nothing"
+
+
+def relaying_s(machine: Machine) -> float:
+    """How long its agent has relayed."""
+    return float(machine.ask("status")["cluster"]["nat_traversal"]["relaying"]["for_s"])
 
 
 def has(text: str, words: tuple[str, ...]) -> bool:
