@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -9,7 +10,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
+from release.checkout import version as version_of_checkout
 
+from limpet.cli.completion.commands import words_by_command
+from limpet.cli.completion.shells import Shell, completion_script
+from limpet.cli.main import app
+from limpet.cli.usage.manual import manual_pages
+from limpet.cli.usage.tree import all_commands
 from limpet.cni.shim_binary import shim_path
 from tests.packages.node import BINARY, CONFLIST, add_pod, pinged, remove_pod
 from tests.packages.roots import PACKAGES, SUITES, RootMachine
@@ -30,6 +38,15 @@ _OF_APT = (
     "/dev/",
 )
 _OF_SYSTEM = ("/run/systemd/", "/run/netns", "/var/lib/systemd/", "/tmp/", "/var/tmp/")
+_COMPLETIONS = {
+    Shell.BASH: "usr/share/bash-completion/completions/limpet",
+    Shell.ZSH: "usr/share/zsh/vendor-completions/_limpet",
+    Shell.FISH: "usr/share/fish/vendor_completions.d/limpet.fish",
+}
+"""Where each shell of Debian looks for the completion of `limpet` when somebody types that.
+
+Source: README.md of bash-completion; zsh's $fpath on Debian; fish(1), "Where to put completions".
+"""
 _OF_TESTS = (PACKAGES, "/run/limpet-tests")
 
 
@@ -169,6 +186,35 @@ def test_the_binary_of_the_package_is_that_of_the_wheel(deb: Path, tmp_path: Pat
     packed = tmp_path / "usr/lib/limpet/site-packages/limpet/bin/limpet-cni"
 
     assert packed.read_bytes() == shim_path().read_bytes()
+
+
+def test_every_package_completes_in_three_shells_and_has_the_pages_of_this_version(
+    released: Path, tmp_path: Path
+) -> None:
+    commands = list(all_commands(typer.main.get_command(app)))
+    pages = manual_pages(commands, version_of_checkout())
+    debs = sorted(released.glob("limpet_*.deb"))
+    assert len(debs) == len({deb.stem.rpartition("_")[2] for deb in debs}) == 2
+    for deb in debs:
+        tree = tmp_path / deb.stem
+        subprocess.run(["dpkg-deb", "-x", deb, tree], check=True)
+
+        for shell, path in _COMPLETIONS.items():
+            script = tree / path
+            assert script.read_text() == completion_script(shell, words_by_command(commands))
+            assert script.stat().st_mode & 0o7777 == 0o644
+        packed = {page.name: page for page in (tree / "usr/share/man/man1").iterdir()}
+        assert packed.keys() == {f"{name}.gz" for name in pages}
+        for name, text in pages.items():
+            page = packed[f"{name}.gz"]
+            assert gzip.decompress(page.read_bytes()).decode() == text
+            assert page.stat().st_mode & 0o7777 == 0o644
+        # What bash itself does with the file that it loads when `limpet` is to be completed.
+        words = ["bash", "--norc", "-c", 'source "$1"; complete -p limpet', "bash"]
+        said = subprocess.run(
+            [*words, tree / _COMPLETIONS[Shell.BASH]], capture_output=True, text=True, check=True
+        )
+        assert said.stdout.endswith(" limpet\n")
 
 
 def test_lintian_has_nothing_to_complain_of(released: Path) -> None:
