@@ -14,6 +14,7 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
+from limpet.lab.world.node import LabNode
 from tests.beds.namespaces import Netns
 from tests.beds.overlay_bed import Node, OverlayBed
 
@@ -49,7 +50,7 @@ class ClaimsBed(OverlayBed):
 
 @contextlib.contextmanager
 def counting(
-    netns: Netns, match: str, *more: str, hook: str = "prerouting"
+    netns: Netns | LabNode, match: str, *more: str, hook: str = "prerouting"
 ) -> Iterator[Callable[..., int]]:
     """How many packets at the hook, of those that come in or go out, match the words of nft: the
     first ones, or those of the number that is passed."""
