@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from limpet.cluster.api import PodAddress
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds import GRANT, PRESENCE
 from tests.controller.hostile_member import HostileMember
-from tests.controller.machines import Controller, join_all
+from tests.controller.machines import Controller, join_all, until_bookmark
 
 _MEBIBYTE = 1 << 20
 
@@ -53,5 +56,32 @@ def test_a_member_that_sends_all_it_can_leaves_memory_disk_and_room_for_others(
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, bad.close(), good.close(), return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_a_report_that_names_anothers_pods_is_told_to_no_node_and_changes_nothing_of_the_other(
+    controller: Controller,
+) -> None:
+    """So that it moves no packet: all that nodes go by comes by the watch."""
+
+    async def body() -> None:
+        nodes = await join_all(controller, "hostile", "other", "victim")
+        hostile, other, victim = nodes
+        pods = [PodAddress("limpet", "shop", "web-0", "eth0", ("10.244.0.2",))]
+        await victim.report(1, pods, None)
+        heard: list[Sealed] = []
+        async with other.watch() as lines:
+            await until_bookmark(lines)
+            assert await hostile.report(1, pods, None) == 1
+            await victim.publish()
+            while not heard or heard[-1].kind != PRESENCE.name:
+                heard += [each.document for each in await until_bookmark(lines) if each.document]
+        assert [each.kind for each in heard] == [GRANT.name, PRESENCE.name]
+        assert heard[0] == victim.sealed
+        assert await victim.own_pods() == pods
+        listed = controller.ask("pod.list")["pods"]
+        assert [each["node"] for each in listed] == ["hostile", "victim"]
+        await asyncio.gather(*(each.close() for each in nodes))
 
     asyncio.run(body())
