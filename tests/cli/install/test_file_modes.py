@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import CONFIG, LIMPET, cni
+from tests.lab.policies_of_all_nodes import POLICY
 
 _DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "files.md"
-_UNITS = ("limpet-agent", "limpet-controller", "limpet-dns")
+_UNITS = ("limpet-agent", "limpet-controller", "limpet-dns", "limpet-page")
 _ROOTS = ("etc", "run", "var", "usr/lib/cni", "opt", "root", "dev/shm")
 _OF_OTHERS = ("/run/systemd/", "/run/netns/", "/var/tmp/systemd-", "/var/log/")
 
@@ -48,31 +50,63 @@ def expected(path: str, rows: dict[str, str]) -> str:
     return "not in the document"
 
 
-def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: ServiceMachine) -> None:
-    def limpet(*words: str) -> str:
-        return machine.run("sh", "-c", 'umask 0; exec "$@"', "sh", *LIMPET, *words)
-
+def without_umask(machine: ServiceMachine) -> None:
+    """Services of Limpet write with whatever mode they ask for."""
     for unit in _UNITS:
         machine.write(f"/etc/systemd/system/{unit}.service.d/umask.conf", "[Service]\nUMask=0\n")
-    before = modes(machine)
-    limpet("controller", "install", "--pod-cidr", "10.77.0.0/16")
-    machine.write(CONFIG, 'dns = "on"\n')
-    token = limpet("token", "create").strip()
-    limpet("install", "--controller", "127.0.0.1:7470", "--token", token)
-    machine.run("ip", "netns", "add", "web-0")
-    cni(machine, "ADD", "web-0")
-    limpet("controller", "backup", "/root/backup")
 
+
+def limpet(machine: ServiceMachine, *words: str) -> str:
+    """As from a shell without a umask."""
+    return machine.run("sh", "-c", 'umask 0; exec "$@"', "sh", *LIMPET, *words)
+
+
+def assert_documented(machine: ServiceMachine, before: Mapping[str, str], *want: str) -> None:
+    """All that was written since is in the document with its mode; `want`: patterns of what has to
+    be among it. What the test itself has written is in `before`."""
     rows = documented()
     written = {
         path: mode
         for path, mode in modes(machine).items()
         if path not in before and not path.startswith(_OF_OTHERS)
     }
-    del written[CONFIG]  # the test's own
-    assert "/var/lib/limpet/cluster/node.key" in written
     assert {path: (mode, expected(path, rows)) for path, mode in written.items()} == {
         path: (expected(path, rows), expected(path, rows)) for path in written
     }
+    missing = [each for each in want if not any(fnmatchcase(path, each) for path in written)]
+    assert missing == [], sorted(written)
+
+
+def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: ServiceMachine) -> None:
+    without_umask(machine)
+    before = modes(machine)
+    limpet(machine, "controller", "install", "--pod-cidr", "10.77.0.0/16")
+    settings = machine.path("/etc/limpet/controller.toml")
+    settings.write_text(f'page_listen = "[::]:7480"\n{settings.read_text()}')
+    limpet(machine, "controller", "install")
+    limpet(machine, "ui", "token", "create", "ann")
+    before[CONFIG] = before["/root/policy.toml"] = "the test's own"
+    machine.write(CONFIG, 'dns = "on"\n')
+    token = limpet(machine, "token", "create").strip()
+    limpet(machine, "install", "--controller", "127.0.0.1:7470", "--token", token)
+    machine.run("ip", "netns", "add", "web-0")
+    cni(machine, "ADD", "web-0")
+    machine.write("/root/policy.toml", POLICY)
+    limpet(machine, "policy", "apply", "/root/policy.toml")
+    limpet(machine, "policy", "apply", "/root/policy.toml", "--cluster")
+    limpet(machine, "pod", "label", "default/web-0", "app=web")
+    limpet(machine, "controller", "backup", "/root/backup")
+
+    assert_documented(
+        machine,
+        before,
+        "/var/lib/limpet/cluster/node.key",
+        "/var/lib/limpet/controller/page-tokens.json",
+        "/var/lib/limpet/controller/page/page.key",
+        "/var/lib/limpet/controller/page/page.crt",
+        "/var/lib/limpet/controller/events/*",
+        "/var/lib/limpet/*polic*",
+        "/var/lib/limpet/events/*",
+    )
     for path in ("/etc", "/run", "/var", "/var/lib"):
         assert not machine.path(path).stat().st_mode & 0o022

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from limpet.base.disk import refusals
+from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
 
 _FOR = timedelta(days=397)
@@ -55,10 +55,8 @@ def own_certificate(folder: Path, names: Collection[str]) -> tuple[Path, Path]:
     )
     with refusals("write", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        paths[1].unlink(missing_ok=True)
-        paths[1].touch(mode=0o600)
-        paths[1].write_bytes(private)
-        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_durably(paths[1], private)
+    write_durably(paths[0], certificate.public_bytes(serialization.Encoding.PEM))
     return paths
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import refusals
+from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import name_problem
 from limpet.web.access.sessions import PageToken, digest_of
@@ -103,14 +103,9 @@ class TokenFile(TokenBook):
         return self._tokens
 
     def _write(self, tokens: Iterable[PageToken]) -> None:
-        temporary = self._path.with_name(self._path.name + ".new")
-        content = encode_tokens(tokens)
         with refusals("write", self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)
-            temporary.touch(mode=0o600)
-            temporary.write_bytes(content)
-            temporary.replace(self._path)
+        write_durably(self._path, encode_tokens(tokens))
         self._as_of = None
 
 
