@@ -9,9 +9,14 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from tests.beds.tunnel_bed import wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import CONFIG, LIMPET, cni
+from tests.cli.install.test_install_join import Cloud, cluster_of, joining
+from tests.cli.install.test_install_tunnel import add_far_node, give_tun, has_tunnel
+from tests.datapath.tunnel.ipsec_bed import charon
 from tests.lab.policies_of_all_nodes import POLICY
+from tests.waiting import wait_until
 
 _DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "files.md"
 _UNITS = ("limpet-agent", "limpet-controller", "limpet-dns", "limpet-page")
@@ -110,3 +115,42 @@ def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: Servi
     )
     for path in ("/etc", "/run", "/var", "/var/lib"):
         assert not machine.path(path).stat().st_mode & 0o022
+
+
+def test_what_tunnels_and_relays_write_has_the_owner_and_mode_that_the_document_says(
+    machine: ServiceMachine,
+) -> None:
+    """With the programs of WireGuard and of IPsec, one after the other, and as a relay, by UDP and
+    TLS: that one writes nothing of its own, its certificate is the node's."""
+    without_umask(machine)
+    give_tun(machine)
+    machine.run("mkdir", "/mnt")  # which the fetched strongSwan lays itself over
+    cloud = Cloud(machine).start()
+    programs = {"tunnel_program": wireguard_go(), "ipsec_program": charon()}
+    add_far_node(cloud, **programs)
+    before = modes(machine)
+    machine.write("/etc/limpet/agent.toml", "".join(f'{k} = "{v}"\n' for k, v in programs.items()))
+    before |= dict.fromkeys(("/etc/limpet", CONFIG), "the test's own")
+
+    limpet(machine, "install", *joining(cloud))
+    wait_until(lambda: has_tunnel(machine), "there is a tunnel of WireGuard's")
+    with_wireguard = modes(machine)
+    cloud.ask("network", "set", "--tunnel-backend", "ipsec")
+    wait_until(lambda: ipsec_sessions(machine), "there is one of IPsec's")
+    cloud.ask("node", "set", "n1", "--role", "relay")
+    wait_until(lambda: relays(machine), "the node is a relay")
+
+    assert {*with_wireguard} - {*before} >= {"/run/limpet/wireguard.log"}
+    assert_documented(machine, before, "/run/limpet/ipsec/*")
+
+
+def ipsec_sessions(machine: ServiceMachine) -> int:
+    found: int = (cluster_of(machine)["ipsec"] or {}).get("sessions", 0)
+    return found
+
+
+def relays(machine: ServiceMachine) -> bool:
+    """Whether it serves others, in TLS too."""
+    traversal = cluster_of(machine)["nat_traversal"]
+    listens = (traversal["relaying_tls"] or {}).get("listen")
+    return bool(listens) and bool((traversal["relaying"] or {}).get("active"))

@@ -14,8 +14,9 @@ from tests.waiting import wait_until
 FAR = "198.51.100.1"
 
 
-def add_far_node(cloud: Cloud) -> Process:
-    """A node of another site: it tells an address that is in no subnet of the machine."""
+def add_far_node(cloud: Cloud, **more: object) -> Process:
+    """A node of another site: it tells an address that is in no subnet of the machine. `more`:
+    settings of its agent."""
     machine, here = cloud.machine, "/tmp/far"
     machine.run("ip", "link", "add", "far0", "type", "veth", "peer", "name", "far1", netns=OUTSIDE)
     machine.run("ip", "addr", "add", f"{FAR}/24", "dev", "far0", netns=OUTSIDE)
@@ -28,6 +29,7 @@ def add_far_node(cloud: Cloud) -> Process:
         # Names of devices are unique in a mount namespace, where their programs' sockets are.
         "tunnel_ifname": "limwg9",
         "tunnel_program": wireguard_go(),
+        **more,
     }
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
     machine.write(f"{here}/agent.toml", "".join(lines))
@@ -49,10 +51,15 @@ def has_tunnel(machine: ServiceMachine) -> bool:
     return bool(said) and json.loads(said)["cluster"]["tunnel"]["backend"] == "userspace"
 
 
+def give_tun(machine: ServiceMachine) -> None:
+    """The device that programs of tunnels make theirs with."""
+    machine.run("sh", "-c", "mkdir -p /dev/net; [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200")
+
+
 def test_the_program_outlives_the_agent_and_ends_when_limpet_is_uninstalled(
     machine: ServiceMachine,
 ) -> None:
-    machine.run("sh", "-c", "mkdir -p /dev/net; [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200")
+    give_tun(machine)
     machine.write(CONFIG, f"tunnel_program = {json.dumps(wireguard_go())}\n")
     before = state_of(machine)
     cloud = Cloud(machine).start()

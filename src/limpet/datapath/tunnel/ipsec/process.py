@@ -107,6 +107,7 @@ class IpsecProcess(TunnelProcess):
             what=self._program,
             begun=self._remember,
         )
+        self.socket_path.chmod(0o600)  # strongSwan makes it its group's too, whatever the umask
 
     def _remember(self, pid: int) -> None:
         self._pid_path.write_text(f"{pid} {_began(pid)}\n", encoding="ascii")
