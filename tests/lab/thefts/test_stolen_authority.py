@@ -1,0 +1,214 @@
+"""The certificate authority's key is stolen with the database: the steps of docs/security.md, and
+what its thief gets into with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from limpet.base.decoding import decode_json
+from limpet.cluster.api import SERVER_NAME
+from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
+from limpet.controller.state.authority import _certificate
+from limpet.controller.store.database import read_item
+from limpet.lab.command import run_command
+from limpet.lab.world.controller import LabController
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
+from tests.lab.bed import a_world, is_refused, limpet, remember
+from tests.lab.rungs import peer
+from tests.lab.thefts.test_stolen_key import cluster_of, reach_each_other
+from tests.waiting import wait_until
+
+_WORLD = """
+[cloud]
+addresses = ["203.0.113.10/24"]
+nodes = { hub = 1 }
+relays = ["hub"]
+[site.lan]
+lan = ["192.168.10.0/24"]
+nodes = { node-1 = 1, node-2 = 1 }
+"""
+_ASK = """
+import socket, ssl, sys
+host, port = sys.argv[1].rsplit(":", 1)
+context = ssl.create_default_context(cafile=sys.argv[2])
+context.load_cert_chain(sys.argv[3])
+context.check_hostname = False
+try:
+    with socket.create_connection((host, int(port)), timeout=20) as plain:
+        with context.wrap_socket(plain, server_hostname=sys.argv[4]) as tls:
+            tls.sendall(b"GET /v1/watch HTTP/1.1\\r\\nHost: x\\r\\nLimpet-Revision: 0\\r\\n\\r\\n")
+            print(tls.recv(4096).decode(errors="replace"))
+except (OSError, ssl.SSLError) as error:
+    print(f"!{error}")
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with a_world(_WORLD, tmp_path) as made:
+        yield made
+
+
+@dataclass
+class Thief:
+    """Has the database as it was, and can redirect packets to the controller."""
+
+    controller: LabController
+    authority: AuthorityRecord
+
+    def certificate_of(self, uid: str) -> Path:
+        """One that names the node, which the stolen CA has signed, with a key of the thief's."""
+        key = Ed25519PrivateKey.generate()
+        authority = self.authority
+        signed = _certificate(uid, key.public_key(), authority.ca_key, authority.ca_certificate)
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        path = self.controller.folder / "forged.pem"
+        path.write_bytes(signed.encode() + private)
+        return path
+
+    def ask(self, at: str, certificate: Path) -> str:
+        """What is answered there; begins with `!` where TLS refuses."""
+        ca = self.controller.folder / "ca.pem"
+        ca.write_text(self.authority.ca_certificate)
+        words = (at, str(ca), str(certificate), SERVER_NAME)
+        return run_command(sys.executable, "-c", _ASK, *words, netns=self.controller.netns)
+
+
+def steal_database(world: World) -> Thief:
+    controller, folder = world.controller, world.folder / "thief"
+    controller.stop()
+    shutil.copytree(controller.settings["state_dir"], folder / "state")
+    controller.start()
+    own = ("state_dir", "socket", "listen")
+    settings = {key: value for key, value in controller.settings.items() if key not in own}
+    theirs = LabController(controller.netns, folder, (), **settings)
+    record = read_item(folder / "state" / "controller.db", AUTHORITY, AUTHORITY)
+    assert record is not None
+    return Thief(theirs, decode_json(record, AuthorityRecord))
+
+
+def key_of(machine: Machine) -> str:
+    """As a person reads it at the node."""
+    shown = limpet(machine, "status")
+    (line,) = (each for each in shown.splitlines() if "(key " in each)
+    return line.partition("(key ")[2].partition(")")[0]
+
+
+def key_of_cloud(world: World) -> str:
+    return str(json.loads(world.controller.command("network", "show", "-o", "json"))["key"])
+
+
+def start_pods_anew(machine: Machine) -> None:
+    for name in [each.name for each in machine.pods.values()]:
+        machine.stop_pod(name)
+        machine.start_pod(name)
+
+
+def relay_of(machine: Machine) -> str:
+    """Where it relays in TLS."""
+    return f"{machine.addresses[0].ip}:443"
+
+
+def strangers_at_relay(relay: Machine) -> int:
+    found = cluster_of(relay)["nat_traversal"]["relaying_tls"]["refused"]
+    return int(found.get("stranger", 0))
+
+
+def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_seen(
+    world: World,
+) -> None:
+    hub, near, newcomer = (world.machine(each) for each in ("hub", "node-1", "node-2"))
+    true, command = world.controller, world.controller.command
+    command("node", "remove", "node-2")  # from here on a machine that has not joined yet
+    newcomer.stop_agent()
+    early = true.token()
+    thief = steal_database(world)
+
+    # The steps.
+    command("controller", "rotate-key")
+    command("controller", "backup", str(world.folder / "after"))
+    for machine in (hub, near):
+        wait_until(lambda: cluster_of(machine)["rotations"] == 1)  # noqa: B023
+        assert key_of(machine) == key_of_cloud(world)
+    later = true.token()
+
+    # By a certificate that the CA's key has signed nobody becomes a node that exists, or uses a
+    # relay: both go by the key.
+    forged = thief.certificate_of(cluster_of(near)["uid"])
+    assert "HTTP/1.1 403" in thief.ask(true.endpoints[0], forged)
+    before = strangers_at_relay(hub)
+    assert "HTTP" not in thief.ask(relay_of(hub), forged)
+    wait_until(lambda: strangers_at_relay(hub) > before)
+
+    # In the controller's place: nodes go on with what they have.
+    true.stop()
+    thief.controller.start()
+    for machine in (hub, near):
+        wait_until(lambda: cluster_of(machine)["controller"]["error"])  # noqa: B023
+    assert reach_each_other(hub, near)
+
+    # A machine that joins there by a token of after the rotation is refused, by one of before it is
+    # caught: its key is another, and no node takes it for one of theirs.
+    assert "nobody made this token" in is_refused(
+        lambda: newcomer.join(later, true.endpoints, "--anew")
+    )
+    newcomer.join(early, true.endpoints, "--anew")
+    newcomer.start_agent()
+    assert not reach_each_other(near, newcomer)
+    assert not peer(near, "node-2")
+    thief.controller.stop()
+    true.start()
+    assert key_of(newcomer) != key_of_cloud(world) == key_of(near)
+    newcomer.stop_agent()
+    newcomer.join(later, true.endpoints, "--anew")
+    newcomer.start_agent()
+    assert key_of(newcomer) == key_of_cloud(world)
+    start_pods_anew(newcomer)
+    wait_until(lambda: reach_each_other(hub, near, newcomer))
+
+
+def test_a_cluster_that_was_made_anew_knows_nothing_of_the_stolen_authority(world: World) -> None:
+    machines = [world.machine(each) for each in ("hub", "node-1", "node-2")]
+    true = world.controller
+    thief = steal_database(world)
+    before = {each: remember(each) for each in machines}
+
+    true.stop()
+    Path(true.settings["state_dir"]).rename(world.folder / "old")
+    true.start()
+    for machine in reversed(machines):  # so that segments are not those of before by chance
+        machine.stop_agent()
+        token = true.token(roles=list(machine.node.roles))
+        machine.join(token, true.endpoints, "--anew")
+        machine.start_agent()
+    assert not reach_each_other(machines[0], machines[2])  # pods have addresses of before
+    for machine in machines:
+        assert key_of(machine) == key_of_cloud(world)
+        start_pods_anew(machine)
+    wait_until(lambda: reach_each_other(*machines))
+    assert any(remember(each) != before[each] for each in machines)
+
+    forged = thief.certificate_of(cluster_of(machines[1])["uid"])
+    for at in (true.endpoints[0], relay_of(machines[0])):
+        assert thief.ask(at, forged).startswith("!")
+    true.stop()
+    thief.controller.start()
+    for machine in machines:
+        wait_until(lambda: "certificate" in cluster_of(machine)["controller"]["error"])  # noqa: B023
+    thief.controller.stop()
+    true.start()
+    assert reach_each_other(*machines)
