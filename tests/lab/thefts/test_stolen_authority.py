@@ -3,8 +3,10 @@ what its thief gets into with it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +54,72 @@ except (OSError, ssl.SSLError) as error:
     print(f"!{error}")
 """
 
+_MUTE = """
+import asyncio, sys
+from pathlib import Path
+from aiohttp import web
+from limpet.base.decoding import decode_json
+from limpet.cluster import api
+from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
+from limpet.controller.state.authority import server_context
+from limpet.controller.store.database import read_item
+from limpet.paths.report import PathReport, PathReportAnswer
+
+async def hello(request):
+    asked = api.decode(await request.read(), api.HelloRequest)
+    return web.Response(body=api.encode(api.HelloAnswer(asked.revision, asked.documents)))
+
+async def publish(request):
+    return web.Response(body=api.encode(api.PublishAnswer(1 << 40)))
+
+async def pods(request):
+    asked = api.decode(await request.read(), api.PodReport)
+    return web.Response(body=api.encode(api.PodAnswer(asked.sequence)))
+
+async def paths(request):
+    asked = api.decode(await request.read(), PathReport)
+    return web.Response(body=api.encode(PathReportAnswer(asked.sequence)))
+
+async def watch(request):
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        line = api.WatchLine(api.WatchKind.BOOKMARK, "0")
+        try:
+            await response.write(api.encode(line) + b"\\n")
+        except ConnectionError:
+            return response
+        await asyncio.sleep(1)
+
+authority = decode_json(read_item(Path(sys.argv[1]), AUTHORITY, AUTHORITY), AuthorityRecord)
+application = web.Application()
+application.add_routes([
+    web.post("/v1/hello", hello), web.put("/v1/documents", publish), web.post("/v1/pods", pods),
+    web.post("/v1/paths", paths), web.get("/v1/watch", watch),
+])
+print("up", flush=True)
+web.run_app(application, port=7999, ssl_context=server_context(authority), print=None)
+"""
+"""A controller that takes everything, and tells nothing but that it is there."""
+_REDIRECT = """
+table ip thief {
+    chain out {
+        type nat hook output priority -100; policy accept;
+        tcp dport 7470 dnat to 203.0.113.10:7999
+    }
+}
+"""
+
+_DEAF = """
+table inet deaf {
+    chain c {
+        type filter hook input priority -300; policy accept;
+        udp dport 7471 drop
+    }
+}
+"""
+"""Nothing that neighbours say is heard."""
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
@@ -79,6 +147,24 @@ class Thief:
         path = self.controller.folder / "forged.pem"
         path.write_bytes(signed.encode() + private)
         return path
+
+    @contextlib.contextmanager
+    def mute(self) -> Iterator[None]:
+        """Within the block something with the CA's certificate takes all that nodes say, at another
+        port, and tells them nothing."""
+        database = self.controller.folder / "state" / "controller.db"
+        inside = ("nsenter", f"--net=/run/netns/{self.controller.netns}")
+        process = subprocess.Popen(
+            [*inside, sys.executable, "-c", _MUTE, str(database)], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"up\n"
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
     def ask(self, at: str, certificate: Path) -> str:
         """What is answered there; begins with `!` where TLS refuses."""
@@ -179,6 +265,42 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     assert key_of(newcomer) == key_of_cloud(world)
     start_pods_anew(newcomer)
     wait_until(lambda: reach_each_other(hub, near, newcomer))
+
+
+def revision_of_cloud(world: World) -> int:
+    return int(
+        json.loads(world.controller.command("network", "show", "-o", "json"))["cluster_revision"]
+    )
+
+
+def test_a_node_whose_controller_is_the_thiefs_hears_from_neighbours_and_else_falls_behind(
+    world: World,
+) -> None:
+    hub, near = world.machine("hub"), world.machine("node-1")
+    thief = steal_database(world)
+    world.controller.command("controller", "rotate-key")
+    wait_until(lambda: cluster_of(near)["rotations"] == 1)
+    near.stop_agent()
+    with thief.mute():
+        near.run("nft", _REDIRECT)
+        near.start_agent()
+        wait_until(lambda: cluster_of(near)["controller"]["connected"])
+
+        world.controller.command("node", "label", "hub", "place=quay")
+        wait_until(lambda: cluster_of(near)["revision"] == revision_of_cloud(world))
+        assert f"revision {revision_of_cloud(world)}" in limpet(near, "status")
+
+        near.run("nft", _DEAF)
+        world.controller.command("node", "label", "hub", "place=pier")
+        wait_until(lambda: cluster_of(hub)["revision"] == revision_of_cloud(world))
+        assert cluster_of(near)["revision"] < revision_of_cloud(world)
+        assert cluster_of(near)["controller"]["connected"]
+        assert "connected to the controller" in limpet(near, "status")
+        assert key_of(near) == key_of_cloud(world)
+        near.run("nft", "delete", "table", "inet", "deaf")
+        near.run("nft", "delete", "table", "ip", "thief")
+    wait_until(lambda: cluster_of(near)["revision"] == revision_of_cloud(world))
+    wait_until(lambda: reach_each_other(hub, near))
 
 
 def test_a_cluster_that_was_made_anew_knows_nothing_of_the_stolen_authority(world: World) -> None:
