@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.state.authority import _certificate
 from limpet.controller.store.database import read_item
 from limpet.lab.command import run_command
+from limpet.lab.files import write_settings
 from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
@@ -204,6 +205,28 @@ def start_pods_anew(machine: Machine) -> None:
         machine.start_pod(name)
 
 
+def join_as_mole(thief: Thief, token: str, endpoints: Sequence[str]) -> None:
+    """A machine of the thief's joins the cluster, from the cloud's network."""
+    folder = thief.controller.folder / "mole"
+    folder.mkdir()
+    config = folder / "agent.toml"
+    parts = {f"{each}_dir": str(folder / each) for each in ("state", "data", "run")}
+    write_settings(config, {**parts, "socket": str(folder / "agent.sock")})
+    words = [word for each in endpoints for word in ("--controller", each)]
+    run_command(
+        *(sys.executable, "-m", "limpet", "join", "--token-file", "-", *words),
+        *("--name", "mole", "--config", str(config)),
+        netns=thief.controller.netns,
+        stdin=token,
+    )
+
+
+def names(world: World) -> set[str]:
+    """Of the nodes, as a person lists them."""
+    listed = json.loads(world.controller.command("node", "list", "-o", "json"))["nodes"]
+    return {each["name"] for each in listed}
+
+
 def relay_of(machine: Machine) -> str:
     """Where it relays in TLS."""
     return f"{machine.addresses[0].ip}:443"
@@ -259,8 +282,18 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     thief.controller.stop()
     true.start()
     assert key_of(newcomer) != key_of_cloud(world) == key_of(near)
+    # The thief was shown a token that the cluster takes: a machine of its own gets in, is seen in
+    # the list of nodes, and is removed. The one that was caught joins by another token.
+    assert "mole" not in names(world)
+    join_as_mole(thief, later, true.endpoints)
+    assert "mole" in names(world)
+    command("node", "remove", "mole")
+    assert "mole" not in names(world)
     newcomer.stop_agent()
-    newcomer.join(later, true.endpoints, "--anew")
+    assert "was used by another node" in is_refused(
+        lambda: newcomer.join(later, true.endpoints, "--anew")
+    )
+    newcomer.join(true.token(), true.endpoints, "--anew")
     newcomer.start_agent()
     assert key_of(newcomer) == key_of_cloud(world)
     start_pods_anew(newcomer)
