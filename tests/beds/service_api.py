@@ -1,5 +1,5 @@
-"""An API server of Services and EndpointSlices alone, on a node's loopback: a test changes them as
-it likes, and as fast."""
+"""An API server of Services, of EndpointSlices and of what policies are made of, on a node's
+loopback: a test changes them as it likes, and as fast."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from tests.beds.namespaces import Netns
 from tests.beds.rogue import STREAM, answer, chunk, serving, take_request
 
 Object = dict[str, Any]
 _PATHS = {
     "/api/v1/services": "Service",
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice",
+    # For policies.
+    "/apis/networking.k8s.io/v1/networkpolicies": "NetworkPolicy",
+    "/api/v1/namespaces": "Namespace",
+    "/api/v1/pods": "Pod",
 }
 _NOT_FOUND = json.dumps({"kind": "Status", "code": 404, "reason": "NotFound"}).encode()
+
+
+class Enterable(Protocol):
+    """A network namespace."""
+
+    def entered(self) -> AbstractContextManager[None]: ...
 
 
 class ServiceApi:
     """Within the block it answers at `url`, in a thread of its own."""
 
-    def __init__(self, netns: Netns) -> None:
+    def __init__(self, netns: Enterable) -> None:
         self._netns = netns
         self.url = ""
         self.objects: dict[str, dict[str, Object]] = {kind: {} for kind in _PATHS.values()}

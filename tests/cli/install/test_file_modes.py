@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from limpet.linux.namespaces import Namespace
+from tests.beds.service_api import ServiceApi, service, slices
 from tests.beds.tunnel_bed import wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import CONFIG, LIMPET, cni
@@ -101,6 +103,7 @@ def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: Servi
     limpet(machine, "policy", "apply", "/root/policy.toml", "--cluster")
     limpet(machine, "pod", "label", "default/web-0", "app=web")
     limpet(machine, "controller", "backup", "/root/backup")
+    keep_what_an_api_server_says(machine)
 
     assert_documented(
         machine,
@@ -110,11 +113,33 @@ def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: Servi
         "/var/lib/limpet/controller/page/page.key",
         "/var/lib/limpet/controller/page/page.crt",
         "/var/lib/limpet/controller/events/*",
-        "/var/lib/limpet/*polic*",
+        "/var/lib/limpet/policies.json",
+        "/var/lib/limpet/policies-of-kubernetes.jsonl",
+        "/var/lib/limpet/cluster/services.jsonl",
         "/var/lib/limpet/events/*",
     )
     for path in ("/etc", "/run", "/var", "/var/lib"):
         assert not machine.path(path).stat().st_mode & 0o022
+
+
+def keep_what_an_api_server_says(machine: ServiceMachine) -> None:
+    """Returns when the agent, which hears Services and policies of one now, has written them."""
+    with (
+        Namespace(f"/proc/{machine.pid}/ns/net") as namespace,
+        ServiceApi(namespace) as api,
+    ):
+        api.put(service("web", "10.96.0.10"), *slices("web", "10.77.0.9"))
+        spec = {"podSelector": {}, "policyTypes": ["Ingress"]}
+        api.put(
+            {"kind": "Namespace", "metadata": {"name": "shop"}},
+            {"kind": "NetworkPolicy", "metadata": {"name": "shut"}, "spec": spec},
+        )
+        settings = {"source": "kubernetes", "kubernetes_server": api.url}
+        settings |= dict.fromkeys(("services", "policies", "dns"), "on")
+        machine.write(CONFIG, "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+        machine.run("systemctl", "restart", "limpet-agent")
+        for kept in ("policies-of-kubernetes.jsonl", "cluster/services.jsonl"):
+            wait_until(machine.path(f"/var/lib/limpet/{kept}").exists, f"{kept} is kept")
 
 
 def test_what_tunnels_and_relays_write_has_the_owner_and_mode_that_the_document_says(

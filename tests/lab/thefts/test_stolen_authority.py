@@ -268,6 +268,13 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     thief.controller.start()
     for machine in (hub, near):
         wait_until(lambda: cluster_of(machine)["controller"]["error"])  # noqa: B023
+    # It was asked, and has nothing that a node goes by: it lacks the key that signs now.
+    wait_until(
+        lambda: any(
+            "the same again and again" in cluster_of(each)["controller"]["error"]
+            for each in (hub, near)
+        )
+    )
     assert reach_each_other(hub, near)
 
     # A machine that joins there by a token of after the rotation is refused, by one of before it is
