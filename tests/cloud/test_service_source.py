@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.kubernetes.access.access import Access, parse_server
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, left_out_in_words
 from limpet.services.values import ServiceName
 from tests.beds.rogue import STREAM, answer, serving, take_request
 from tests.waiting import until
@@ -35,8 +36,9 @@ SLICE = {
 class Server:
     """Lists Services at once, and their endpoints when it is told to; then nothing happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, *services: dict[str, Any]) -> None:
         self.has_endpoints = asyncio.Event()
+        self._services = services or (SERVICE,)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -48,7 +50,7 @@ class Server:
                 return
             if "endpointslices" in target:
                 await self.has_endpoints.wait()
-            items = [SLICE if "endpointslices" in target else SERVICE]
+            items = [SLICE] if "endpointslices" in target else self._services
             listed = {"metadata": {"resourceVersion": "10"}, "items": items}
             writer.write(answer(json.dumps(listed).encode()))
             await writer.drain()
@@ -80,3 +82,63 @@ def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(tmp_path: 
 
     asyncio.run(scenario())
     assert len(list(load_catalog(path).all_slices())) == 1
+
+
+def hear(path: Path, *services: dict[str, Any]) -> tuple[Catalog, ServiceSource]:
+    """What an agent that begins with what is on the disk has heard of a server's whole list."""
+    catalog = load_catalog(path)
+
+    async def scenario() -> ServiceSource:
+        server = Server(*services)
+        server.has_endpoints.set()
+        async with serving(server.serve, None) as at:
+            access = Access(parse_server(f"http://{at}"), "test")
+            source = ServiceSource(
+                catalog, path, lambda: access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+            )
+            source.start()
+            await until(lambda: source.is_connected)
+            await source.stop()
+        return source
+
+    return catalog, asyncio.run(scenario())
+
+
+def ignore(_names: Iterable[ServiceName], _why: str) -> None:
+    """Nobody is there to be told."""
+
+
+def named(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {**METADATA, "name": name, "uid": name}, "spec": spec}
+
+
+def test_nonsense_costs_itself_and_is_told_and_kept_with_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    odd = named("odd", clusterIP="10.96.0.8", ports=[{"port": 80}, {"port": 70000}])
+
+    catalog, source = hear(path, SERVICE, odd)
+
+    assert [each.name for each in catalog] == ["web", "odd"]
+    assert left_out_in_words(catalog.incomplete.values(), source.unread.in_words()) == [
+        "of Service shop/odd is left out: ports[1].port 70000: no port from 1 to 65535"
+    ]
+    assert load_catalog(path).incomplete == catalog.incomplete
+
+
+def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    hear(path, SERVICE, named("other", clusterIP="10.96.0.8", ports=[{"port": 80}]))
+    broken = named("other", clusterIP="10.96.0.8", ports="eighty")
+
+    catalog, source = hear(path, SERVICE, broken)
+
+    assert catalog.service("shop", "other") is not None
+    assert len(source.unread) == 1
+    words = source.unread.in_words()[0]
+    assert words.startswith("Service shop/other cannot be read, so that what was known of it")
+    assert "ports" in words
+
+    catalog, source = hear(path, SERVICE)
+
+    assert catalog.service("shop", "other") is None
+    assert not len(source.unread)

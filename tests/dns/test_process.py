@@ -25,7 +25,8 @@ import pytest
 
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
-from limpet.services.kept import KEPT_FILE, Item, encode_items
+from limpet.services.catalog import Item
+from limpet.services.kept import KEPT_FILE, encode_items
 from limpet.services.kept_here import FORGET_AFTER_S, HERE_FILE, encode_here
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort

@@ -21,9 +21,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
 from limpet.datapath.services.plan import Planner
 from limpet.kubernetes.services import ServiceView, SliceView, service_of, slice_of
+from limpet.lab.launch import launcher
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
@@ -52,6 +54,8 @@ lan = ["192.168.10.0/24", "fd00:10::/64"]
 nodes = { crane-1 = 3 }
 """
 PODS = ("one", "two", "client")
+METRICS = "127.0.0.1:9111"
+FETCH = f"import urllib.request as r; print(r.urlopen('http://{METRICS}/metrics').read().decode())"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,7 @@ def api(node: Machine) -> Iterator[ServiceApi]:
     with ServiceApi(Netns(node.name)) as api:
         node.stop_agent()
         node.settings |= {"services": "on", "source": "kubernetes", "log_level": "debug"}
-        node.settings["kubernetes_server"] = api.url
+        node.settings |= {"kubernetes_server": api.url, "metrics_listen": [METRICS]}
         # A server that lists nothing at all is not believed: what a test before had would stay.
         api.put(service("first", "10.96.0.250", "fd96::250"))
         node.start_agent()
@@ -90,9 +94,10 @@ def wanted(api: ServiceApi) -> Planner:
     """Of one who hears all of it just now."""
     catalog, planner = Catalog(), Planner()
     for item in api.objects["Service"].values():
-        found = service_of(msgspec.convert(item, ServiceView))
-        assert found is not None
-        catalog.put(found)
+        if isinstance(item["spec"]["ports"], list):  # else nobody can read it
+            found = service_of(msgspec.convert(item, ServiceView))
+            assert found is not None
+            catalog.put(found)
     for item in api.objects["EndpointSlice"].values():
         catalog.put(slice_of(msgspec.convert(item, SliceView)))
     planner.replan([each.key for each in catalog], catalog, Here("here"))
@@ -330,6 +335,58 @@ def _like(host: Netns) -> list[str]:
 def _normal(listed: str) -> list[str]:
     """Elements are told in any order."""
     return sorted(word.strip(",") for word in listed.split())
+
+
+def test_nonsense_is_left_out_and_told_and_all_else_is_served(
+    node: Machine, api: ServiceApi
+) -> None:
+    pods = addresses(node, "one", "two")
+    http = {"name": "http", "protocol": "TCP", "port": 80}
+    ask = {"name": "ask", "protocol": "UDP", "port": 53}
+    odd_ports = [http, ask, {"name": "odd", "protocol": "ICMP", "port": 7}, {"port": 70000}]
+    pieces = slices("stays", *pods, "10.244.1.300", "0.0.0.0")
+    pieces[0]["ports"].append({"name": "odd", "port": -7})
+    away = {**slices("stays", "10.244.9.9")[0], "addressType": "IPX"}
+    away["metadata"] = {**away["metadata"], "name": "stays-x"}
+    broken = service("broken", "10.96.0.66", ports="eighty")
+    api.put(
+        service("stays", *STAYS, ports=odd_ports, externalIPs=["nonsense"]), *pieces, away, broken
+    )
+    agree(node, api)
+    expected = [
+        "of EndpointSlice shop/stays-4 is left out: ports[2].port -7: no port from 1 to 65535; "
+        + "; ".join(
+            f"endpoints[{index}] '{address}': no address of IPv4 that a pod can have"
+            for index, address in ((2, "10.244.1.300"), (3, "0.0.0.0"))
+        ),
+        "of EndpointSlice shop/stays-x is left out: addressType 'IPX': none of IPv4, IPv6 and "
+        "FQDN, so nothing is sent to its endpoints",
+        "of Service shop/stays is left out: ports[2].protocol 'ICMP': none of TCP, UDP and SCTP; "
+        "ports[3].port 70000: no port from 1 to 65535; externalIPs 'nonsense': no address that a "
+        "pod or a Service can have",
+    ]
+    with Storm(node) as storm:
+        wait_until(lambda: storm.asked > 20 or storm.error, "all else is served")
+        storm.check()
+    assert sorted(node.ask("service", name="shop/stays")["left_out"]) == expected
+    listed = node.ask("services")
+    assert listed["left_out_objects"] == 4
+    assert sorted(listed["left_out"])[1:] == expected
+    assert listed["left_out"][0].startswith("Service shop/broken cannot be read, so that what")
+    inside, command = ("nsenter", f"--net={node.netns_path}"), (sys.executable, "-m", "limpet")
+    words = ("service", "show", "shop/stays", "--config", str(node.config_path))
+    said = launcher().run([*inside, *command, *words]).stderr
+    assert all(f"limpet: {each}" in said for each in expected)
+    figures = node.run(sys.executable, "-c", FETCH)
+    assert "limpet_agent_services_left_out 4.0" in figures
+    with pytest.raises(LimpetError, match=r"shop/broken: what the API server has of it cannot"):
+        node.ask("service", name="shop/broken")
+    assert node.log().count("object=EndpointSlice shop/stays-4") <= 1
+
+    api.put(service("stays", *STAYS), *slices("stays", *pods))
+    api.delete(away, broken)
+    wait_until(lambda: not node.ask("services")["left_out_objects"], "nothing is left out")
+    agree(node, api)
 
 
 def test_the_agent_answers_while_many_services_change_at_once(

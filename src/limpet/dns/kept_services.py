@@ -8,8 +8,8 @@ from pathlib import Path
 
 from limpet.base.disk import read_if_there, refusals
 from limpet.base.errors import StorageError
-from limpet.services.catalog import Catalog
-from limpet.services.kept import KEPT_FILE, Item, decode_item, split_items
+from limpet.services.catalog import Catalog, Item
+from limpet.services.kept import KEPT_FILE, decode_item, split_items
 from limpet.services.values import Service, ServiceName
 
 _Stat = tuple[int, int, int]

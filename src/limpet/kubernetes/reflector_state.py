@@ -161,6 +161,8 @@ class ReflectorState(Generic[AnyViewed]):
                 listing.seen.add(key_of(item))
         # What cannot be read is there nevertheless.
         listing.seen.update(key for each in changes.unreadable for key in self._keys_named(each))
+        for each in changes.unreadable:
+            self._note_unreadable(each)
         if go_on:
             listing.go_on = go_on
             return changes
@@ -196,6 +198,11 @@ class ReflectorState(Generic[AnyViewed]):
             case Unreadable():
                 changes.unreadable.append(event)
                 version = event.resource_version
+                key = event.namespace, event.name
+                if not event.is_gone:
+                    self._note_unreadable(event)
+                elif self._known is None or self._known.pop(key, None) is not None:
+                    changes.gone.append(key)
         self._version = version or self._version
         return changes
 
@@ -206,6 +213,14 @@ class ReflectorState(Generic[AnyViewed]):
                 changes.gone.append(key)  # another object has its name
             self._known[key] = uid
         changes.put.append(item)
+
+    def _note_unreadable(self, unreadable: Unreadable) -> None:
+        """It is told as gone, too, once it is: who hears of it may have done something for it."""
+        if self._known is not None:
+            key = unreadable.namespace, unreadable.name
+            self._known.setdefault(key, "")
+            if self._listing is not None:
+                self._listing.seen.add(key)
 
     def _keys_named(self, unreadable: Unreadable) -> list[ObjectKey]:
         return [key for key in self._known or () if key[1] == unreadable.name]

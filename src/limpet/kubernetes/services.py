@@ -1,17 +1,22 @@
 """Services and EndpointSlices of an API server, read into the values that a node works with.
 
-What no node can use is left out, and never an error: an object may be made by hand.
+What no node can use is left out, and never an error: an object may be made by hand. Each says in
+words what that was.
 Source: k8s.io/api/core/v1/types.go, discovery/v1/types.go.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 from sys import intern
+from typing import Annotated
 
 import msgspec
 
+from limpet.base.bounds.words import NAME, SLICE_ENDPOINTS
+from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.services.values import (
     NONE,
@@ -39,15 +44,20 @@ _NOBODYS = r"0\.0\.0\.0|127\.|169\.254\.|255\.255\.255\.255|22[4-9]\.|23[0-9]\."
 _IPV4 = re.compile(rf"(?!{_NOBODYS}){_OCTET}(?:\.{_OCTET}){{3}}")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
+_FQDN = "FQDN"
 _MOST_PORT = (1 << 16) - 1
 _BROADCAST = ip_address("255.255.255.255")
 _NOBODY = ("0.0.0.0/32", "::/128")
 """Prefixes that nobody writes from."""
+_NO_ADDRESS = "no address that a pod or a Service can have"
+
+Word = Annotated[str, msgspec.Meta(max_length=NAME.most)]
+"""What an API server lets nobody make longer: an object with more is none of its."""
 
 
 class PortView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    name: str | None = None
-    protocol: str | None = None
+    name: Word | None = None
+    protocol: Word | None = None
     port: int | None = None
     node_port: int | None = None
 
@@ -61,18 +71,18 @@ class AffinityView(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServiceSpecView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    type: str = "ClusterIP"
+    type: Word = "ClusterIP"
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     cluster_ips: list[str] | None = msgspec.field(default=None, name="clusterIPs")
     ports: list[PortView] | None = None
     external_ips: list[str] | None = msgspec.field(default=None, name="externalIPs")
-    external_name: str = ""
-    session_affinity: str = ""
+    external_name: Word = ""
+    session_affinity: Word = ""
     session_affinity_config: AffinityView | None = None
     internal_traffic_policy: str | None = None
     external_traffic_policy: str | None = None
     health_check_node_port: int = 0
-    traffic_distribution: str | None = None
+    traffic_distribution: Word | None = None
     publish_not_ready_addresses: bool = False
     load_balancer_source_ranges: list[str] | None = None
 
@@ -102,12 +112,12 @@ class ConditionsView(msgspec.Struct, frozen=True, gc=False):
 
 
 class TargetView(msgspec.Struct, frozen=True, gc=False):
-    kind: str = ""
-    name: str = ""
+    kind: Word = ""
+    name: Word = ""
 
 
 class HintView(msgspec.Struct, frozen=True, gc=False):
-    name: str = ""
+    name: Word = ""
 
 
 class HintsView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -119,11 +129,11 @@ _NO_HINTS = HintsView()
 
 
 class EndpointView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    addresses: list[str] | None = None
+    addresses: list[Word] | None = None
     conditions: ConditionsView = ConditionsView()
-    hostname: str | None = None
-    node_name: str | None = None
-    zone: str | None = None
+    hostname: Word | None = None
+    node_name: Word | None = None
+    zone: Word | None = None
     target_ref: TargetView | None = None
     hints: HintsView | None = None
 
@@ -145,6 +155,7 @@ def service_of(view: ServiceView) -> Service | None:
     spec, labels = view.spec, view.metadata.labels or {}
     if PROXY_LABEL in labels:
         return None
+    out = LeftOut()
     addresses = spec.cluster_ips or [spec.cluster_ip]
     is_name = spec.type == "ExternalName"
     annotated = (view.metadata.annotations or {}).get(DISTRIBUTION_ANNOTATION, "")
@@ -152,76 +163,143 @@ def service_of(view: ServiceView) -> Service | None:
         namespace=intern(view.metadata.namespace),
         name=intern(view.metadata.name),
         type=intern(spec.type),
-        cluster_ips=(NONE,) if NONE in addresses else () if is_name else _addresses(addresses),
-        ports=tuple(_service_port(each) for each in spec.ports or () if _is_usable(each)),
-        exposure=_exposure(view),
+        cluster_ips=(
+            (NONE,)
+            if NONE in addresses
+            else ()
+            if is_name
+            else _addresses(addresses, "clusterIPs", out)
+        ),
+        ports=_service_ports(spec.ports or (), out),
+        exposure=_exposure(view, out),
         external_name=spec.external_name if is_name else "",
-        affinity_s=_affinity_s(spec),
+        affinity_s=_affinity_s(spec, out),
         is_internal_local=spec.internal_traffic_policy == "Local",
-        distribution=intern(annotated or spec.traffic_distribution or ""),
+        distribution=intern(annotated[: NAME.most] or spec.traffic_distribution or ""),
         publish_not_ready=spec.publish_not_ready_addresses,
+        left_out=out.words,
     )
 
 
 def slice_of(view: SliceView) -> EndpointSlice:
     """Endpoints without an address, or with one of another family, are left out."""
     version = _VERSIONS.get(view.address_type, 0)
+    ports = tuple(
+        EndpointPort(intern(each.name or ""), intern(each.protocol or "TCP"), each.port or 0)
+        for each in view.ports or ()
+        if not _port_problem(each)
+    )
+    endpoints = tuple(
+        found
+        for each in (view.endpoints or ())[: SLICE_ENDPOINTS.most]
+        if (found := _endpoint(each, version)) is not None
+    )
+    is_whole = (
+        len(ports) == len(view.ports or ())
+        and len(endpoints) == len(view.endpoints or ())
+        and (version or view.address_type == _FQDN)
+    )
     return EndpointSlice(
         namespace=intern(view.metadata.namespace),
         name=view.metadata.name,
         service=intern((view.metadata.labels or {}).get(SERVICE_LABEL, "")),
         version=version,
-        ports=tuple(
-            EndpointPort(intern(each.name or ""), intern(each.protocol or "TCP"), each.port or 0)
-            for each in view.ports or ()
-            if _is_usable(each)
-        ),
-        endpoints=tuple(
-            found
-            for each in view.endpoints or ()
-            if (found := _endpoint(each, version)) is not None
-        ),
+        ports=ports,
+        endpoints=endpoints,
+        left_out=() if is_whole else _left_out_of(view, version),
     )
 
 
-def _exposure(view: ServiceView) -> Exposure:
+def _left_out_of(view: SliceView, version: int) -> tuple[str, ...]:
+    """Looked for where something is missing only: there may be 50,000 endpoints at once."""
+    out = LeftOut()
+    if not version and view.address_type != _FQDN:
+        why = "none of IPv4, IPv6 and FQDN, so nothing is sent to its endpoints"
+        out.note("addressType", view.address_type, why)
+    for index, port in enumerate(view.ports or ()):
+        if port.port is not None and (problem := _port_problem(port)):
+            _note_port(f"ports[{index}]", port, problem, out)
+    for index, endpoint in enumerate((view.endpoints or ())[: SLICE_ENDPOINTS.most]):
+        if _endpoint(endpoint, version) is None:
+            address = endpoint.addresses[0] if endpoint.addresses else None
+            why = f"no address of {view.address_type} that a pod can have"
+            out.note(f"endpoints[{index}]", address, why if address else "it has no address")
+    if view.endpoints and len(view.endpoints) > SLICE_ENDPOINTS.most:
+        why = f"no EndpointSlice has more than {SLICE_ENDPOINTS.most} endpoints"
+        out.note("endpoints", len(view.endpoints), f"{why}: the rest of them")
+    return out.words
+
+
+def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
     spec = view.spec
     ingress = view.status.load_balancer.ingress or ()
     balanced = [each.ip for each in ingress if each.ip_mode in (None, "", "VIP")]
+    if spec.type != "LoadBalancer":
+        balanced = []
     found = Exposure(
-        external_ips=_addresses(spec.external_ips or ()),
-        load_balancer_ips=_addresses(balanced) if spec.type == "LoadBalancer" else (),
-        source_ranges=_prefixes(spec.load_balancer_source_ranges or ()),
+        external_ips=_addresses(spec.external_ips or (), "externalIPs", out),
+        load_balancer_ips=_addresses(balanced, "status.loadBalancer.ingress", out),
+        source_ranges=_prefixes(spec.load_balancer_source_ranges or (), out),
         is_local=spec.external_traffic_policy == "Local",
-        health_check_node_port=_port_or_none(spec.health_check_node_port),
+        health_check_node_port=_port_or_none(
+            spec.health_check_node_port, "healthCheckNodePort", out
+        ),
     )
     return NOT_EXPOSED if found == NOT_EXPOSED else found
 
 
-def _affinity_s(spec: ServiceSpecView) -> int:
+def _affinity_s(spec: ServiceSpecView, out: LeftOut) -> int:
     if spec.session_affinity != "ClientIP":
         return 0
     configured = spec.session_affinity_config
     client_ip = configured.client_ip if configured is not None else None
     timeout_s = client_ip.timeout_seconds if client_ip is not None else None
-    return min(timeout_s, _MOST_AFFINITY_S) if timeout_s and timeout_s > 0 else _DEFAULT_AFFINITY_S
+    if timeout_s is None:
+        return _DEFAULT_AFFINITY_S
+    if 0 < timeout_s <= _MOST_AFFINITY_S:
+        return timeout_s
+    taken_s = _MOST_AFFINITY_S if timeout_s > 0 else _DEFAULT_AFFINITY_S
+    why = f"not from 1 to {_MOST_AFFINITY_S} seconds: it is {taken_s} here"
+    out.note("sessionAffinityConfig.clientIP.timeoutSeconds", timeout_s, why)
+    return taken_s
 
 
-def _is_usable(port: PortView) -> bool:
-    return (port.protocol or "TCP") in _PROTOCOLS and bool(_port_or_none(port.port))
+def _port_problem(port: PortView) -> str:
+    """Why nothing can be sent there; empty: it can."""
+    if (port.protocol or "TCP") not in _PROTOCOLS:
+        return "none of TCP, UDP and SCTP"
+    return "" if _is_port(port.port) else f"no port from 1 to {_MOST_PORT}"
 
 
-def _port_or_none(number: int | None) -> int:
-    return number if number is not None and 0 < number <= _MOST_PORT else 0
+def _note_port(where: str, port: PortView, problem: str, out: LeftOut) -> None:
+    if (port.protocol or "TCP") not in _PROTOCOLS:
+        out.note(f"{where}.protocol", port.protocol, problem)
+    else:
+        out.note(f"{where}.port", port.port, problem)
 
 
-def _service_port(view: PortView) -> ServicePort:
-    return ServicePort(
-        intern(view.name or ""),
-        intern(view.protocol or "TCP"),
-        view.port or 0,
-        _port_or_none(view.node_port),
-    )
+def _is_port(number: int | None) -> bool:
+    return number is not None and 0 < number <= _MOST_PORT
+
+
+def _port_or_none(number: int | None, where: str, out: LeftOut) -> int:
+    if _is_port(number):
+        return number or 0
+    if number:
+        out.note(where, number, f"no port from 1 to {_MOST_PORT}")
+    return 0
+
+
+def _service_ports(views: Sequence[PortView], out: LeftOut) -> tuple[ServicePort, ...]:
+    found = []
+    for index, view in enumerate(views):
+        if problem := _port_problem(view):
+            _note_port(f"ports[{index}]", view, problem, out)
+            continue
+        node_port = _port_or_none(view.node_port, f"ports[{index}].nodePort", out)
+        name, protocol = intern(view.name or ""), intern(view.protocol or "TCP")
+        found.append(ServicePort(name, protocol, view.port or 0, node_port))
+    return tuple(found)
 
 
 def _endpoint(view: EndpointView, version: int) -> Endpoint | None:
@@ -275,18 +353,24 @@ def _address(text: str, version: int = 0) -> str:
     return "" if unusable or version not in (0, found.version) else str(found)
 
 
-def _addresses(texts: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(found for each in texts if (found := _address(each))))
+def _addresses(texts: Sequence[str], where: str, out: LeftOut) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in texts:
+        if address := _address(text):
+            found[address] = None
+        elif text:  # else it has none yet, or a name
+            out.note(where, text, _NO_ADDRESS)
+    return tuple(found)
 
 
-def _prefixes(texts: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def _prefixes(texts: Sequence[str], out: LeftOut) -> tuple[str, ...]:
     """What cannot be read lets nobody in; where nothing can be, nobody is let in."""
     found = []
     for text in texts:
         try:
-            prefix = ip_network(text.strip(), strict=False)
+            if "%" in text:
+                raise ValueError(text)
+            found.append(str(ip_network(text.strip(), strict=False)))
         except ValueError:
-            continue
-        if "%" not in text:
-            found.append(str(prefix))
+            out.note("loadBalancerSourceRanges", text, "no prefix, so it lets nobody in")
     return tuple(found) if found or not texts else _NOBODY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Generic
 
@@ -47,6 +47,9 @@ class Unreadable:
     name: str
     cause: str
     resource_version: str = ""
+    namespace: str = ""
+    is_gone: bool = False
+    """It was deleted: what cannot be read of it matters no more."""
 
 
 WatchEvent = Put[AnyViewed] | Deleted[AnyViewed] | Bookmark | Refused | Unreadable
@@ -61,6 +64,7 @@ class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
     """What an object has that is no other, as a bookmark; its name may be any text."""
 
     name: str = ""
+    namespace: str = ""
     resource_version: str = ""
 
 
@@ -76,7 +80,7 @@ def read_event(line: bytes, resource: Resource[AnyViewed]) -> WatchEvent[AnyView
             case "ADDED" | "MODIFIED" | "DELETED":
                 item = read_item(read.object, resource)
                 if isinstance(item, Unreadable):
-                    return item
+                    return replace(item, is_gone=read.type == "DELETED")
                 return Deleted(item) if read.type == "DELETED" else Put(item)
             case "BOOKMARK":
                 return Bookmark(_decoder(_Marked).decode(read.object).metadata.resource_version)
@@ -103,7 +107,8 @@ def _unreadable(raw: msgspec.Raw, cause: str) -> Unreadable:
         found: _Versioned = _decoder(_Marked).decode(raw).metadata
     except msgspec.MsgspecError:
         return Unreadable("an object without a name", cause)
-    return Unreadable(found.name or "an object without a name", cause, found.resource_version)
+    name = found.name or "an object without a name"
+    return Unreadable(name, cause, found.resource_version, found.namespace)
 
 
 @cache

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 
+from limpet.base.bounds.words import LEFT_OUT_OBJECTS
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
+Item = Service | EndpointSlice
 _NO_SLICES: dict[str, EndpointSlice] = {}
 
 
@@ -24,6 +27,8 @@ class Catalog:
         self._by_address: dict[str, ServiceName] = {}
         self._zones: dict[str, str] = {}
         """By the node's name, as endpoints there have said last."""
+        self._incomplete: dict[tuple[type[Item], ServiceName], Item] = {}
+        """What of them no node can use; few, if any."""
 
     # Asking
 
@@ -55,7 +60,12 @@ class Catalog:
         """Empty: no endpoint has said so far in which zone that node is."""
         return self._zones.get(node, "")
 
-    def knows(self, item: Service | EndpointSlice) -> bool:
+    @property
+    def incomplete(self) -> Mapping[tuple[type[Item], ServiceName], Item]:
+        """Those of which something is left out, since no node can use it."""
+        return self._incomplete
+
+    def knows(self, item: Item) -> bool:
         """It is there, just as it is."""
         if isinstance(item, Service):
             return self._services.get(item.key) == item
@@ -64,19 +74,21 @@ class Catalog:
 
     # Changing
 
-    def put(self, item: Service | EndpointSlice) -> tuple[ServiceName, ...]:
+    def put(self, item: Item) -> tuple[ServiceName, ...]:
         """Services that are others by this; empty: it was known."""
         if self.knows(item):
             return ()
         if isinstance(item, Service):
             self._forget_addresses(item.key)
             self._services[item.key] = item
+            self._note_left_out(item)
             for address in item.addresses:
                 self._by_address[address] = item.key
             return (item.key,)
         before = self.remove_slice(*item.key)
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
+        self._note_left_out(item)
         for endpoint in item.endpoints:
             if endpoint.zone and endpoint.node:
                 self._zones[endpoint.node] = endpoint.zone
@@ -86,6 +98,7 @@ class Catalog:
         """As `put`. Its slices stay: they go by themselves, or another Service gets them."""
         key = (namespace, name)
         self._forget_addresses(key)
+        self._incomplete.pop((Service, key), None)
         return () if self._services.pop(key, None) is None else (key,)
 
     def remove_slice(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
@@ -93,14 +106,36 @@ class Catalog:
         service = self._service_of.pop((namespace, name), None)
         if service is None:
             return ()
+        self._incomplete.pop((EndpointSlice, (namespace, name)), None)
         slices = self._slices[service]
         del slices[name]
         if not slices:
             del self._slices[service]
         return (service,)
 
+    def _note_left_out(self, item: Item) -> None:
+        if item.left_out:
+            self._incomplete[type(item), item.key] = item
+        else:
+            self._incomplete.pop((type(item), item.key), None)
+
     def _forget_addresses(self, key: ServiceName) -> None:
         old = self._services.get(key)
         for address in old.addresses if old is not None else ():
             if self._by_address.get(address) == key:
                 del self._by_address[address]
+
+
+def called(item: Item) -> str:
+    """For a person: `EndpointSlice shop/web-1`."""
+    return f"{type(item).__name__} {'/'.join(item.key)}"
+
+
+def left_out_in_words(items: Iterable[Item], unread: Iterable[str] = ()) -> list[str]:
+    """A sentence for each object of which something is left out, behind those that cannot be read
+    at all; the first so many."""
+    found = sorted(
+        (each for each in items if each.left_out), key=lambda each: (each.key, called(each))
+    )
+    words = (f"of {called(each)} is left out: {'; '.join(each.left_out)}" for each in found)
+    return list(islice(chain(unread, words), LEFT_OUT_OBJECTS.most))

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, Item
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
 KEPT_FILE = "services.jsonl"
 """In the folder of what the node keeps of its cluster; replaced as a whole, durably."""
 _SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'["end",'
 _NO_SERVICE, _NO_SLICE = b'["no service",', b'["no slice",'
-
-Item = Service | EndpointSlice
 
 
 def encode_items(items: Iterable[Item]) -> bytes:

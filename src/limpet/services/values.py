@@ -64,6 +64,8 @@ class Service(Struct, frozen=True, gc=False, array_like=True):
     distribution: str = ""
     """trafficDistribution (PreferSameZone, PreferSameNode …), or what an annotation says."""
     publish_not_ready: bool = False
+    left_out: tuple[str, ...] = ()
+    """What of the object no node can use, in words."""
 
     @property
     def key(self) -> ServiceName:
@@ -126,6 +128,8 @@ class EndpointSlice(Struct, frozen=True, gc=False, array_like=True):
     """Of IP: 4 or 6; 0: names, which no packet is sent to."""
     ports: tuple[EndpointPort, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """As a Service's."""
 
     @property
     def key(self) -> ServiceName:

@@ -12,6 +12,8 @@ from typing import Any
 from limpet.base.bounds.words import (
     CELL,
     FILE,
+    LEFT_OUT,
+    LEFT_OUT_OBJECTS,
     LINE,
     LOG_FIELDS,
     LOG_LINES,
@@ -19,12 +21,22 @@ from limpet.base.bounds.words import (
     LOG_TRACEBACK,
     LOG_VALUE,
     NAME,
+    SLICE_ENDPOINTS,
+    UNREAD,
 )
 from limpet.base.disk import read_regular
 from limpet.base.process.log import in_bounds
 from limpet.base.process.log_limits import LogLimits
 from limpet.base.text.names import name_problem
 from limpet.cli.output import put, put_table
+from limpet.cloud.workloads.unread import UnreadObjects
+from limpet.kubernetes.left_out import LeftOut
+from limpet.kubernetes.objects import Viewed
+from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.services import EndpointView, SliceView, slice_of
+from limpet.kubernetes.watch_event import Unreadable
+from limpet.services.catalog import left_out_in_words
+from limpet.services.values import Service
 from tests.unit.bounds.probes import probe
 
 
@@ -92,3 +104,32 @@ def _(amount: int) -> bool:
             return len(read_regular(Path(file.name))) == amount
         except OSError:
             return False
+
+
+@probe(LEFT_OUT)
+def _(amount: int) -> bool:
+    out = LeftOut()
+    for number in range(amount):
+        out.note(f"ports[{number}]", 0, "no port")
+    return len(out.words) == amount and "more" not in out.words[-1]
+
+
+@probe(LEFT_OUT_OBJECTS)
+def _(amount: int) -> bool:
+    odd = [Service("shop", f"web-{number}", left_out=("a port",)) for number in range(amount)]
+    return len(left_out_in_words(odd)) == amount
+
+
+@probe(UNREAD)
+def _(amount: int) -> bool:
+    unread = UnreadObjects()
+    found = [Unreadable(f"web-{number}", "bad") for number in range(amount)]
+    changes: Changes[Viewed] = Changes(unreadable=found, listed=True)
+    unread.hear("Service", changes)
+    return len(unread) == amount
+
+
+@probe(SLICE_ENDPOINTS)
+def _(amount: int) -> bool:
+    endpoints = [EndpointView(addresses=["10.1.0.2"])] * amount
+    return len(slice_of(SliceView(address_type="IPv4", endpoints=endpoints)).endpoints) == amount

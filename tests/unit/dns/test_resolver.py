@@ -17,8 +17,7 @@ from limpet.dns.forward.forwarder import Forwarder, Send
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Reply, Resolver
-from limpet.services.catalog import Catalog
-from limpet.services.kept import Item
+from limpet.services.catalog import Catalog, Item
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 

@@ -36,9 +36,14 @@ Event = WatchEvent[ConfigMap]
 Told = Changes[ConfigMap]
 
 
-def thing(name: str, version: int, uid: str = "") -> ConfigMap:
+def thing(name: str, version: int, uid: str = "", namespace: str = "") -> ConfigMap:
     return ConfigMap(
-        metadata=Metadata(name=name, uid=uid or f"uid-{name}", resource_version=str(version)),
+        metadata=Metadata(
+            name=name,
+            namespace=namespace,
+            uid=uid or f"uid-{name}",
+            resource_version=str(version),
+        ),
         data={"version": str(version)},
     )
 
@@ -314,6 +319,35 @@ def test_an_object_that_cannot_be_read_any_more_is_not_gone() -> None:
     told = state.take_page([], [Unreadable("a", "bad")], resource_version="6", go_on="")
 
     assert told.gone == []
+
+
+def test_an_object_that_cannot_be_read_is_gone_once_it_is_deleted() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    thing_of = {"metadata": {"name": "a", "namespace": "shop", "uid": "1", "resourceVersion": "1"}}
+    state.take_event(read_event(line("ADDED", thing_of), THINGS))
+    broken = {**thing_of, "data": 7}
+
+    kept = state.take_event(read_event(line("MODIFIED", broken), THINGS))
+    gone = state.take_event(read_event(line("DELETED", broken), THINGS))
+
+    assert (kept.gone, gone.gone) == ([], [("shop", "a")])
+    assert [(x.namespace, x.is_gone) for x in (*kept.unreadable, *gone.unreadable)] == [
+        ("shop", False),
+        ("shop", True),
+    ]
+
+
+def test_of_an_object_that_could_never_be_read_it_is_told_when_it_is_gone() -> None:
+    unreadable = Unreadable("a", "bad", "5", "shop")
+    for deletes in (True, False):
+        state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+        state.take_page([], [unreadable], resource_version="5", go_on="")
+        if deletes:
+            told = state.take_event(Deleted(thing("a", 6, namespace="shop")))
+        else:
+            state.fail(Failure.GONE, 0.0, 0.0)
+            told = state.take_page([], [], resource_version="6", go_on="")
+        assert told.gone == [("shop", "a")]
 
 
 def test_another_object_under_a_name_takes_the_first_ones_place() -> None:

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, left_out_in_words
 from limpet.services.values import NONE, EndpointSlice, Service
 
 NAMES = st.sampled_from(("a", "b", "c"))
@@ -15,6 +15,7 @@ services = st.builds(
     namespace=st.just("default"),
     name=NAMES,
     cluster_ips=st.sampled_from(((), (NONE,), ("10.96.0.1",), ("10.96.0.2", "fd00::2"))),
+    left_out=st.sampled_from(((), ("a port",))),
 )
 slices = st.builds(
     EndpointSlice,
@@ -22,6 +23,7 @@ slices = st.builds(
     name=NAMES,
     service=NAMES,
     version=st.sampled_from((4, 6)),
+    left_out=st.sampled_from(((), ("an address",))),
 )
 steps = st.lists(
     st.tuples(st.booleans(), services | slices),
@@ -50,6 +52,9 @@ def test_what_is_left_is_there_and_each_change_tells_the_services_that_it_change
     for item in left.values():
         fresh.put(item)
     assert {key: parts(catalog, key) for key in "abc"} == {key: parts(fresh, key) for key in "abc"}
+    incomplete = [each for each in left.values() if each.left_out]
+    assert set(catalog.incomplete) == {(type(each), each.key) for each in incomplete}
+    assert all(catalog.incomplete[type(each), each.key] == each for each in incomplete)
     assert len(catalog) == sum(isinstance(each, Service) for each in left.values())
     for address in ("10.96.0.1", "10.96.0.2", "fd00::2"):
         found = catalog.by_address(address)
@@ -58,6 +63,18 @@ def test_what_is_left_is_there_and_each_change_tells_the_services_that_it_change
 
 def parts(catalog: Catalog, name: str) -> tuple[Service | None, list[EndpointSlice]]:
     return catalog.service("default", name), list(catalog.slices("default", name))
+
+
+def test_what_is_left_out_is_told_by_object_after_what_cannot_be_read() -> None:
+    odd = Service("shop", "web", left_out=("ports[0].port 0: no", "and 3 more"))
+    piece = EndpointSlice("shop", "web-1", "web", 4, left_out=("endpoints[0]: no",))
+    assert left_out_in_words(
+        [piece, Service("shop", "fine"), odd], ["Service a cannot be read"]
+    ) == [
+        "Service a cannot be read",
+        "of Service shop/web is left out: ports[0].port 0: no; and 3 more",
+        "of EndpointSlice shop/web-1 is left out: endpoints[0]: no",
+    ]
 
 
 @given(services | slices)

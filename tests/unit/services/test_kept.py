@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limpet.services.kept import Item, decode_items, encode_items
+from limpet.services.catalog import Item
+from limpet.services.kept import decode_items, encode_items
 from limpet.services.values import (
     Endpoint,
     EndpointPort,

@@ -20,7 +20,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, Item, left_out_in_words
 from limpet.services.mode import Choice
 from limpet.services.rotation import Here, candidates, rotate, why_unused
 from limpet.services.values import Service, ServicePort
@@ -53,6 +53,10 @@ class ServiceAdmin:
             backend=side.sockets.backend,
             why_not_ebpf=side.sockets.why_not,
             failed=side.failures,
+            left_out=left_out_in_words(
+                side.catalog.incomplete.values(), side.source.unread.in_words()
+            ),
+            left_out_objects=count_left_out(side),
         )
 
     def with_endpoints(self, most: int) -> Iterator[tuple[ServiceLine, Iterable[EndpointStatus]]]:
@@ -78,6 +82,11 @@ class ServiceAdmin:
             names = sorted(f"{each.namespace}/{each.name}" for each in catalog)
             full = f"{namespace or 'default'}/{plain}"
             see = hint(full, names, "NAMESPACE/NAME, or a cluster address; `limpet service list` ")
+            if cause := side.source.unread.cause("Service", (namespace or "default", plain)):
+                raise LimpetError(
+                    f"show Service {full}: what the API server has of it cannot be read: {cause} "
+                    "(put it right there; the others go on)"
+                )
             raise LimpetError(f"show Service {name}: this node knows no such one ({see}tells all)")
         exposure = service.exposure
         connections = await side.connections(service)
@@ -90,6 +99,7 @@ class ServiceAdmin:
             distribution=service.distribution,
             endpoints=list(_endpoints(service, catalog, here, connections)),
             failed=side.failures,
+            left_out=left_out_in_words(_incomplete(service, catalog)),
         )
 
     def way(self, word: str) -> ServiceWay | None:
@@ -201,7 +211,21 @@ def _line(service: Service, side: ServiceSide) -> ServiceLine:
         endpoints=len(known),
         used=len(used),
         trouble=side.part.troubles.get(service.key, ""),
+        left_out=len(_incomplete(service, side.catalog)),
     )
+
+
+def _incomplete(service: Service, catalog: Catalog) -> list[Item]:
+    """It and its slices, those of which something is left out."""
+    if not catalog.incomplete:
+        return []
+    found: list[Item] = [service, *catalog.slices(*service.key)]
+    return [each for each in found if each.left_out]
+
+
+def count_left_out(side: ServiceSide) -> int:
+    """Objects of which something is left out, those among them that cannot be read at all."""
+    return len(side.catalog.incomplete) + len(side.source.unread)
 
 
 def _words(port: ServicePort) -> str:

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 
 from limpet.agent.answers.cluster import tunnel_statuses
 from limpet.agent.answers.peers import peer_kinds
+from limpet.agent.answers.services import count_left_out
 from limpet.agent.figures.table import CLUSTER, PREFIX, RELAY, SERVICES
 from limpet.base.metrics.figures import Figures, Values
 from limpet.cluster.keys import key_name
@@ -150,6 +151,7 @@ def _of_services(services: ServiceSide) -> Iterator[Metric]:
         ("services", len(services.catalog)),
         ("service_elements", services.part.count),
         ("services_troubled", len(services.part.troubles)),
+        ("services_left_out", count_left_out(services)),
         ("doubted_nodes", len(services.part.here.silent)),
         ("doubted_pods", len(services.part.here.gone)),
         ("services_connected", services.source.is_connected),

@@ -193,6 +193,12 @@ SERVICES = (
         "Services",
         "Services that are not served as they ask; `limpet service list` says why",
     ),
+    Figure(
+        "services_left_out",
+        "objects",
+        "Services and EndpointSlices of which something is left out, since no node can use it; "
+        "`limpet service list` says what",
+    ),
     Figure("doubted_nodes", "nodes", "silent nodes whose endpoints rest here"),
     Figure("doubted_pods", "pods", "pods that are gone, whose endpoints rest here"),
     Figure(

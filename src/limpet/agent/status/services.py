@@ -64,6 +64,9 @@ class ServiceLine(Said, frozen=True, kw_only=True):
     """How many of them are in rotation on this node."""
     trouble: str = ""
     """Why it is not served as it asks; empty: it is."""
+    left_out: int = 0
+    """Objects, the Service and its EndpointSlices, of which something is left out here, since
+    no node can use it."""
 
 
 class ServicesAnswer(Said, frozen=True, kw_only=True):
@@ -81,6 +84,10 @@ class ServicesAnswer(Said, frozen=True, kw_only=True):
     """By what pods and processes of this node are served: ebpf or nftables."""
     why_not_ebpf: str = ""
     """Although it is asked for; empty: it is used, or nobody asks."""
+    left_out: list[str]
+    """What of which object no node can use, in words; of the first so many."""
+    left_out_objects: int = 0
+    """Of how many something is left out, those among them that cannot be read at all."""
 
 
 class ServiceAnswer(Said, frozen=True, kw_only=True):
@@ -94,3 +101,5 @@ class ServiceAnswer(Said, frozen=True, kw_only=True):
     distribution: str
     endpoints: list[EndpointStatus]
     failed: list[str]
+    left_out: list[str]
+    """As of all Services."""

@@ -19,3 +19,17 @@ SNAPSHOT = Bound("what a node has kept of its cluster", 1 << 30, "bytes", Above.
 FILE = Bound(
     "a file that others write, such as a runtime or a person", 16 << 20, "bytes", Above.REFUSED
 )
+LEFT_OUT = Bound(
+    "parts of one Service or EndpointSlice that nobody can use, in words", 8, "parts", Above.CUT
+)
+"""And how many more there are."""
+LEFT_OUT_OBJECTS = Bound("such objects in an answer of the agent", 50, "objects", Above.CUT)
+"""And of how many there is such a thing."""
+UNREAD = Bound(
+    "Services and EndpointSlices that cannot be read at all, in words",
+    200,
+    "objects",
+    Above.DROPPED,
+)
+SLICE_ENDPOINTS = Bound("endpoints of one EndpointSlice", 1000, "endpoints", Above.CUT)
+"""As an API server has it."""

@@ -22,10 +22,12 @@ from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
 from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.cloud.workloads.source import Source
+from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
+from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes, ObjectKey
+from limpet.kubernetes.reflector_state import Changes, ObjectKey, key_of
 from limpet.kubernetes.services import (
     ENDPOINT_SLICES,
     SERVICES,
@@ -34,9 +36,8 @@ from limpet.kubernetes.services import (
     service_of,
     slice_of,
 )
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, Item, called
 from limpet.services.kept import (
-    Item,
     decode_items,
     encode_gone,
     encode_item,
@@ -106,6 +107,9 @@ class ServiceSource(Source):
         self._journal = journal
         self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
         """What the server has, by kind: what was kept and is not there is gone."""
+        self._unread: dict[str, set[ObjectKey]] = {kind: set() for kind in self._heard}
+        """Of these what cannot be read, since the last list."""
+        self.unread = UnreadObjects()
         self._waits = _Untold()
 
     @property
@@ -123,13 +127,8 @@ class ServiceSource(Source):
 
     async def _hear_services(self, changes: Changes[ServiceView]) -> None:
         told: dict[ServiceName, None] = {}
-        gone = self._gone(
-            "services",
-            changes.gone,
-            [(each.metadata.namespace, each.metadata.name) for each in changes.put],
-            all_told=changes.listed,
-            kept=(each.key for each in self._catalog),
-        )
+        gone = self._gone("services", changes, (each.key for each in self._catalog))
+        self.unread.hear(SERVICES.kind, changes)
         services = map(service_of, changes.put)
         names = ((each.metadata.namespace, each.metadata.name) for each in changes.put)
         found = [(name, each) for name, each in zip(names, services, strict=True)]
@@ -138,20 +137,15 @@ class ServiceSource(Source):
             told.update(dict.fromkeys(self._catalog.remove_service(*key)))
             lines.append(encode_gone(Service, key))
         for _, service in found:
-            if service is not None and (others := self._catalog.put(service)):
+            if service is not None and (others := self._put(service)):
                 told.update(dict.fromkeys(others))
                 lines.append(encode_item(service))
         self._note("services", told, lines, "Services changed", all_told=changes.listed)
 
     async def _hear_slices(self, changes: Changes[SliceView]) -> None:
         told: dict[ServiceName, None] = {}
-        gone = self._gone(
-            "slices",
-            changes.gone,
-            [(each.metadata.namespace, each.metadata.name) for each in changes.put],
-            all_told=changes.listed,
-            kept=(each.key for each in self._catalog.all_slices()),
-        )
+        gone = self._gone("slices", changes, (each.key for each in self._catalog.all_slices()))
+        self.unread.hear(ENDPOINT_SLICES.kind, changes)
         lines = []
         for key in gone:
             told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
@@ -162,25 +156,36 @@ class ServiceSource(Source):
                 lines.append(encode_item(piece))
         self._note("slices", told, lines, "endpoints changed", all_told=changes.listed)
 
+    def _put(self, item: Item) -> tuple[ServiceName, ...]:
+        """Services that are others by this."""
+        before = self._catalog.incomplete.get((type(item), item.key))
+        others = self._catalog.put(item)
+        if item.left_out and (before is None or before.left_out != item.left_out):
+            _log.warning(
+                "what no node can use of an object is left out, and the rest of it goes on",
+                by_others=True,
+                object=called(item),
+                left_out="; ".join(item.left_out),
+            )
+        return others
+
     def _gone(
-        self,
-        kind: str,
-        gone: list[ObjectKey],
-        put: list[ObjectKey],
-        *,
-        all_told: bool,
-        kept: Iterable[ObjectKey],
+        self, kind: str, changes: Changes[AnyViewed], kept: Iterable[ObjectKey]
     ) -> list[ObjectKey]:
         """What to remove. The absence of all says nothing."""
         heard = self._heard[kind]
-        heard.difference_update(gone)
-        heard.update(put)
-        if not all_told:
-            return gone
+        heard.difference_update(changes.gone)
+        heard.update(map(key_of, changes.put))
+        unread = self._unread[kind]
+        unread.update((x.namespace, x.name) for x in changes.unreadable if not x.is_gone)
+        if not changes.listed:
+            return changes.gone
+        there = heard | unread  # also what cannot be read: what was known of it goes on
+        unread.clear()  # a list tells all of them again
         if not heard:
             _log.warning("the API server lists none, which is not believed", kind=kind)
             return []
-        return [key for key in (*gone, *kept) if key not in heard]
+        return [key for key in (*changes.gone, *kept) if key not in there]
 
     def _note(
         self,

@@ -25,6 +25,9 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
     show_table(answer, output, rows, nothing="no Service is known here")
     for line in answer.services:
         _say_trouble(line)
+    _say_left_out(answer.left_out)
+    if (more := answer.left_out_objects - len(answer.left_out)) > 0:
+        say(f"limpet: something is left out of {more} more objects")
     if answer.why_not_ebpf:
         say(f"limpet: served by nftables alone, not by eBPF: {answer.why_not_ebpf}")
     if answer.kube_proxy:
@@ -60,12 +63,18 @@ def service_show(
         else:
             put("no endpoint: whoever asks is refused")
         _say_trouble(line)
+        _say_left_out(answer.left_out)
         _say_failed(answer.failed)
 
 
 def _say_trouble(line: ServiceLine) -> None:
     if line.trouble:
         say(f"limpet: {line.namespace}/{line.name} is not served as it asks: {line.trouble}")
+
+
+def _say_left_out(found: list[str]) -> None:
+    for words in found:
+        say(f"limpet: {words}")
 
 
 def _say_failed(failed: list[str]) -> None:

@@ -1,0 +1,54 @@
+"""Services and EndpointSlices that cannot be read at all, in words. Pure."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.words import NAME, UNREAD
+from limpet.base.text.escaping import shortened
+from limpet.kubernetes.objects import AnyViewed
+from limpet.kubernetes.reflector_state import Changes, ObjectKey, key_of
+
+_MOST_CHARACTERS = 300
+
+
+class UnreadObjects:
+    """Of each the cause, as long as the API server has it so."""
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, ObjectKey], str] = {}
+        """By kind and name."""
+        self._since_list: dict[str, set[ObjectKey]] = {}
+        """By kind, those that were told since the last whole list: a list tells all of them."""
+
+    def __len__(self) -> int:
+        return len(self._causes)
+
+    def hear(self, kind: str, changes: Changes[AnyViewed]) -> None:
+        since = self._since_list.setdefault(kind, set())
+        for key in (*changes.gone, *map(key_of, changes.put)) if self._causes else ():
+            self._forget(kind, key)
+        for each in changes.unreadable:
+            key = (shortened(each.namespace, NAME.most), shortened(each.name, NAME.most))
+            if each.is_gone:
+                self._forget(kind, key)
+            elif (kind, key) in self._causes or len(self._causes) < UNREAD.most:
+                self._causes[kind, key] = shortened(each.cause, _MOST_CHARACTERS)
+                since.add(key)
+        if changes.listed:
+            for key in [key for found, key in self._causes if found == kind and key not in since]:
+                self._forget(kind, key)
+            since.clear()
+
+    def _forget(self, kind: str, key: ObjectKey) -> None:
+        self._causes.pop((kind, key), None)
+        self._since_list[kind].discard(key)
+
+    def cause(self, kind: str, key: ObjectKey) -> str:
+        """Why it cannot be read; empty: it can, or there is none."""
+        return self._causes.get((kind, key), "")
+
+    def in_words(self) -> list[str]:
+        return [
+            f"{kind} {'/'.join(filter(None, key))} cannot be read, so that what was known of it "
+            f"before goes on: {cause}"
+            for (kind, key), cause in sorted(self._causes.items())
+        ]
