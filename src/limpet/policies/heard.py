@@ -38,6 +38,15 @@ class Heard:
             if key not in self.policies:
                 self.policies[key] = _closed(key, document)
 
+    def put_unread(self, key: Key, cause: str) -> None:
+        """One of which nothing but the name can be read goes on as it was; one that nobody knew
+        closes its namespace, since nobody knows what it would close."""
+        becomes = "it goes on as it was"
+        if key not in self._documents:
+            becomes = f"all pods of {key.namespace} are closed"
+            self.put_policy(key, {"metadata": {"namespace": key.namespace, "name": key.name}})
+        self.problems[key] = f"NetworkPolicy {key}: it cannot be read: {cause} ({becomes})"
+
     def drop_policy(self, key: Key) -> None:
         for held in (self.policies, self.problems, self._documents):
             held.pop(key, None)

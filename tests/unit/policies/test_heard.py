@@ -77,6 +77,23 @@ def test_a_policy_that_nobody_understands_allows_what_it_did_or_nothing() -> Non
     assert may(heard, 80)
 
 
+def test_a_policy_that_cannot_be_read_opens_nothing() -> None:
+    heard = told()
+    heard.put_unread(Key("shop", "web"), "labels")
+    assert (may(heard, 80), may(heard, 81)) == (True, False)
+    assert "goes on as it was" in heard.problems[Key("shop", "web")]
+    heard.drop_policy(Key("shop", "web"))
+    assert may(heard, 81)
+
+    heard.put_unread(Key("shop", "other"), "labels")
+    assert not may(heard, 81)
+    assert "all pods of shop are closed" in heard.problems[Key("shop", "other")]
+    assert not may(decode_heard(heard.encode()), 81)
+    heard.drop_policy(Key("shop", "other"))
+    assert may(heard, 81)
+    assert not heard.problems
+
+
 def test_it_is_read_back_as_it_was_kept() -> None:
     heard = told()
     read = decode_heard(heard.encode())

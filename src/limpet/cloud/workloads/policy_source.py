@@ -17,6 +17,7 @@ import structlog
 
 from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
+from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.source import Source
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
@@ -69,6 +70,8 @@ class PolicySource(Source):
         super().__init__("network policies", find_access, random=random, gather_s=gather_s)
         self._seen: dict[str, set[ObjectKey]] = defaultdict(set)
         """What the server has, by kind."""
+        self._unread: dict[str, set[ObjectKey]] = defaultdict(set)
+        """Of these what cannot be read, since the last list."""
         self._whole: set[str] = set()
         """Kinds of which all that there is was told."""
         self._reasons = _Reasons()
@@ -123,6 +126,11 @@ class PolicySource(Source):
             if key in self._heard.problems:
                 _log.warning("a policy means nothing here", problem=self._heard.problems[key])
             self._reasons.needed.set()
+        for each in changes.unreadable:
+            if not each.is_gone and not (name_problem(each.namespace) or name_problem(each.name)):
+                # What it would close nobody knows: nothing is opened by its being nonsense.
+                self._heard.put_unread(Key(each.namespace, each.name), each.cause)
+                self._reasons.needed.set()
         self._note(NETWORK_POLICIES.plural, changes)
 
     def _gone(self, kind: str, changes: Changes[Any], kept: Iterable[ObjectKey]) -> list[ObjectKey]:
@@ -130,11 +138,16 @@ class PolicySource(Source):
         seen = self._seen[kind]
         seen.difference_update(changes.gone)
         seen.update((each.metadata.namespace, each.metadata.name) for each in changes.put)
+        unread = self._unread[kind]
+        unread.update((x.namespace, x.name) for x in changes.unreadable if not x.is_gone)
         if not changes.listed:
             return changes.gone
+        there_unread = {*unread}
+        unread.clear()  # a list tells all of them again
         if kind == NAMESPACES.plural and not seen:
             _log.warning("the API server lists no namespace, which is not believed")
             return []
+        seen = seen | there_unread  # what was known of it goes on
         names = {name for _, name in seen}
         there = {(name, name) for name in names} if kind == NAMESPACES.plural else seen
         return [*changes.gone, *(key for key in kept if key not in there)]
