@@ -61,7 +61,8 @@ def test_a_sites_bundle_lets_a_machine_into_its_cluster(released: Path, tmp_path
 
         assert "agent: runs" in said
         assert machine.run("cat", "/etc/limpet/agent.toml").startswith(settings.read_text())
-        assert "ready" in machine.run("limpet", "node", "list")
+        assert "ready" in machine.run("limpet", "status", "--wait", "--timeout", "60")
+        assert "10.244.0.0/" in machine.run("limpet", "node", "list")
 
 
 def test_a_file_that_was_damaged_on_the_way_ends_it_before_anything_is_installed(
