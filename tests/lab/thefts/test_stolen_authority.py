@@ -27,7 +27,7 @@ from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.lab.bed import a_world, is_refused, limpet, remember
-from tests.lab.rungs import peer
+from tests.lab.rungs import peer, the_pod
 from tests.lab.thefts.test_stolen_key import cluster_of, reach_each_other
 from tests.waiting import wait_until
 
@@ -357,12 +357,15 @@ def test_a_cluster_that_was_made_anew_knows_nothing_of_the_stolen_authority(worl
     true.stop()
     Path(true.settings["state_dir"]).rename(world.folder / "old")
     true.start()
-    for machine in reversed(machines):  # so that segments are not those of before by chance
+    # The last of before comes first, so that segments are not those of before by chance.
+    by_segment = sorted(machines, key=lambda each: int(the_pod(each).addresses[0].ip))
+    for machine in reversed(by_segment):
         machine.stop_agent()
         token = true.token(roles=list(machine.node.roles))
         machine.join(token, true.endpoints, "--anew")
         machine.start_agent()
-    assert not reach_each_other(machines[0], machines[2])  # pods have addresses of before
+    # Pods have addresses of before.
+    assert not reach_each_other(by_segment[0], by_segment[-1])
     for machine in machines:
         assert key_of(machine) == key_of_cloud(world)
         start_pods_anew(machine)
