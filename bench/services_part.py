@@ -31,7 +31,7 @@ from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Noti
 from limpet.services.kept import KEPT_FILE
 from limpet.services.rotation import Here
 
-NAME_PORTS, ECHO_PORT, SINK_PORT, FLOW_PORT = (8080, 8081), 8082, 8083, 8084
+NAME_PORTS, FLOW_PORT = (8080, 8081), 8084
 """Who asks the first two gets the port's last digit, and the end; at the last one the bench listens
 itself."""
 _RESET = struct.pack("ii", 1, 0)
@@ -95,8 +95,6 @@ class _Server:
     def __init__(self) -> None:
         for port in NAME_PORTS:
             threading.Thread(target=self._name, args=(port,), daemon=True).start()
-        for port, work in ((ECHO_PORT, _echo), (SINK_PORT, _sink)):
-            threading.Thread(target=self._serve, args=(port, work), daemon=True).start()
 
     async def answer(self, _asked: dict[str, Any]) -> dict[str, Any]:
         return {}
@@ -118,25 +116,6 @@ class _Server:
                 client.close()
             except OSError:
                 continue  # it did not wait for the answer
-
-    def _serve(self, port: int, work: Any) -> None:
-        listener = self._listening(port)
-        while True:
-            client, _ = listener.accept()
-            threading.Thread(target=work, args=(client,), daemon=True).start()
-
-
-def _echo(client: socket.socket) -> None:
-    with client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while said := client.recv(64):
-            client.sendall(said)
-
-
-def _sink(client: socket.socket) -> None:
-    with client:
-        while client.recv(1 << 18):
-            pass
 
 
 class _Kernel:

@@ -68,8 +68,9 @@ def test_of_two_that_were_granted_one_key_none_gets_the_others_packets(tmp_path:
                 assert is_lost(pod, claimant.node.address(4))
             assert drawn() == 0
         watcher.settle(bed.entries())
-        for each in (victim, claimant):  # a handshake that is lost is tried again after 5 s
-            wait_until(lambda each=each: not is_lost(pod, each.node.address(4)))  # type: ignore[misc]
+        ends = [each.node.address(4) for each in (victim, claimant)]
+        # A handshake that is lost is tried again after 5 s.
+        wait_until(lambda: not any(is_lost(pod, end) for end in ends))
 
 
 class Liar:

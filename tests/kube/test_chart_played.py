@@ -74,7 +74,7 @@ def test_an_empty_cluster_gets_its_network_by_the_chart_in_minutes_and_the_page_
                 wait_until(partial(answers, client, server), f"{server.name} to {client.name}")
         took_s = time.monotonic() - began_s
         record_property("from helm install until every pod reaches every other, s", took_s)
-        print(f"from helm install until every pod reaches every other: {took_s:.1f} s")  # noqa: T201
+        print(f"from helm install until every pod reaches every other: {took_s:.1f} s")  # noqa: T201 - with -s
         assert took_s < _WITHIN_S
 
         play(world, tmp_path, [*upgrade, "--set", "page.enabled=true"])

@@ -155,7 +155,7 @@ def test_a_program_that_is_detached_and_a_map_that_is_emptied_are_back_long_befo
             breakage()
             began_s = time.monotonic()
             wait_until(lambda: is_at_the_socket(machine, _pod(machine)), breakage.__name__)
-            print(f"{breakage.__name__}: back after {time.monotonic() - began_s:.2f} s")  # noqa: T201
+            print(f"{breakage.__name__}: back after {time.monotonic() - began_s:.2f} s")  # noqa: T201 - with -s
 
 
 def test_connections_outlive_the_agent_and_what_is_taken_away_comes_back(

@@ -257,9 +257,8 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     # The steps.
     command("controller", "rotate-key")
     command("controller", "backup", str(world.folder / "after"))
-    for machine in (hub, near):
-        wait_until(lambda: cluster_of(machine)["rotations"] == 1)  # noqa: B023
-        assert key_of(machine) == key_of_cloud(world)
+    wait_until(lambda: all(cluster_of(each)["rotations"] == 1 for each in (hub, near)))
+    assert key_of(hub) == key_of(near) == key_of_cloud(world)
     later = true.token()
 
     # By a certificate that the CA's key has signed nobody becomes a node that exists, or uses a
@@ -379,6 +378,7 @@ def test_a_cluster_that_was_made_anew_knows_nothing_of_the_stolen_authority(worl
     for machine in machines:
         machine.run("nft", _REDIRECT)
     true.stop()  # so that all connect anew
-    for machine in machines:
-        wait_until(lambda: "certificate" in cluster_of(machine)["controller"]["error"])  # noqa: B023
+    wait_until(
+        lambda: all("certificate" in cluster_of(each)["controller"]["error"] for each in machines)
+    )
     assert reach_each_other(*machines)

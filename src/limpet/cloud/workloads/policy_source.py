@@ -18,6 +18,7 @@ import structlog
 from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
 from limpet.base.text.names import name_problem
+from limpet.cloud.workloads.listed import Listed
 from limpet.cloud.workloads.source import Source
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
@@ -68,10 +69,8 @@ class PolicySource(Source):
         self._path = path
         self._tell = tell
         super().__init__("network policies", find_access, random=random, gather_s=gather_s)
-        self._seen: dict[str, set[ObjectKey]] = defaultdict(set)
+        self._listed: dict[str, Listed] = defaultdict(Listed)
         """What the server has, by kind."""
-        self._unread: dict[str, set[ObjectKey]] = defaultdict(set)
-        """Of these what cannot be read, since the last list."""
         self._whole: set[str] = set()
         """Kinds of which all that there is was told."""
         self._reasons = _Reasons()
@@ -98,7 +97,7 @@ class PolicySource(Source):
             self._heard.namespaces.pop(name, None)
         for each in changes.put:
             self._heard.namespaces[each.metadata.name] = dict(each.metadata.labels or {})
-        if changes.listed and self._seen[NAMESPACES.plural]:
+        if changes.listed and self._listed[NAMESPACES.plural].read:
             self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
 
@@ -135,21 +134,14 @@ class PolicySource(Source):
 
     def _gone(self, kind: str, changes: Changes[Any], kept: Iterable[ObjectKey]) -> list[ObjectKey]:
         """What to remove: also what was kept from before, and is not in the first whole list."""
-        seen = self._seen[kind]
-        seen.difference_update(changes.gone)
-        seen.update((each.metadata.namespace, each.metadata.name) for each in changes.put)
-        unread = self._unread[kind]
-        unread.update((x.namespace, x.name) for x in changes.unreadable if not x.is_gone)
-        if not changes.listed:
+        there = self._listed[kind].hear(changes)
+        if there is None:
             return changes.gone
-        there_unread = {*unread}
-        unread.clear()  # a list tells all of them again
-        if kind == NAMESPACES.plural and not seen:
+        if kind == NAMESPACES.plural and not self._listed[kind].read:
             _log.warning("the API server lists no namespace, which is not believed")
             return []
-        seen = seen | there_unread  # what was known of it goes on
-        names = {name for _, name in seen}
-        there = {(name, name) for name in names} if kind == NAMESPACES.plural else seen
+        if kind == NAMESPACES.plural:
+            there = {(name, name) for _, name in there}
         return [*changes.gone, *(key for key in kept if key not in there)]
 
     def _note(self, what: str, changes: Changes[Any]) -> None:

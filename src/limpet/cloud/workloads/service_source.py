@@ -21,13 +21,14 @@ from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
 from limpet.cloud.workloads.change_journal import ChangeJournal
+from limpet.cloud.workloads.listed import Listed
 from limpet.cloud.workloads.source import Source
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes, ObjectKey, key_of
+from limpet.kubernetes.reflector_state import Changes, ObjectKey
 from limpet.kubernetes.services import (
     ENDPOINT_SLICES,
     SERVICES,
@@ -105,10 +106,8 @@ class ServiceSource(Source):
         self._tell = tell
         super().__init__("Services", find_access, random=random, gather_s=gather_s)
         self._journal = journal
-        self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
-        """What the server has, by kind: what was kept and is not there is gone."""
-        self._unread: dict[str, set[ObjectKey]] = {kind: set() for kind in self._heard}
-        """Of these what cannot be read, since the last list."""
+        self._listed = {"services": Listed(), "slices": Listed()}
+        """What the server has: what was kept and is not there is gone."""
         self.unread = UnreadObjects()
         self._waits = _Untold()
 
@@ -173,16 +172,10 @@ class ServiceSource(Source):
         self, kind: str, changes: Changes[AnyViewed], kept: Iterable[ObjectKey]
     ) -> list[ObjectKey]:
         """What to remove. The absence of all says nothing."""
-        heard = self._heard[kind]
-        heard.difference_update(changes.gone)
-        heard.update(map(key_of, changes.put))
-        unread = self._unread[kind]
-        unread.update((x.namespace, x.name) for x in changes.unreadable if not x.is_gone)
-        if not changes.listed:
+        there = self._listed[kind].hear(changes)
+        if there is None:
             return changes.gone
-        there = heard | unread  # also what cannot be read: what was known of it goes on
-        unread.clear()  # a list tells all of them again
-        if not heard:
+        if not self._listed[kind].read:
             _log.warning("the API server lists none, which is not believed", kind=kind)
             return []
         return [key for key in (*changes.gone, *kept) if key not in there]
@@ -203,7 +196,7 @@ class ServiceSource(Source):
         waits.lines += lines if self._journal is not None else ()
         if all_told:
             waits.listed.add(kind)
-        if waits.names and len(waits.listed) == len(self._heard):
+        if waits.names and len(waits.listed) == len(self._listed):
             names, noted = waits.names, waits.lines
             waits.names, waits.lines = {}, []
             self._keeping.note()

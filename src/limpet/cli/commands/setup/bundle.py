@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from limpet.agent.settings import load_settings
 from limpet.base.errors import ConfigError
 from limpet.cli.options import Format, Words
 from limpet.cli.output import Output, counted, say, show
@@ -32,7 +33,6 @@ def bundle(
 ) -> None:
     """Check a release's bundle, and make one for a site, with its settings, for machines without
     internet."""
-    from limpet.agent.settings import load_settings
     from limpet.cli.answers import Bundled
     from limpet.cli.bundle.site_bundle import write_site_bundle
     from limpet.cli.bundle.site_files import site_files
