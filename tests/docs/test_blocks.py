@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import tomllib
 
 import msgspec
@@ -16,7 +17,7 @@ from limpet.lab.topology import parse_topology
 from tests.docs.pages import CHECKOUT, Block, blocks, pages, prose
 
 LANGUAGES = {"console", "text", "toml", "yaml", "json", "diff", "mermaid"}
-WORLDS = {"plain", "lab", "node", "deb", "skip"}
+WORLDS = {"plain", "lab", "node", "deb", "same", "skip"}
 FOR_USERS = [page for page in pages() if not page.startswith("docs/decisions/")]
 ALL = [block for page in FOR_USERS for block in blocks(page)]
 CONSOLES = [block for block in ALL if block.language == "console"]
@@ -52,10 +53,30 @@ def test_commands_that_are_not_run_here_name_the_test_that_plays_them(block: Blo
     assert name in {each.name for each in ast.walk(tree) if isinstance(each, functions)}, block
 
 
+@pytest.mark.parametrize("block", [b for b in CONSOLES if "same" in b.marker], ids=str)
+def test_commands_that_another_page_has_too_are_played_there(block: Block) -> None:
+    """`same=PAGE`, several with a comma: each command, but for its comment, is typed there."""
+    there = {
+        _words(command.text)
+        for page in block.marker["same"].split(",")
+        for each in blocks(page)
+        if each.language == "console" and not {"same", "skip"} & each.marker.keys()
+        for command in each.commands
+    }
+
+    for command in block.commands:
+        assert _words(command.text) in there, f"{block}: {command.text}"
+        assert not command.shown, f"{block}: what it prints is looked at nowhere"
+
+
+def _words(command: str) -> tuple[str, ...]:
+    return tuple(shlex.split(command, comments=True))
+
+
 @pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
 def test_settings_that_a_page_shows_are_read(block: Block) -> None:
     """`toml agent`, `toml controller` or `toml topology`: whose settings they are."""
-    (whose,) = block.marker
+    (whose,) = block.marker.keys() & {"agent", "controller", "topology"}
     if whose == "topology":
         parse_topology(block.text, "page", str(block))
     else:

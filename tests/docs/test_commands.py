@@ -11,18 +11,24 @@ import pytest
 from tests.docs.pages import CHECKOUT, Block, blocks, pages
 from tests.docs.worlds import Player, in_the_lab, on_a_machine, on_this_machine
 
-_CONSOLES = [block for page in pages() for block in blocks(page) if block.language == "console"]
+_TYPED = [
+    block
+    for page in pages()
+    for block in blocks(page)
+    if block.language == "console" or "file" in block.marker
+]
 
 
 def _pages_with(world: str) -> list[str]:
-    return sorted({block.page for block in _CONSOLES if world in block.marker})
+    return sorted({block.page for block in _TYPED if block.marker.get(world) == ""})
 
 
 def _of(page: str, world: str) -> list[Block]:
-    return [block for block in blocks(page) if world in block.marker]
+    return [b for b in _TYPED if b.page == page and b.marker.get(world) == ""]
 
 
-_LABS = sorted({block.marker["lab"] for block in _CONSOLES if "lab" in block.marker})
+_LABS = sorted({block.marker["lab"] for block in _TYPED if "lab" in block.marker})
+_MACHINES = sorted({block.marker["node"] for block in _TYPED if block.marker.get("node")})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def test_commands_that_are_typed_in_a_running_world_of_the_lab_work(
     lab: tuple[str, Player],
 ) -> None:
     topology, player = lab
-    player.play_all([block for block in _CONSOLES if block.marker.get("lab") == topology])
+    player.play_all([block for block in _TYPED if block.marker.get("lab") == topology])
 
 
 @pytest.mark.parametrize("page", _pages_with("plain"))
@@ -58,3 +64,11 @@ def test_commands_that_are_typed_on_any_machine_work(page: str, tmp_path: Path) 
 def test_commands_of_a_node_work_and_leave_nothing(page: str) -> None:
     with on_a_machine() as player:
         player.play_all(_of(page, "node"))
+
+
+@pytest.mark.usefixtures("_runtimes")
+@pytest.mark.parametrize("assumed", _MACHINES)
+def test_commands_of_pages_that_assume_more_of_a_node_work(assumed: str) -> None:
+    """One machine for all of these pages, in their order."""
+    with on_a_machine(assumed) as player:
+        player.play_all([block for block in _TYPED if block.marker.get("node") == assumed])

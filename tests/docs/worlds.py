@@ -18,13 +18,14 @@ from limpet.lab.world.worlds import take_down
 from tests.cli.install.service_machine import ServiceMachine
 from tests.clients.machine import OUTSIDE
 from tests.docs.pages import Block, Command, printed_as_shown
+from tests.docs.prepared import PREPARED
 from tests.waiting import wait_until
 
 Run = Callable[[str, Mapping[str, str], str], CompletedProcess[str]]
 """What is typed, the block's marker, what is pasted when the command asks: to its end."""
 
-CLOUD = "203.0.113.10"
-"""Where pages say that the controller is."""
+CLOUD = ("203.0.113.10", "198.51.100.5")
+"""Where pages say that the controller is, and where it moves to."""
 _NEEDS_A_SHELL = re.compile(r"[#|<>;&$'\"*!]")
 _LIMPET = f"{shlex.quote(sys.executable)} -m limpet"
 
@@ -41,10 +42,19 @@ class Player:
         failed = []
         for block in blocks:
             try:
-                self.play(block)
+                if file := block.marker.get("file"):
+                    self.write(file, block)
+                else:
+                    self.play(block)
             except AssertionError as error:
                 failed.append(str(error))
         assert not failed, "\n\n".join(failed)
+
+    def write(self, file: str, block: Block) -> None:
+        """What a person saves as this file, with the folders that it needs."""
+        text = f"mkdir -p $(dirname {file}) && cat >{file}"
+        done = self.run(text, block.marker, block.text + "\n")
+        assert done.returncode == 0, f"{block}: {done.stderr}"
 
     def play(self, block: Block) -> None:
         """Raises: AssertionError with the page, the line, the command and what it said."""
@@ -114,12 +124,16 @@ def in_the_lab(topology: str, folder: Path) -> Iterator[Player]:
 
 
 @contextlib.contextmanager
-def on_a_machine() -> Iterator[Player]:
-    """Debian with systemd and containerd, and a controller next door; `at=cloud` is typed there."""
+def on_a_machine(assumed: str = "") -> Iterator[Player]:
+    """Debian with systemd and containerd, and a controller next door; `at=cloud` is typed there.
+
+    `assumed`: what pages take for granted there, of `PREPARED`; empty: nothing.
+    """
     with ServiceMachine() as machine:
         machine.write("/usr/local/bin/limpet", f'#!/bin/sh\nexec {_LIMPET} "$@"\n')
         machine.path("/usr/local/bin/limpet").chmod(0o755)
-        machine.run("ip", "address", "add", f"{CLOUD}/32", "dev", "uplink", netns=OUTSIDE)
+        for address in CLOUD:
+            machine.run("ip", "address", "add", f"{address}/32", "dev", "uplink", netns=OUTSIDE)
         settings = "/tmp/cloud/controller.toml"
         machine.write(
             settings,
@@ -132,10 +146,17 @@ def on_a_machine() -> Iterator[Player]:
         def run(text: str, marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
             cloud = marker.get("at", "") == "cloud"
             return machine.try_run(
-                *("sh", "-euc", f"cd /root; {text}"),
+                *("bash", "-euc", f"cd /root; {text}"),
                 netns=OUTSIDE if cloud else "",
                 env=path | ({"LIMPET_CONTROLLER_CONFIG": settings} if cloud else {}),
                 stdin=pasted,
             )
 
+        def typed(text: str, *, at: str = "", pasted: str = "") -> str:
+            done = run(text, {"at": at}, pasted)
+            assert done.returncode == 0, f"{text}: {done.stdout}{done.stderr}"
+            return done.stdout
+
+        if assumed:
+            PREPARED[assumed](machine, typed)
         yield Player(run, {})
