@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,14 @@ def machines(
 ) -> Iterator[dict[str, RootMachine]]:
     """Fresh, with the package's file and a LAN between them."""
     shutil.copy(deb, tmp_path)
-    with RootMachine(request.param, tmp_path) as one, RootMachine(request.param, tmp_path) as two:
+    with lan(request.param, tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def lan(suite: str, folder: Path) -> Iterator[dict[str, RootMachine]]:
+    """`one` and `two`, which see each other and what is in the folder, and nobody else."""
+    with RootMachine(suite, folder) as one, RootMachine(suite, folder) as two:
         found = {"one": one, "two": two}
         join(one, two)
         for name, machine in found.items():

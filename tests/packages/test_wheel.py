@@ -8,19 +8,28 @@ import shutil
 import subprocess
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from release.checkout import CHECKOUT, say, sha256, version
 from release.libraries import wheels
 from release.wheel import BINARY
 
+from tests.docs.pages import blocks
+from tests.docs.worlds import Player
 from tests.packages.roots import PACKAGES, RootMachine
 
 pytestmark = pytest.mark.timeout(1500)
 
+_FROM_THE_FOLDER = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": PACKAGES, "PIP_QUIET": "1"}
+"""The machine has no network: pip finds there what an index would give it."""
+
 
 def test_the_wheel_needs_no_compiler(released: Path, tmp_path: Path) -> None:
+    by_the_wheels = [b for b in blocks("docs/platforms.md") if b.marker.get("deb") == "wheel"]
+    assert by_the_wheels
     (wheel,) = released.glob("limpet-*x86_64*.whl")
     shutil.copy(wheel, tmp_path)
     for path in wheels("amd64", "3.13"):
@@ -29,10 +38,12 @@ def test_the_wheel_needs_no_compiler(released: Path, tmp_path: Path) -> None:
     with RootMachine("trixie", tmp_path) as machine:
         machine.apt("install", "python3-venv", "libnftables1")
         assert machine.try_run("sh", "-c", "command -v cc gcc clang").returncode != 0
-        machine.run("python3", "-m", "venv", "/opt/limpet")
-        pip = ("/opt/limpet/bin/pip", "install", "--quiet", "--no-index", "--find-links", PACKAGES)
-        machine.run(*pip, "--require-hashes", "-r", f"{PACKAGES}/run.lock")
-        machine.run(*pip, f"{PACKAGES}/{wheel.name}")
+
+        def typed(words: str, marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
+            script = f"cd {PACKAGES}\n{words}"
+            return machine.try_run("sh", "-euc", script, env=_FROM_THE_FOLDER, stdin=pasted)
+
+        Player(typed, {}).play_all(by_the_wheels)
 
         assert machine.run("/opt/limpet/bin/limpet", "--version") == f"limpet {version()}\n"
         said = machine.run("/opt/limpet/bin/limpet", "install", "--segment", "10.244.7.0/24")
