@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 from dataclasses import replace
@@ -120,6 +121,38 @@ def test_ports_follow_services_and_one_that_is_taken_holds_up_no_other(
 
     with make_netns().entered():
         asyncio.run(play())
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("does", ["opens", "closes"])
+def test_whenever_it_is_stopped_no_port_is_left(
+    make_netns: NetnsFactory, does: str, turns: int
+) -> None:
+    """So many turns of the loop after it has done so with one of two ports."""
+    both = {PORT, PORT + 1}
+
+    async def play() -> None:
+        world = World()
+        for port in both:
+            world.put(balanced(f"at-{port}", port))
+        while not world.health.ports:
+            await asyncio.sleep(0)
+        if does == "closes":
+            await until(lambda: world.health.ports == both)
+            for port in both:
+                world.health.changed(world.catalog.remove_service("shop", f"at-{port}"))
+            while world.health.ports == both:
+                await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
+        gc.collect()  # an open socket that nobody holds is an error of the tests
+        for port in both:
+            with socket.create_server(("::", port), family=socket.AF_INET6):
+                pass
 
 
 async def answered(amount: int, sources: int) -> int:

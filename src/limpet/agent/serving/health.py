@@ -20,7 +20,7 @@ from limpet.base.bounds.strangers import (
     HEALTH_REQUEST,
     HEALTH_S,
 )
-from limpet.base.process.listeners import close_server, open_listener
+from limpet.base.process.listeners import close_server, open_listener, start_server
 from limpet.base.timer import Timer
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -95,11 +95,10 @@ class ServiceHealth:
         why = ""
         for address in _EVERYWHERE:
             try:
-                listener = open_listener((address, port))
-                self._servers[port] = await asyncio.start_server(
+                self._servers[port] = await start_server(
                     lambda reader, writer: self._connected(port, reader, writer),
-                    sock=listener,
-                    limit=HEALTH_REQUEST.most - len(_HEAD_ENDS),
+                    open_listener((address, port)),
+                    limit_bytes=HEALTH_REQUEST.most - len(_HEAD_ENDS),
                 )
             except OSError as error:
                 why = error.strerror or str(error)

@@ -21,7 +21,7 @@ from limpet.base.bounds.strangers import (
     FIGURES_REQUEST,
     FIGURES_S,
 )
-from limpet.base.process.listeners import close_server, open_listener
+from limpet.base.process.listeners import close_server, open_listener, start_server
 
 _log = structlog.get_logger("metrics")
 
@@ -102,13 +102,8 @@ class MetricsServer:
     async def _open(self, at: Listen) -> asyncio.Server:
         """Raises: OSError."""
         listener = open_listener(at, may_come_later=True)
-        try:
-            return await asyncio.start_server(
-                self._connected, sock=listener, limit=FIGURES_REQUEST.most - len(_HEAD_ENDS)
-            )
-        except OSError:
-            listener.close()
-            raise
+        limit_bytes = FIGURES_REQUEST.most - len(_HEAD_ENDS)
+        return await start_server(self._connected, listener, limit_bytes=limit_bytes)
 
     async def stop(self) -> None:
         if self._retry is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from limpet.base.addresses import Listen
@@ -54,6 +55,24 @@ def open_listener(at: Listen, *, may_come_later: bool = False) -> socket.socket:
     return listener
 
 
+async def start_server(
+    connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None],
+    listener: socket.socket,
+    *,
+    limit_bytes: int,
+) -> asyncio.Server:
+    """The listener is closed where no server comes of it, also if the caller's task is cancelled.
+
+    Raises: OSError.
+    """
+    try:
+        return await asyncio.start_server(connected, sock=listener, limit=limit_bytes)
+    except BaseException:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+        listener.close()
+        raise
+
+
 async def close_server(server: asyncio.Server) -> None:
     """Close `server` once each connection that it has accepted is known to its protocol.
 
@@ -65,6 +84,8 @@ async def close_server(server: asyncio.Server) -> None:
     loop = server.get_loop()
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())
-    await asyncio.sleep(0)
-    server.close()
+    try:
+        await asyncio.sleep(0)
+    finally:
+        server.close()  # also where the caller's task is cancelled just here
     await asyncio.sleep(0)
