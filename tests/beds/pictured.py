@@ -22,6 +22,7 @@ from limpet.picture.said import Finding, Level
 from limpet.picture.timeline import Entry, Timeline
 from limpet.picture.workloads import Endpoint, Policy, Service, Workloads
 
+LEFT_OUT = "of Service shop/api-0 is left out: externalIPs '<b>': no address of a Service"
 NOW_S = 1_800_000_000.0
 _TOWNS = ("harbour", "quay", "mill", "depot", "tower", "lodge", "farm", "ridge", "plant", "yard")
 _NATS = ("none", "cone", "cone", "port-restricted", "symmetric")
@@ -273,6 +274,7 @@ def _workloads(chance: random.Random, nodes: list[Node]) -> Workloads:
                 addresses=(f"10.96.0.{at + 1}",),
                 ports=("80/tcp",),
                 endpoints=tuple(endpoints(at)),
+                left_out=(LEFT_OUT,) if at == 0 else (),
             )
             for at in range(12)
         ),

@@ -35,7 +35,7 @@ from limpet.services.rotation import Here
 from tests.beds.namespaces import Netns
 from tests.beds.service_api import Object, ServiceApi, service, slices
 from tests.effort import effort
-from tests.lab.bed import a_world
+from tests.lab.bed import a_world, findings
 from tests.waiting import PATIENCE_S, wait_until
 
 CHANGES, KILLS = effort((200, 3), (500, 6))
@@ -380,6 +380,11 @@ def test_nonsense_is_left_out_and_told_and_all_else_is_served(
     assert all(f"limpet: {each}" in said for each in expected)
     figures = node.run(sys.executable, "-c", FETCH)
     assert "limpet_agent_services_left_out 4.0" in figures
+    said = findings(node)["service-left-out"]
+    assert listed["left_out"][0] in said
+    assert said.endswith("and so with 3 more objects")
+    shown = {each["name"]: each for each in node.ask("picture")["workloads"]["services"]}
+    assert sorted(shown["shop/stays"]["left_out"]) == expected
     with pytest.raises(LimpetError, match=r"shop/broken: what the API server has of it cannot"):
         node.ask("service", name="shop/broken")
     assert node.log().count("object=EndpointSlice shop/stays-4") <= 1
@@ -387,6 +392,7 @@ def test_nonsense_is_left_out_and_told_and_all_else_is_served(
     api.put(service("stays", *STAYS), *slices("stays", *pods))
     api.delete(away, broken)
     wait_until(lambda: not node.ask("services")["left_out_objects"], "nothing is left out")
+    assert "service-left-out" not in findings(node)
     agree(node, api)
 
 

@@ -48,6 +48,7 @@ def of_agent(where: str) -> dict[str, str]:
         "peer_claims": 0,
         "former_key_documents": 0,
         "services_troubled": 0,
+        "services_left_out": 0,
         "services_connected": 1,
         "silent_peers": 0,
     }
@@ -201,6 +202,7 @@ CASES = {
     ),
     "LimpetNodeRemoved": Case(agent("removed", "0x89 1x400")),
     "LimpetServicesTroubled": Case(agent("services_troubled", "0x89 1x400")),
+    "LimpetServicesLeftOut": Case(agent("services_left_out", "0x89 4x400")),
     "LimpetServicesStale": Case(agent("services_connected", "1x89 0x400")),
     "LimpetPoliciesTroubled": Case(agent("policies_troubled", "0x89 1x400")),
     "LimpetPoliciesDrop": Case(agent("policy_dropped_packets", "0x89 0+1200x400")),

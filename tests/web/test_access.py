@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import unescape
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from limpet.base.bounds.strangers import PAGE_SIGN_INS
 from limpet.web.access.sessions import PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
-from tests.beds.pictured import world
+from tests.beds.pictured import LEFT_OUT, world
 
 READER = PageToken(name="ann", digest=digest_of("read"), expires_at_s=1e12)
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
@@ -122,6 +123,19 @@ def test_every_page_is_there_and_has_the_headers(served: Served, path: str) -> N
     assert "<style" not in found.text
     assert 'src="http' not in found.text
     assert 'href="http' not in found.text
+
+
+def test_what_is_left_out_of_a_service_is_told_in_words_and_not_taken_for_markup(
+    served: Served,
+) -> None:
+    browser = served.browser()
+    browser.enter("read")
+
+    found = browser.ask("GET", "/services")
+
+    assert found.text.count("left out</span>") == 1
+    assert LEFT_OUT in unescape(found.text)
+    assert "<b>" not in found.text
 
 
 def test_details_are_there_by_uid_and_by_name(served: Served) -> None:

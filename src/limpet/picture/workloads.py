@@ -32,6 +32,8 @@ class Service(Shown, frozen=True, kw_only=True):
     ports: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
     trouble: str = ""
+    left_out: tuple[str, ...] = ()
+    """What of it and its EndpointSlices no node can use, in words; of the first few."""
 
 
 class Policy(Shown, frozen=True, kw_only=True):

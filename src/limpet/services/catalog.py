@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from limpet.base.bounds.words import LEFT_OUT_OBJECTS
@@ -10,6 +10,7 @@ from limpet.services.values import EndpointSlice, Service, ServiceName
 
 Item = Service | EndpointSlice
 _NO_SLICES: dict[str, EndpointSlice] = {}
+_FEW = 3
 
 
 class Catalog:
@@ -64,6 +65,13 @@ class Catalog:
     def incomplete(self) -> Mapping[tuple[type[Item], ServiceName], Item]:
         """Those of which something is left out, since no node can use it."""
         return self._incomplete
+
+    def incomplete_of(self, service: Service) -> list[Item]:
+        """It and its slices, those of which something is left out."""
+        if not self._incomplete:
+            return []
+        found: list[Item] = [service, *self.slices(*service.key)]
+        return [each for each in found if each.left_out]
 
     def knows(self, item: Item) -> bool:
         """It is there, just as it is."""
@@ -139,3 +147,10 @@ def left_out_in_words(items: Iterable[Item], unread: Iterable[str] = ()) -> list
     )
     words = (f"of {called(each)} is left out: {'; '.join(each.left_out)}" for each in found)
     return list(islice(chain(unread, words), LEFT_OUT_OBJECTS.most))
+
+
+def left_out_in_short(items: Collection[Item]) -> tuple[str, ...]:
+    """The first few of these sentences, and how many objects there are more."""
+    more = len(items) - _FEW
+    words = left_out_in_words(items)[:_FEW]
+    return (*words, f"and of {more} more objects") if more > 0 else tuple(words)

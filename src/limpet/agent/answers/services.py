@@ -20,7 +20,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
-from limpet.services.catalog import Catalog, Item, left_out_in_words
+from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import Choice
 from limpet.services.rotation import Here, candidates, rotate, why_unused
 from limpet.services.values import Service, ServicePort
@@ -53,18 +53,22 @@ class ServiceAdmin:
             backend=side.sockets.backend,
             why_not_ebpf=side.sockets.why_not,
             failed=side.failures,
-            left_out=left_out_in_words(
-                side.catalog.incomplete.values(), side.source.unread.in_words()
-            ),
+            left_out=_all_left_out(side),
             left_out_objects=count_left_out(side),
         )
 
-    def with_endpoints(self, most: int) -> Iterator[tuple[ServiceLine, Iterable[EndpointStatus]]]:
-        """The first so many. Raises: LimpetError."""
+    def with_endpoints(
+        self, most: int
+    ) -> Iterator[tuple[ServiceLine, Iterable[EndpointStatus], tuple[str, ...]]]:
+        """The first so many, with their endpoints and what of them is left out, in short.
+
+        Raises: LimpetError.
+        """
         side = self._side()
         for service in sorted(side.catalog, key=lambda each: each.key)[:most]:
             found = _endpoints(service, side.catalog, side.part.here)
-            yield _line(service, side), list(found)
+            left_out = left_out_in_short(side.catalog.incomplete_of(service))
+            yield _line(service, side), list(found), left_out
 
     @property
     def count(self) -> int:
@@ -99,7 +103,7 @@ class ServiceAdmin:
             distribution=service.distribution,
             endpoints=list(_endpoints(service, catalog, here, connections)),
             failed=side.failures,
-            left_out=left_out_in_words(_incomplete(service, catalog)),
+            left_out=left_out_in_words(catalog.incomplete_of(service)),
         )
 
     def way(self, word: str) -> ServiceWay | None:
@@ -211,16 +215,13 @@ def _line(service: Service, side: ServiceSide) -> ServiceLine:
         endpoints=len(known),
         used=len(used),
         trouble=side.part.troubles.get(service.key, ""),
-        left_out=len(_incomplete(service, side.catalog)),
+        left_out=len(side.catalog.incomplete_of(service)),
     )
 
 
-def _incomplete(service: Service, catalog: Catalog) -> list[Item]:
-    """It and its slices, those of which something is left out."""
-    if not catalog.incomplete:
-        return []
-    found: list[Item] = [service, *catalog.slices(*service.key)]
-    return [each for each in found if each.left_out]
+def _all_left_out(side: ServiceSide) -> list[str]:
+    """In words, those first that cannot be read at all."""
+    return left_out_in_words(side.catalog.incomplete.values(), side.source.unread.in_words())
 
 
 def count_left_out(side: ServiceSide) -> int:
@@ -246,4 +247,6 @@ def services_status(choice: Choice | None, side: ServiceSide | None) -> Services
         kube_proxy=choice.kube_proxy,
         why_not_ebpf="" if side is None else side.sockets.why_not,
         asked_backend="nftables" if side is None else side.sockets.asked,
+        left_out_objects=0 if side is None else count_left_out(side),
+        left_out_first="" if side is None else next(iter(_all_left_out(side)), ""),
     )

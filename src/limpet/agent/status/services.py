@@ -19,6 +19,11 @@ class ServicesStatus(Said, frozen=True, kw_only=True):
     """As configured: nftables, ebpf or auto."""
     kube_proxy: str
     """Where rules of kube-proxy are now; empty: nowhere."""
+    left_out_objects: int = 0
+    """Services and EndpointSlices of which something is left out, since no node can use it, or that
+    cannot be read at all."""
+    left_out_first: str = ""
+    """What of the first of them, in words."""
 
 
 class EndpointStatus(Said, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ KINDS: dict[str, Kind] = {
     **_of(Harm.STRANGERS, security="key-revoked peer-claims"),
     **_of(
         Harm.SERVICES,
-        services="kube-proxy-beside",
+        services="kube-proxy-beside service-left-out",
         dns=(
             "dns-silent dns-version dns-no-services dns-trouble dns-no-upstream dns-loop "
             "dns-upstream-silent dns-address-silent dns-kubelet dns-pods-elsewhere"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from limpet.picture.workloads import Endpoint, Service
 from limpet.services import values
-from limpet.services.catalog import Catalog
+from limpet.services.catalog import Catalog, left_out_in_short
 from limpet.services.rotation import Candidate, Here, candidates, rotate
 from limpet.services.values import ServicePort
 
@@ -41,6 +41,7 @@ def _service(
         addresses=tuple(addresses),
         ports=tuple(map(_words, service.ports)),
         endpoints=tuple(ends[:_MOST_ENDPOINTS]),
+        left_out=left_out_in_short(slices.incomplete_of(service)),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from limpet.controller.picture.services import services_of
 from limpet.picture.workloads import Service
 from limpet.services import values
@@ -24,12 +26,18 @@ ENDS = (
 )
 
 
-def shown(*ends: Endpoint, silent: tuple[str, ...] = ()) -> Service:
+def shown(
+    *ends: Endpoint, silent: tuple[str, ...] = (), odd: int = 0, web: values.Service = WEB
+) -> Service:
+    """`odd`: how many slices there are besides, of which something is left out."""
     catalog = Catalog()
-    catalog.put(WEB)
+    catalog.put(web)
     ports = (EndpointPort("http", "TCP", 8080),)
     catalog.put(EndpointSlice("shop", "web-a", "web", 4, ports, ends))
-    (found,) = services_of([WEB], catalog, {"crane-1": "uid-1"}, silent)
+    for number in range(odd):
+        name = f"web-odd-{number}"
+        catalog.put(EndpointSlice("shop", name, "web", 4, ports, (), left_out=("ports[1] -7",)))
+    (found,) = services_of([web], catalog, {"crane-1": "uid-1"}, silent)
     return found
 
 
@@ -49,6 +57,18 @@ def test_endpoints_are_told_with_what_keeps_them_out_of_rotation() -> None:
     }
     assert {each.node for each in found.endpoints} == {"uid-1", "crane-2", "digger-1", "digger-2"}
     assert not found.endpoints[0].in_rotation  # somebody may have to do something about it
+
+
+def test_what_no_node_can_use_of_it_is_told_in_a_few_words() -> None:
+    odd = replace(WEB, left_out=("ports[1].port 70000: no port from 1 to 65535",))
+
+    assert shown(*ENDS).left_out == ()
+    assert shown(*ENDS, web=odd, odd=1).left_out == (
+        "of Service shop/web is left out: ports[1].port 70000: no port from 1 to 65535",
+        "of EndpointSlice shop/web-odd-0 is left out: ports[1] -7",
+    )
+    assert len(shown(*ENDS, web=odd, odd=900).left_out) == 4
+    assert shown(*ENDS, web=odd, odd=900).left_out[-1] == "and of 898 more objects"
 
 
 def test_the_endpoints_of_a_silent_node_rest_as_long_as_there_are_others() -> None:

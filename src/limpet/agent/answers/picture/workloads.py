@@ -25,7 +25,9 @@ class Named(NamedTuple):
     name: str
 
 
-def service_of(line: ServiceLine, endpoints: Iterable[EndpointStatus]) -> Service:
+def service_of(
+    line: ServiceLine, endpoints: Iterable[EndpointStatus], left_out: tuple[str, ...]
+) -> Service:
     """Those that are not in rotation come first: somebody may have to do something about them."""
     shown = sorted(endpoints, key=lambda each: (each.weight > 0, each.address, each.target_port))
     return Service(
@@ -35,6 +37,7 @@ def service_of(line: ServiceLine, endpoints: Iterable[EndpointStatus]) -> Servic
         ports=tuple(line.ports),
         endpoints=tuple(map(_endpoint, shown[:MOST_ENDPOINTS])),
         trouble=line.trouble,
+        left_out=left_out,
     )
 
 

@@ -96,6 +96,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         yield from _api_server(cluster.api_server)
     if cluster.services is not None:
         yield _services(cluster.services)
+        yield from _left_out(cluster.services)
     yield from _links(cluster)
     yield from _peers(cluster)
     yield from _tunnel(cluster.tunnel, "encrypted tunnel")
@@ -139,6 +140,18 @@ def _services(services: ServicesStatus) -> Finding:
     if found:
         return ok(f"kube-proxy serves Services here ({found}); Limpet does not: {services.why}")
     return ok(f"Limpet serves no Services here, and no kube-proxy is found: {services.why}")
+
+
+def _left_out(services: ServicesStatus) -> Iterator[Finding]:
+    count, first = services.left_out_objects, services.left_out_first
+    if count:
+        more = f", and so with {count - 1} more objects" if count > 1 else ""
+        yield warn(
+            "service-left-out",
+            f"no node can use all that the API server has of Services: {first}{more}",
+            "what is left out is not served, and what cannot be read is served as it was before",
+            "`limpet service list` tells each; put them right with kubectl, or at their source",
+        )
 
 
 def _controller(controller: ControllerStatus) -> Iterator[Finding]:
