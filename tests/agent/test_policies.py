@@ -73,7 +73,7 @@ def listed(labels: dict[str, str]) -> list[dict[str, str]]:
 
 
 class Knock:
-    """Tries a pod's port from another one: what the table drops is counted."""
+    """Tries a port of a pod or an address from a pod or a host: what the table drops is counted."""
 
     def __init__(self, node: LabNode) -> None:
         self.node = node
@@ -84,11 +84,12 @@ class Knock:
         assert found is not None
         return int(found[1])
 
-    def __call__(self, client: LabPod, server: LabPod, port: int = 80) -> bool:
-        """True: refused by the pod itself, which nobody listens in. False: dropped."""
-        target = str(server.addresses[0].ip)
+    def __call__(self, client: LabPod | Netns, server: LabPod | str, port: int = 80) -> bool:
+        """True: refused by the server itself, which nobody listens in. False: dropped."""
+        target = server if isinstance(server, str) else str(server.addresses[0].ip)
+        place = client if isinstance(client, Netns) else Netns(Path(client.netns_path).name)
         before = self.dropped() if "limpet_policy" in self.node.run("nft", "list", "tables") else 0
-        with Netns(Path(client.netns_path).name).open_socket(4, socket.SOCK_STREAM) as knocking:
+        with place.open_socket(4, socket.SOCK_STREAM) as knocking:
             knocking.setblocking(False)
             knocking.connect_ex((target, port))
 

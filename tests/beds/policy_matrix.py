@@ -38,13 +38,14 @@ WHERE = {
 }
 PODS = sorted(each for names in WHERE.values() for each in names)
 NODE_OF = {name: node for node, names in WHERE.items() for name in names}
-PORTS: Mapping[NamedPort, int] = {
+Ports = Mapping[NamedPort, int]
+PORTS: Ports = {
     NamedPort("tcp", "serve-80"): 80,
     NamedPort("tcp", "serve-81"): 81,
     NamedPort("udp", "ask-80"): 80,
     NamedPort("sctp", "call-80"): 80,
 }
-"""Every pod has these names."""
+"""Every pod has these names, unless a situation gives it others."""
 
 
 def address_of(name: str, version: int) -> str:
@@ -65,6 +66,10 @@ class Situation:
     namespaces: Mapping[str, Labels] | None = None
     gone: tuple[str, ...] = ()
     """Pods that the node does not know any more."""
+    ports: Mapping[str, Ports] | None = None
+    """Names of ports of pods that have others than the rest."""
+    hosts: Mapping[str, str] | None = None
+    """Pods besides, each with the network of a node."""
 
 
 class PolicyMatrix:
@@ -123,6 +128,7 @@ class PolicyMatrix:
         parsed = [parse_policy(each) for each in now.policies]
         namespaces = {name: {"ns": name} for name in "xyz"} | dict(now.namespaces or {})
         pods = [self._pod(name, now) for name in PODS if name not in now.gone]
+        pods += [_host(name, node) for name, node in (now.hosts or {}).items()]
         return World(
             {each.key: each for each in parsed}, namespaces, {each.key: each for each in pods}
         )
@@ -131,13 +137,13 @@ class PolicyMatrix:
         namespace, _, pod = name.partition("/")
         labels = (now.pods or {}).get(name, {"pod": pod})
         addresses = tuple(ip_address(address_of(name, version)) for version in (4, 6))
-        return Pod(Key(namespace, pod), addresses, labels, PORTS)
+        return Pod(Key(namespace, pod), addresses, labels, (now.ports or {}).get(name, PORTS))
 
     def enforce(self, now: Situation) -> None:
         """By the difference to what there was, on both nodes."""
         world = self.world(now)
         for node, bed in self.nodes.items():
-            mine = [pod for pod in world.pods.values() if NODE_OF[str(pod.key)] == node]
+            mine = [pod for pod in world.pods.values() if _node_of(pod, now) == node]
             after = plan_tables(compile_sides(world, mine), self._ports(node, mine))
             with bed.node.entered():
                 self.kernels[node].change(self.tables[node], after)
@@ -149,6 +155,9 @@ class PolicyMatrix:
         mac = bed.kernel.bridges(["limpet0"])["limpet0"][1]
         found = []
         for pod in pods:
+            if pod.host_network:  # nobody makes it an interface
+                found.append(LocalPort(pod.key, "", "", "", pod.addresses))
+                continue
             link = bed.pods[str(pod.key).replace("/", "-")].attachment.link
             found.append(LocalPort(pod.key, link.host_ifname, link.mac, mac, pod.addresses))
         return found
@@ -161,18 +170,20 @@ class PolicyMatrix:
         protocol: Protocol,
         port: int,
         sources: Sequence[str] = PODS,
+        targets: Sequence[str] = PODS,
     ) -> None:
-        """The first packet of a connection from each of the sources to each pod passes just if it
-        shall, of IPv4 and of IPv6. Raises: AssertionError."""
-        pairs = [(one, other) for one in sources for other in PODS if one != other]
+        """The first packet of a connection from each of the sources to each of the targets passes
+        just if it shall, of IPv4 and of IPv6. Raises: AssertionError."""
+        pairs = [(one, other) for one in sources for other in targets if one != other]
         opened = {pair for pair in pairs if is_open(*pair)}
         for version in (4, 6):
             tag = next(self._tags)
-            receivers = {name: self._socket(name, version, protocol) for name in PODS}
+            receivers = {name: self._socket(name, version, protocol) for name in targets}
             names = {
-                (target, self._source(source, target, version)): (source, target)
+                (target, self._seen_as(source, target, version)): (source, target)
                 for source, target in pairs
             }
+            assert len(names) == len(pairs), "who is seen with one address is asked by itself"
             before = self._dropped()
             for source, target in pairs:
                 ends = (self._source(source, target, version), address_of(target, version))
@@ -209,9 +220,14 @@ class PolicyMatrix:
 
     def _source(self, name: str, target: str, version: int) -> str:
         """A node speaks to its own pods from their gateway's address."""
-        if name in self.nodes and NODE_OF[target] == name:
+        if name in self.nodes and NODE_OF.get(target) == name:
             return str(ip_network(NODES[name][0 if version == 4 else 1])[1])
         return address_of(name, version)
+
+    def _seen_as(self, name: str, target: str, version: int) -> str:
+        """What a pod sends to another node is turned into its own node's."""
+        is_turned = target in self.nodes and NODE_OF.get(name, target) != target
+        return self._source(NODE_OF[name] if is_turned else name, target, version)
 
     def _socket(self, name: str, version: int, protocol: Protocol) -> socket.socket:
         at = (name, version, protocol)
@@ -219,6 +235,17 @@ class PolicyMatrix:
             self._sockets[at] = raw_socket(self.netns[name], version, protocol)
             self._sockets[at].setblocking(False)
         return self._sockets[at]
+
+
+def _host(name: str, node: str) -> Pod:
+    """A pod with the node's network: with its addresses, and with labels and ports as others."""
+    namespace, _, pod = name.partition("/")
+    addresses = tuple(map(ip_address, LINK[node]))
+    return Pod(Key(namespace, pod), addresses, {"pod": pod}, PORTS, host_network=True)
+
+
+def _node_of(pod: Pod, now: Situation) -> str:
+    return (NODE_OF | dict(now.hosts or {}))[str(pod.key)]
 
 
 def _senders(receiver: socket.socket, version: int, protocol: Protocol, tag: int) -> set[str]:

@@ -13,13 +13,14 @@ import pytest
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.world.node import LabNode
 from tests.agent.test_policies import Knock, limpet
+from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.kube.test_joining_agent import kubeconfig_inside
 from tests.kube.test_manifests import User, admin, bound_token
 from tests.waiting import wait_until
 
 __all__ = ["admin"]
 
-POLICY = {
+POLICY: dict[str, Any] = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",
     "metadata": {"name": "web", "namespace": "default"},
@@ -40,6 +41,8 @@ POLICY = {
 }
 
 
+OWN, OTHER = "192.0.2.1", "192.0.2.2"
+"""Addresses of nodes."""
 ACCOUNT = {
     "apiVersion": "v1",
     "kind": "ServiceAccount",
@@ -47,13 +50,13 @@ ACCOUNT = {
 }
 
 
-def pod(name: str, app: str) -> dict[str, Any]:
+def pod(name: str, app: str, node: str = "node-a", **spec: Any) -> dict[str, Any]:
     container = {"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 80}]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "labels": {"app": app}},
-        "spec": {"nodeName": "node-a", "containers": [container]},
+        "spec": {"nodeName": node, "containers": [container], **spec},
     }
 
 
@@ -139,6 +142,51 @@ def test_pods_of_the_cluster_are_heard_when_a_policy_needs_them(admin: User, nod
     wait_until(lambda: not knock(stranger, web), "the policy holds")
     wait_until(lambda: knock(client, web), "its peers are known")
     wait_until(lambda: b'"client"' in kept.read_bytes(), "they are on the disk")
+
+
+def test_pods_with_a_nodes_network_are_that_node_and_no_pods(
+    admin: User, node: LabNode, make_netns: NetnsFactory
+) -> None:
+    """By what an API server has of them: `hostNetwork`, and the node's address as their own."""
+    plane, own, other = admin.api, Netns(node.name), make_netns("other")
+    connect_namespaces(own, "up0", other, "up0")
+    own.ip(f"address add {OWN}/24 dev up0")
+    other.ip(f"address add {OTHER}/24 dev up0", f"route add 10.244.7.0/24 via {OWN}")
+    plane.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+    apply(plane, ACCOUNT, POLICY, pod("web", "web"), pod("far", "client", "node-b"))
+    plane.kubectl("label", "namespace", "default", "--overwrite", "team=a")
+    give(plane, "far", OTHER)
+    node.start_agent()
+    wait_until(lambda: node.ask("policy.list")["policies"], "the policy is heard")
+    web = node.pod("web")
+    web.add()
+    knock = Knock(node)
+    wait_until(lambda: knock(other, web), "a pod with that address is let in")
+
+    plane.kubectl("delete", "pod", "far", "--grace-period=0", "--force")
+    apply(plane, pod("far", "client", "node-b", hostNetwork=True))
+    give(plane, "far", OTHER)
+    wait_until(lambda: not knock(other, web), "it is the node's address now, which no selector is")
+    apply(plane, pod("web-too", "web", hostNetwork=True))
+    give(plane, "web-too", OWN)
+    kept = Path(node.settings["state_dir"]) / "policies-of-kubernetes.jsonl"
+    wait_until(lambda: OWN.encode() in kept.read_bytes(), "a policy selects one of this node")
+    assert not knock(other, web)
+    assert knock(own, web), "the own node is always let in"
+    assert knock(other, OWN, 81), "the node is not closed"
+    assert knock(web, OWN, 81)
+
+    block = {"from": [{"ipBlock": {"cidr": f"{OTHER}/32"}}], "ports": [{"port": "http"}]}
+    apply(plane, {**POLICY, "spec": {**POLICY["spec"], "ingress": [block]}})
+    wait_until(lambda: knock(other, web), "its address lets it in")
+    assert not knock(other, web, 81)
+
+
+def give(plane: ControlPlane, name: str, address: str) -> None:
+    """As the pod's kubelet tells its address."""
+    status = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
+    words = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    plane.kubectl("patch", "pod", name, *words)
 
 
 def shown(node: LabNode) -> dict[str, Any]:

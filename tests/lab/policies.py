@@ -36,6 +36,27 @@ def policies_hold(source: Machine, target: Machine) -> None:
                 machine.ask("policy.delete", namespace=the_pod(machine).namespace, name="held")
 
 
+def nodes_are_let_in_by_their_address(source: Machine, target: Machine) -> None:
+    """What processes of a node send, those of pods with its network too: pods of the node itself
+    get it always, others where a policy has the node's address in the pods' network. Raises:
+    AssertionError, LabError."""
+    peer, own = the_pod(target), source.overlay_addresses()
+    blocks = [{"ipBlock": {"cidr": f"{each}/{each.max_prefixlen}"}} for each in own]
+    asks = [partial(echo, source.name, "tcp", each.ip, 64) for each in peer.addresses]
+    probes = [partial(echo, target.name, "tcp", each.ip, 64) for each in peer.addresses]
+    try:
+        with echoing(peer.netns):
+            target.ask("policy.apply", documents=[_policy(target, "Ingress", [])])
+            for ask in asks:
+                is_refused(ask)
+            assert [probe() for probe in probes] == ["same"] * len(probes)
+            target.ask("policy.apply", documents=[_policy(target, "Ingress", [{"from": blocks}])])
+            assert [ask() for ask in asks] == ["same"] * len(asks)
+    finally:
+        with contextlib.suppress(LabError):
+            target.ask("policy.delete", namespace=peer.namespace, name="held")
+
+
 def _policy(machine: Machine, kind: str, rules: list[Any]) -> dict[str, Any]:
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -30,7 +30,7 @@ def test_what_passes_between_pods_of_two_nodes_is_what_is_written(
     for moment in row.moments:
         matrix.enforce(moment.now)
         for ask in moment.asks:
-            matrix.check(ask.is_open, ask.protocol, ask.port, ask.sources)
+            matrix.check(ask.is_open, ask.protocol, ask.port, ask.sources, ask.targets)
 
 
 def test_no_two_rows_have_one_name() -> None:

@@ -22,7 +22,7 @@ from tests.lab.bed import (
     routes,
     vtep_macs,
 )
-from tests.lab.policies import policies_hold
+from tests.lab.policies import nodes_are_let_in_by_their_address, policies_hold
 from tests.lab.policies_of_all_nodes import cluster_policies_hold
 from tests.lab.rungs import is_as_planned, until_on
 from tests.waiting import wait_until
@@ -74,6 +74,7 @@ def test_policies_hold_on_a_plain_route_and_in_vxlan(
 ) -> None:
     until_on(sites, source, target, rung)
     policies_hold(sites.machine(source), sites.machine(target))
+    nodes_are_let_in_by_their_address(sites.machine(source), sites.machine(target))
 
 
 def test_policies_of_the_cluster_hold_on_every_node(sites: World, tmp_path: Path) -> None:

@@ -6,6 +6,16 @@ Three namespaces x, y, z with pods a, b, c each; labels `ns` and `pod` say which
 a file for each of the things that they are about.
 """
 
-from tests.datapath.policy.conformance import addresses, changes, pods, ports, together
+from tests.datapath.policy.conformance import (
+    addresses,
+    changes,
+    hosts,
+    names,
+    pods,
+    ports,
+    together,
+)
 
-ROWS = (*pods.ROWS, *addresses.ROWS, *ports.ROWS, *together.ROWS, *changes.ROWS)
+ROWS = tuple(
+    row for each in (pods, hosts, addresses, ports, names, together, changes) for row in each.ROWS
+)

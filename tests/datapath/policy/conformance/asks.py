@@ -21,6 +21,7 @@ class Ask:
     protocol: Protocol = "TCP"
     port: int = 80
     sources: tuple[str, ...] = tuple(PODS)
+    targets: tuple[str, ...] = tuple(PODS)
 
     def is_open(self, source: str, target: str) -> bool:
         shut = any(_is_meant(each, source, target) for each in self.shut)

@@ -96,7 +96,7 @@ NOT_Z_B = (
     block(NODES["B"][0], "10.244.8.5/32"),
     block(NODES["B"][1], "fd00:8::5/128"),
 )
-LINK_OF_B = (block(f"{LINK['B'][0]}/32"), block(f"{LINK['B'][1]}/128"))
+LINK_OF_A, LINK_OF_B = ((block(f"{a}/32"), block(f"{b}/128")) for a, b in (LINK["A"], LINK["B"]))
 
 FROM_X_B = rule(of(pod("b")))
 TO_X_A = ("* > x/a",)
