@@ -123,6 +123,7 @@ async def _of_leader(
 ) -> tuple[Pod, dict[str, Any]]:
     """Who leads, and its answer. Raises: LimpetError, LinkError."""
     why: dict[str, str] = {}
+    follows = False
     for attempt in range(tries):
         if attempt:
             await asyncio.sleep(_AGAIN_S)
@@ -131,7 +132,8 @@ async def _of_leader(
             if found is not None:
                 return pod, found
         # Who becomes the leader does not listen for a moment.
-        if attempt and not any(words.startswith(_FOLLOWS) for words in why.values()):
+        before, follows = follows, any(words.startswith(_FOLLOWS) for words in why.values())
+        if attempt and not (before or follows):
             break
     told = "; ".join(f"{name}: {words}" for name, words in why.items())
     raise ControllerUnavailable(
