@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from limpet.cluster.api import parse_token
 from limpet.controller.registry.records import AuthorityRecord
 from limpet.datapath.tunnel.key import tunnel_private_key
 from limpet.lab.command import run_command
@@ -78,7 +79,7 @@ def secrets(world: World) -> dict[str, bytes]:
         found[f"cluster key {number}"] = key
     assert all(len(key) == 32 for key in found.values())
     for number, token in enumerate(_TOKENS):
-        found[f"token {number}"] = token.rpartition("_")[2].encode()
+        found[f"token {number}"] = parse_token(token).secret
     return found
 
 
