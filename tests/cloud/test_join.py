@@ -20,7 +20,7 @@ from limpet.base.settings import PodSettings
 from limpet.cli.install.joining import join_cluster
 from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
-from limpet.cluster.api import PodAddress, format_token, parse_token
+from limpet.cluster.api import PodAddress, format_token, parse_token, token_id
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
@@ -218,6 +218,17 @@ def test_a_token_that_expired_is_refused_and_says_what_to_do(
     said = refusal(lambda: node.join(controller, token))
     assert "the token expired" in said
     assert "limpet token create" in said
+
+
+def test_a_token_that_was_removed_is_refused_and_says_what_to_do(
+    controller: Controller, node: Member
+) -> None:
+    token = controller.token()
+    controller.ask("token.remove", ids=[token_id(token)])
+    said = refusal(lambda: node.join(controller, token))
+    assert "an administrator removed the token" in said
+    assert "limpet token create" in said
+    assert nodes(controller) == []
 
 
 def test_a_token_of_another_cluster_is_not_shown_to_this_controller(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.api import Code, HelloAnswer, HelloRequest
+from limpet.cluster.api import Code, HelloAnswer, HelloRequest, token_id
 from limpet.cluster.documents import Known
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import GRANT, KINDS
@@ -237,6 +237,28 @@ def test_a_token_that_was_used_after_the_back_up_is_void(
         with pytest.raises(Refusal) as caught:
             await Node(controller.url, "b").join(token)
         assert caught.value.code is Code.BAD_TOKEN
+
+    asyncio.run(body())
+
+
+def test_a_back_up_brings_no_token_back_that_was_removed_or_confirmed_since(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller().start()
+
+    async def body() -> None:
+        removed, confirmed = controller.token(), controller.token()
+        async with Node(controller.url, "a") as node:
+            await node.join(confirmed)
+            back_up(controller, tmp_path / "backup")
+            await node.confirm()
+        controller.ask("token.remove", ids=[token_id(removed)])
+        restore(controller, tmp_path / "backup")
+        for token in (removed, confirmed):
+            with pytest.raises(Refusal) as caught:
+                await Node(controller.url, "a").join(token)
+            assert caught.value.code is Code.BAD_TOKEN
+        assert controller.ask("token.list")["tokens"] == []
 
     asyncio.run(body())
 

@@ -22,7 +22,10 @@ from limpet.controller.admin.api_server import Caller, Cluster
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.pods import PODS, post_to_pod
+from limpet.lab.command import LabError
+from limpet.lab.files import write_settings
 from limpet.lab.kube.control_plane import ControlPlane
+from limpet.lab.launch import launcher
 from tests.controller.machines import Controller, free_port
 from tests.kube.test_accounts import kubeconfig_of, settings_in_the_manifests
 from tests.kube.test_manifests import MANIFEST, SPACE
@@ -174,6 +177,76 @@ def test_a_replica_that_is_gone_or_follows_is_passed_over(
     assert other.socket.exists()
     leader.start()
     assert person("network", "show") == 0, person.err
+
+
+def join_as(api: ControlPlane, folder: Path, token: str) -> subprocess.CompletedProcess[str]:
+    """A machine beside the API server, which asks whichever controller leads."""
+    folder.mkdir()
+    config = folder / "agent.toml"
+    parts = {f"{each}_dir": str(folder / each) for each in ("state", "data", "run")}
+    write_settings(config, {**parts, "socket": str(folder / "agent.sock")})
+    (folder / "token").write_text(token)
+    at = [
+        word for port in PORTS.values() for word in ("--controller", f"{api.addresses[0]}:{port}")
+    ]
+    words = ["join", "--token-file", str(folder / "token"), *at, "--name", "late"]
+    inside = ["nsenter", f"--net=/run/netns/{api.netns}", sys.executable, "-m", "limpet"]
+    return launcher().run([*inside, *words, "--config", str(config)], timeout=PATIENCE_S)
+
+
+def secret_as_it_is(api: ControlPlane, name: str) -> str:
+    """Such that it can be put back."""
+    document = json.loads(api.kubectl("get", "secret", name, "-n", SPACE, "-o", "json"))
+    del document["metadata"]["resourceVersion"], document["metadata"]["uid"]
+    return json.dumps(document)
+
+
+def is_removed(api: ControlPlane, secret: str) -> bool:
+    """The token, as the store has it; False also while there is none."""
+    try:
+        document = json.loads(secret_as_it_is(api, secret))
+    except LabError:
+        return False
+    record = json.loads(base64.b64decode(document["data"]["record"]))
+    return record["removed_at_s"] is not None
+
+
+def test_a_token_that_is_removed_so_lets_in_nobody_also_when_another_replica_leads(
+    api: ControlPlane, person: Person, replicas: dict[str, Controller], tmp_path: Path
+) -> None:
+    assert person("token", "remove", "--all") == 0, person.err
+    taken, kept = (person.json("token", "create") for _ in range(2))
+    (first, second) = person.json("token", "list")["tokens"]
+    assert [first["id"], second["id"]] == [taken["id"], kept["id"]]
+    assert first["created_by"] == "system:serviceaccount:limpet-system:limpet-administrator"
+    before = secret_as_it_is(api, f"limpet-token-{taken['id']}")
+    assert person("token", "remove", taken["id"]) == 0, person.err
+    assert person.out == f"removed {taken['id']}\n"
+
+    # Its Secret is deleted, or put back as it was, by hand: what is known is written again.
+    secret = f"limpet-token-{taken['id']}"
+    api.kubectl("delete", "secret", secret, "-n", SPACE)
+    wait_until(lambda: is_removed(api, secret))
+    api.kubectl("replace", "-f", "-", stdin=before)
+    wait_until(lambda: is_removed(api, secret))
+
+    leader = next(each for each in replicas.values() if each.socket.exists())
+    leader.kill()
+    assert person("token", "list") == 0, person.err  # when the other has become the leader
+    assert taken["id"] not in person.out
+    assert kept["id"] in person.out
+    refused = join_as(api, tmp_path / "refused", taken["token"])
+    assert refused.returncode == 1
+    assert "an administrator removed the token" in refused.stderr
+    joined = join_as(api, tmp_path / "joined", kept["token"])
+    assert joined.returncode == 0, joined.stderr
+    leader.start()
+
+    listed = {each["id"]: each for each in person.json("token", "list", "--all")["tokens"]}
+    uid = listed[kept["id"]]["uid"]
+    assert person("token", "remove", kept["id"]) == 1
+    assert f"limpet node remove {uid}" in person.err
+    assert person("node", "remove", uid) == 0, person.err
 
 
 def test_whoever_may_nothing_is_told_which_right_is_missing_and_gets_it_by_one_binding(

@@ -40,7 +40,7 @@ _COMMANDS = {
     "network": "cluster:network",
     "dns": "dns:dns",
     "pod": "cluster:pod",
-    "token": "cluster:token",
+    "token": "token:token",
     "controller": "controller:controller",
     "connectivity": "connectivity:connectivity",
     "lab": "lab:lab",

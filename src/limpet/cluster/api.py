@@ -323,6 +323,12 @@ def parse_token(text: str) -> Token:
     return token
 
 
+def token_id(text: str) -> str:
+    """Of a token, what is no secret of it; of an id, that."""
+    mark, _, rest = text.strip().partition("_")
+    return rest.partition("_")[0] if mark == TOKEN_MARK else text
+
+
 def ca_digest(certificate_der: bytes) -> bytes:
     return hashlib.sha256(certificate_der).digest()
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.decoding import decode_json
-from limpet.cluster.api import SERVER_NAME
+from limpet.cluster.api import SERVER_NAME, token_id
 from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.state.authority import _certificate
 from limpet.controller.store.database import read_item
@@ -209,7 +209,7 @@ def start_pods_anew(machine: Machine) -> None:
 def join_as_mole(thief: Thief, token: str, endpoints: Sequence[str]) -> None:
     """A machine of the thief's joins the cluster, from the cloud's network."""
     folder = thief.controller.folder / "mole"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config = folder / "agent.toml"
     parts = {f"{each}_dir": str(folder / each) for each in ("state", "data", "run")}
     write_settings(config, {**parts, "socket": str(folder / "agent.sock")})
@@ -259,6 +259,7 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     command("controller", "backup", str(world.folder / "after"))
     wait_until(lambda: all(cluster_of(each)["rotations"] == 1 for each in (hub, near)))
     assert key_of(hub) == key_of(near) == key_of_cloud(world)
+    assert token_id(early) in command("token", "remove", "--all")
     later = true.token()
 
     # By a certificate that the CA's key has signed nobody becomes a node that exists, or uses a
@@ -293,11 +294,17 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     near.run("nft", "delete", "table", "ip", "thief")
     thief.controller.stop()
 
-    # The thief was shown a token that the cluster takes: a machine of its own gets in, is seen in
-    # the list of nodes, and is removed. The one that was caught joins by another token.
+    # The thief was shown one token that was removed, and one that the cluster takes: by that a
+    # machine of its own gets in, is seen where the token is removed, and is removed. The one that
+    # was caught joins by another token.
+    assert "an administrator removed the token" in is_refused(
+        lambda: join_as_mole(thief, early, true.endpoints)
+    )
     assert "mole" not in names(world)
     join_as_mole(thief, later, true.endpoints)
     assert "mole" in names(world)
+    said = is_refused(lambda: command("token", "remove", token_id(later)))
+    assert "had let in mole" in said
     command("node", "remove", "mole")
     assert "mole" not in names(world)
     newcomer.stop_agent()

@@ -123,7 +123,8 @@ ASKED = {
     "controller": [
         *("node list", "node show gate", "node label gate a=b", "node set gate --role edge"),
         *("segment list", "network show", "network set --encryption all", "pod list"),
-        *("token create", "controller recovery", "policy list --cluster"),
+        *("token create", "token list", "token remove --all", "token list --all"),
+        *("controller recovery", "policy list --cluster"),
         *("community create harbour gate", "community add harbour --selector b=c"),
         *("community list", "community show harbour", "community remove harbour gate"),
         *("community remove harbour --all", "network set --encryption between-sites"),

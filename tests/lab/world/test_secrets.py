@@ -157,6 +157,7 @@ def test_nothing_that_a_command_prints_holds_a_secret(world: World) -> None:
         world.controller.command(*words)
         for words in (
             ("node", "list", *json),
+            ("token", "list", "--all", *json),
             ("node", "show", "hub", *json),
             ("network", "show", *json),
             ("pod", "list", *json),

@@ -99,14 +99,21 @@ def test_names_come_from_who_runs_here_and_none_of_them_is_a_command(
         {"pod_namespace": "default", "pod": "$(touch /tmp/limpet-was-here)"},
     ]
     nodes = [{"name": "crane-1"}, {"name": "crane-2\nrm"}, {"name": "`id`"}, {"name": "-rf"}]
+    tokens = [{"id": "5f2c9a10b7"}, {"id": "$(id)"}]
     says: dict[str, Any] = {"ipam.list": {"records": records}}
     with (
         answering(tmp_path / "agent.sock", agent(says)),
-        answering(tmp_path / "controller.sock", controller({"node.list": {"nodes": nodes}})),
+        answering(
+            tmp_path / "controller.sock",
+            controller({"node.list": {"nodes": nodes}, "token.list": {"tokens": tokens}}),
+        ),
     ):
         found = complete("ipam", "release", "--config", str(at_agent), "d")
         assert found == ["default/web-0"]
         assert complete("node", "show", "--config", str(at_controller), "") == ["crane-1"]
+        for before in ((), ("0123456789",)):
+            found = complete("token", "remove", "--config", str(at_controller), *before, "")
+            assert found == ["5f2c9a10b7"]
         assert complete("node", "show", "--config", str(tmp_path / "none"), "") == []
 
 

@@ -97,6 +97,30 @@ _CONTROLLER: dict[str, Any] = {
             {"name": WORST, "uid": WORST, "roles": [WORST], "by_name": True, "by_selector": True}
         ],
     },
+    "token.create": {"id": WORST, "token": WORST, "expires_at_s": 1.0},
+    "token.list": {
+        "tokens": [
+            {
+                "id": WORST,
+                "state": WORST,
+                "roles": [WORST],
+                "communities": [WORST],
+                "labels": {WORST: WORST},
+                "created_at_s": 1.0,
+                "created_by": WORST,
+                "expires_at_s": 1.0,
+                "removed_at_s": None,
+                "removed_by": WORST,
+                "node": WORST,
+                "uid": WORST,
+            }
+        ]
+    },
+    "token.remove": {
+        "removed": [WORST],
+        "let_in": [{"id": WORST, "node": WORST, "uid": WORST}],
+        "unknown": [WORST],
+    },
     "policy.list": {"policies": [{"name": WORST, "revision": WORST}]},
 }
 _NAMES = {
@@ -143,6 +167,9 @@ _AT_THE_CONTROLLER = [
     ("community", "show", "a"),
     ("community", "remove", "a", "--all"),
     ("token", "create"),
+    ("token", "list"),
+    ("token", "list", "--output", "wide"),
+    ("token", "remove", "a"),
     ("policy", "list", "--cluster"),
     ("controller", "recovery"),
 ]

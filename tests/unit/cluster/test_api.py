@@ -51,6 +51,7 @@ def test_garbage_is_refused_in_words(data: bytes, kind: type[api.JoinRequest]) -
 def test_a_token_is_the_same_after_it_was_copied(number: str, secret: bytes, digest: bytes) -> None:
     token = api.Token(number, secret, digest)
     assert api.parse_token(f" {api.format_token(token)}\n") == token
+    assert api.token_id(f" {api.format_token(token)}\n") == api.token_id(number) == number
 
 
 @given(st.text(max_size=80) | st.text("lmp1_abc=", max_size=80))

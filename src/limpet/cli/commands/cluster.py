@@ -1,16 +1,15 @@
-"""`limpet token|segment|network|pod`, and what else a person asks of the IP controller."""
+"""`limpet segment|network|pod`, and what else a person asks of the IP controller."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
-from limpet.cli.commands.controller import UNITS_S, age
-from limpet.cli.commands.node import parse_label, value_text
+from limpet.cli.commands.controller import age
+from limpet.cli.commands.node import value_text
 from limpet.cli.commands.serving.policy import pod_label
-from limpet.cli.options import Format, Words, group
+from limpet.cli.options import Format, group
 from limpet.cli.output import Output, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cluster.kinds.network import (
@@ -23,52 +22,9 @@ from limpet.cluster.kinds.network import (
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
 _POD_WIDE = ("ifname", "reported")
 
-token = group("Join tokens.")
 segment = group("Address segments.")
 network = group("What holds for all nodes.")
 pod = group("Pods of the cluster.")
-
-
-# limpet token
-
-
-@token.command("create")
-@reaching
-def token_create(
-    ttl: Annotated[
-        str, typer.Option("--ttl", help="How long it lets a node in: 30m, 24h, 7d.")
-    ] = "24h",
-    role: Annotated[
-        Words, typer.Option("--role", help="edge (default), cloud, relay; several.")
-    ] = None,
-    community: Annotated[
-        Words, typer.Option("--community", help="That the node is in; several.")
-    ] = None,
-    label: Annotated[Words, typer.Option("--label", help="KEY=VALUE of the node; several.")] = None,
-    reach: Reach = HERE,
-    output: Format = Output.TABLE,
-) -> None:
-    """A token that lets one node in, once."""
-    answer = ask(
-        reach,
-        "token.create",
-        ttl_s=ttl_s(ttl),
-        roles=role or ["edge"],
-        communities=community or [],
-        labels=dict(map(parse_label, label or [])),
-    )
-    show(answer, output, answer["token"])
-
-
-def ttl_s(text: str) -> int:
-    """Seconds of `--ttl`. Raises: typer.BadParameter."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no time such as 30m, 24h or 7d", param_hint="--ttl")
-    return int(found[1]) * UNITS_S[found[2]]
-
-
-# limpet segment, network, pod
 
 
 @segment.command("list")

@@ -26,6 +26,7 @@ NAMES = {
     "community remove": {"name": "community", "nodes": "node"},
     "community show": {"name": "community"},
     "token create": {"community": "community"},
+    "token remove": {"ids": "token"},
     "lab up": {"topology": "topology"},
     "lab status": {"name": "world"},
     "lab fault": {"name": "world"},

@@ -76,6 +76,10 @@ def _communities(config: Path | None) -> Iterable[str]:
     return [each["name"] for each in _controller(config, "community.list")["communities"]]
 
 
+def _tokens(config: Path | None) -> Iterable[str]:
+    return [each["id"] for each in _controller(config, "token.list")["tokens"]]
+
+
 def _pods(config: Path | None) -> Iterable[str]:
     records = _agent(config, "ipam.list")["records"]
     return [f"{each['pod_namespace']}/{each['pod']}" for each in records if each["pod"]]
@@ -109,6 +113,7 @@ def _worlds(_config: Path | None) -> Iterable[str]:
 _KINDS: dict[str, Callable[[Path | None], Iterable[str]]] = {
     "node": _nodes,
     "community": _communities,
+    "token": _tokens,
     "pod": _pods,
     "network": _networks,
     "service": _services,

@@ -179,6 +179,17 @@ _CLUSTER = {
         ("limpet token create", "For a node of the edge."),
         ("limpet token create --ttl 1h --role cloud --label site=hq", "For one of the cloud."),
     ),
+    "token list": (
+        ("limpet token list", "By which somebody may join."),
+        (
+            "limpet token list --all -o wide",
+            "Also which node was let in by which, and who made it.",
+        ),
+    ),
+    "token remove": (
+        ("limpet token remove 5f2c9a10b7", "Who came by it does not get in."),
+        ("limpet token remove --all", "After a theft: nobody joins by a token of before."),
+    ),
 }
 _SET_UP = {
     "install": (

@@ -23,6 +23,7 @@ ONE = {
     "agent": "It could not start.",
     "controller": "It could not start.",
     "controller recovery": "The controller waits for nodes after a restore.",
+    "token remove": "A token had let a node in before, or there is none of that id.",
     "install": "Something stands in the way, or is not whole; the last line says what.",
     "uninstall": "Pods are attached, or something could not be taken back.",
     "controller uninstall": "Something could not be taken back.",

@@ -60,6 +60,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "pod list": (controller.PodsListed,),
     "pod label": (PodLabels,),
     "token create": (controller.TokenCreated,),
+    "token list": (controller.TokensListed,),
+    "token remove": (controller.TokensRemoved,),
     "ui token create": (answers.PageTokenMade,),
     "ui token list": (answers.PageTokens,),
     "ui token remove": (answers.PageTokenRemoved,),

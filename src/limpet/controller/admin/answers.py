@@ -28,8 +28,56 @@ class Answer(Struct, frozen=True, kw_only=True):
 class TokenCreated(Answer, frozen=True, kw_only=True):
     """`limpet token create`."""
 
+    id: str
+    """By which it is listed and removed; it is no secret."""
     token: str
     expires_at_s: Moment
+
+
+class TokenLine(Answer, frozen=True, kw_only=True):
+    """A token in `limpet token list`."""
+
+    id: str
+    state: str
+    """unused, held (a machine is about to join with it), used, expired or removed."""
+    roles: list[str]
+    communities: list[str]
+    labels: dict[str, str]
+    created_at_s: Moment
+    created_by: str
+    """Empty: not known."""
+    expires_at_s: Moment
+    removed_at_s: Moment | None
+    removed_by: str
+    node: str
+    """That it let in; empty: none."""
+    uid: str
+
+
+class TokensListed(Answer, frozen=True, kw_only=True):
+    """`limpet token list`."""
+
+    tokens: list[TokenLine]
+
+
+class LetIn(Answer, frozen=True, kw_only=True):
+    """A node that is in by a token."""
+
+    id: str
+    """Of the token."""
+    node: str
+    uid: str
+
+
+class TokensRemoved(Answer, frozen=True, kw_only=True):
+    """`limpet token remove`."""
+
+    removed: list[str]
+    """Ids of those that let in nobody any more."""
+    let_in: list[LetIn]
+    """Nodes that some of those that were named had let in before."""
+    unknown: list[str]
+    """What was named and is no id of a token."""
 
 
 class Granted(Answer, frozen=True, kw_only=True):

@@ -7,8 +7,6 @@ A verb is `POST /<verb>` with its arguments as a JSON object; the answer is a JS
 from __future__ import annotations
 
 import base64
-import secrets
-import time
 from collections.abc import Callable, Collection
 from functools import partial
 from inspect import signature
@@ -26,41 +24,35 @@ from limpet.base.text.escaping import shortened
 from limpet.cluster.api import (
     ApiError,
     Code,
-    Token,
     decode,
     encode,
-    format_token,
     name_problem,
-    secret_digest,
 )
 from limpet.cluster.keys import key_name
-from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import signing_keys
 from limpet.controller.admin.client import BY_HEADER
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.looks import LookAdmin
 from limpet.controller.admin.policies import PolicyAdmin
+from limpet.controller.admin.tokens import TokenAdmin, Who, known_roles
 from limpet.controller.admin.views import (
     network_document,
     node_document,
     presence_document,
     segment_document,
 )
-from limpet.controller.communities.communities import find_community
 from limpet.controller.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.timeline import CHANGING
-from limpet.controller.registry.records import TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables, by_name
-from limpet.controller.state import nodes, recovery, tokens
-from limpet.controller.state.authority import digest_of
+from limpet.controller.state import nodes, recovery
 from limpet.controller.state.cluster import Cluster
 
 _log = structlog.get_logger("admin")
-_LONGEST_TOKEN_S = 365 * 86_400
-_WHO = 100
-"""Characters of a name, in the log."""
+_WHO, _WHOM = 100, 240
+"""Characters: of a name, in the log, and of it with the account that it asks as."""
 
 T = TypeVar("T")
 
@@ -80,7 +72,6 @@ class Admin:
         self._metrics = metrics
         self._margin = restore_margin
         verbs: dict[str, Verb] = {
-            "token.create": self._token_create,
             "node.list": self._node_list,
             "node.show": self._node_show,
             "node.remove": self._node_remove,
@@ -92,11 +83,14 @@ class Admin:
             "pod.list": self._pod_list,
             "rotate-key": self._rotate_key,
             "recovery": self._recovery,
+            **TokenAdmin(cluster).verbs,
             **CommunityAdmin(cluster).verbs,
             **PolicyAdmin(cluster).verbs,
             **LookAdmin(cluster, services).verbs,
         }
         self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
+        self._told = {name for name, verb in verbs.items() if Who in get_type_hints(verb).values()}
+        """Verbs that are told who asks."""
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -126,8 +120,10 @@ class Admin:
             by = f"{said_by}, as {who}" if who and said_by else who or said_by
             if by and name in CHANGING:
                 _log.info("asked", verb=name, by=by, said=str(plain))
-            said = await verb(**msgspec.structs.asdict(arguments))
-            self._cluster.timeline.done(name, plain, by or "root at the controller's machine")
+            whom = Who(shortened(by or "root at the controller's machine", _WHOM))
+            told = {"who": whom} if name in self._told else {}
+            said = await verb(**msgspec.structs.asdict(arguments), **told)
+            self._cluster.timeline.done(name, plain, whom)
             return web.Response(body=encode(said), content_type="application/json")
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)
@@ -144,40 +140,6 @@ class Admin:
         return web.Response(body=text, content_type="text/plain", charset="utf-8")
 
     # Verbs: what they take is what a person may say, by name
-
-    async def _token_create(
-        self,
-        ttl_s: float,
-        roles: tuple[str, ...] = ("edge",),
-        communities: tuple[str, ...] = (),
-        labels: dict[str, str] = {},  # noqa: B006 - each call has its own
-    ) -> dict[str, Any]:
-        if not 0 < ttl_s <= _LONGEST_TOKEN_S:
-            raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
-        _roles(roles, "create token")
-        for name in (*communities, *labels):
-            if problem := name_problem(name):
-                raise ApiError(f"create token: {name[:80]!r}: {problem}")
-        token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
-
-        def make(tables: Tables) -> dict[str, Any]:
-            for name in communities:
-                find_community(tables, name)
-            now_s = time.time()
-            tokens.forget_tokens(tables, now_s)
-            record = TokenRecord(
-                digest=secret_digest(secret),
-                created_at_s=now_s,
-                expires_at_s=now_s + ttl_s,
-                roles=roles,
-                communities=communities,
-                labels=labels,
-            )
-            tables.put(TOKEN, token_id, record)
-            text = format_token(Token(token_id, secret, digest_of(tables.authority)))
-            return {"token": text, "expires_at_s": record.expires_at_s}
-
-        return await self._cluster.change(make)
 
     async def _node_list(self) -> dict[str, Any]:
         reports, paths = await self._cluster.reports.times(), self._cluster.paths.known
@@ -249,7 +211,7 @@ class Admin:
         `anyway`: a relay without a public address too.
         """
         what = f"set {node}"
-        of_roles = _altered(partial(_roles, what=what), roles, add_roles, remove_roles)
+        of_roles = _altered(partial(known_roles, what=what), roles, add_roles, remove_roles)
         of_behind = _altered(partial(_prefixes, what=what), behind, add_behind, remove_behind)
         grant = await self._cluster.change(
             lambda tables: nodes.set_node(tables, node, of_roles, of_behind, anyway=anyway)
@@ -340,13 +302,13 @@ class Admin:
 def _arguments_of(name: str, verb: Verb) -> type[msgspec.Struct]:
     """What the body of a request is decoded as: the parameters of `verb`, and nothing else.
 
-    Tables are no parameter of a verb: they are what it is done to.
+    Tables are no parameter of a verb: they are what it is done to. Nor is who asks.
     """
     types = get_type_hints(verb)
     fields = [
         (each.name, types[each.name], *(() if each.default is each.empty else (each.default,)))
         for each in signature(verb).parameters.values()
-        if types[each.name] is not Tables
+        if types[each.name] not in (Tables, Who)
     ]
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
 
@@ -358,15 +320,6 @@ def _altered(
     drop: Collection[str],
 ) -> nodes.Altered[T]:
     return nodes.Altered(None if only is None else read(only), read(add), read(drop))
-
-
-def _roles(names: Collection[str], what: str) -> frozenset[Role]:
-    """Raises: ApiError for a role that there is not."""
-    known = {each.value: each for each in Role if each is not Role.FLANNEL}  # nobody's choice
-    for name in names:
-        if name not in known:
-            raise ApiError(f"{what}: role {name[:80]!r} is none of {', '.join(known)}")
-    return frozenset(known[name] for name in names)
 
 
 def _prefixes(texts: Collection[str], what: str) -> frozenset[Prefix]:

@@ -15,7 +15,8 @@ from limpet.timeline.recorder import Recorder, moment_now, read_boot
 
 CHANGING = frozenset(
     {
-        *("token.create", "node.remove", "node.replace", "node.label", "node.set", "rotate-key"),
+        *("token.create", "token.remove", "rotate-key"),
+        *("node.remove", "node.replace", "node.label", "node.set"),
         *("community.create", "community.add", "community.take-out", "community.dissolve"),
         *("network.set", "policy.apply", "policy.delete", "recovery"),
     }
@@ -61,7 +62,7 @@ class ClusterTimeline:
                 kind="person",
                 words=shortened(f"{verb.replace('.', ' ')}{_said(arguments)}", _WORDS),
                 names=(node,) if isinstance(node, str) else (),
-                who=shortened(who, 240),
+                who=who,
             )
         )
 

@@ -121,6 +121,18 @@ class TokenRecord(msgspec.Struct, frozen=True):
     """A uid."""
     held_since_s: float | None = None
     """When that node was answered, while it has not confirmed that it has the answer."""
+    created_by: str = ""
+    removed_at_s: float | None = None
+    """When a person took it back; it has expired then, too."""
+    removed_by: str = ""
+
+    def lets_in_less_than(self, found: TokenRecord) -> bool:
+        """It is later than what was found in its place: no token becomes again what it was."""
+        if self.removed_at_s is not None and found.removed_at_s is None:
+            return True
+        if self.used_by != found.used_by:
+            return not found.used_by
+        return found.held_since_s is not None and self.held_since_s is None
 
 
 class PartMark(msgspec.Struct, frozen=True, array_like=True):

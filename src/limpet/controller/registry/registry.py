@@ -236,6 +236,11 @@ class Registry:
                     for name, record in before.records(kind).items():
                         if tables.record(kind, name) != record:
                             tables.put(kind, name, record)
+        for name, token in before.tokens.items():
+            found = tables.tokens.get(name)
+            if found is not None and token.lets_in_less_than(found):
+                _log.warning("put back by hand, written again", kind=TOKEN, name=name)
+                tables.put(TOKEN, name, token)
         self.unreadable = unreadable
         self.on_reloaded(tables)
         if before.exists:

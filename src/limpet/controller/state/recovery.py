@@ -42,8 +42,8 @@ def begin(
     """From here on nothing is granted that may be in use.
 
     `former`: of the database that the back-up replaces, where that can still be read: what it has
-    granted is held back too, so restoring one back-up again and again is safe. Tokens that nobody
-    used are void, and nobody is to be replaced.
+    granted is held back too, so restoring one back-up again and again is safe. Tokens let in nobody
+    any more, and nobody is to be replaced.
     """
     state = tables.state
     above, marks = state.revision, state.marks
@@ -75,6 +75,8 @@ def begin(
     for token_id, token in list(tables.tokens.items()):
         if not token.used_by:
             tables.put(TOKEN, token_id, None)
+        elif token.held_since_s is not None:  # its node may have confirmed since
+            tables.put(TOKEN, token_id, replace_fields(token, held_since_s=None))
     # Perhaps it was replaced since: a second heir would hold the same segments. Perhaps its Node
     # came back.
     for uid, record in list(tables.nodes.items()):

@@ -6,6 +6,9 @@ A token is held by whom it was answered to, and spent when that has confirmed th
 from __future__ import annotations
 
 import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
 
 from msgspec.structs import replace as replace_fields
 
@@ -24,6 +27,8 @@ from limpet.controller.registry.tables import Tables
 
 HELD_S = 60.0
 """So long a machine has for the answer to its join, before another may join in its place."""
+_FORGOTTEN_AFTER_S = 86_400.0
+"""So long who shows a token is told what became of it; afterwards it is one that nobody made."""
 
 
 def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> str:
@@ -39,8 +44,13 @@ def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: f
         )
     token = tables.tokens.get(parsed.id)
     if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
-        raise _bad_token(request, "nobody made this token, or it has expired and is forgotten")
+        raise _bad_token(
+            request, "nobody made this token, or it has expired or was removed and is forgotten"
+        )
     uid = check_proof(request)
+    if token.used_by != uid and token.removed_at_s is not None:
+        ago_s = max(0.0, now_s - token.removed_at_s)
+        raise _bad_token(request, f"an administrator removed the token {ago_s:.0f} s ago")
     if token.used_by and token.used_by != uid:
         _check_hold(tables, request, token, now_s)
     if token.used_by != uid and now_s > token.expires_at_s:
@@ -105,7 +115,83 @@ def spend_token(tables: Tables, uid: str) -> None:
 
 
 def forget_tokens(tables: Tables, now_s: float) -> None:
-    """Drops tokens that expired a day ago, used or not."""
+    """Drops tokens that expired, or were removed, a day ago, used or not."""
     for token_id, token in list(tables.tokens.items()):
-        if now_s > token.expires_at_s + 86_400:
+        if now_s > token.expires_at_s + _FORGOTTEN_AFTER_S:
             tables.put(TOKEN, token_id, None)
+
+
+# Seeing them, and taking them back
+
+
+class TokenState(StrEnum):
+    UNUSED = "unused"
+    HELD = "held"
+    """A machine was answered with it and has not confirmed the answer: after `HELD_S` another one
+    of the same name may take its place."""
+    USED = "used"
+    EXPIRED = "expired"
+    REMOVED = "removed"
+
+    @property
+    def lets_in(self) -> bool:
+        """Somebody may still join with it."""
+        return self in (TokenState.UNUSED, TokenState.HELD)
+
+
+def state_of(tables: Tables, token: TokenRecord, now_s: float) -> TokenState:
+    if token.removed_at_s is not None:
+        return TokenState.REMOVED
+    has_expired = now_s > token.expires_at_s
+    if not token.used_by:
+        return TokenState.EXPIRED if has_expired else TokenState.UNUSED
+    holder = tables.grants.get(token.used_by)
+    is_held = token.held_since_s is not None and holder is not None and not holder.tombstone
+    return TokenState.HELD if is_held and not has_expired else TokenState.USED
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What came of taking tokens back, by their ids."""
+
+    removed: tuple[str, ...]
+    """They let in nobody from here on, whom they had not let in before."""
+    let_in: tuple[str, ...]
+    """Of those that were asked for: a machine is in by it, which stays in."""
+    unknown: tuple[str, ...]
+
+
+def remove_tokens(
+    tables: Tables, ids: Collection[str], now_s: float, *, every: bool = False, by: str = ""
+) -> Removed:
+    """Takes back what can be, also where something else that was asked for cannot. `every`: all
+    that may let somebody in.
+
+    A machine that was answered is in: it has its certificate, and is shown by what it confirms or
+    asks again. So this shuts out others alone, also those that would take its place. What was
+    removed counts as expired from then on, so it is forgotten in time, and a controller of a
+    version that knows nothing of removals lets nobody in by it either.
+    """
+    wanted = list(dict.fromkeys(ids))
+    if every:
+        wanted = [each for each, of in tables.tokens.items() if state_of(tables, of, now_s).lets_in]
+    found = {each: tables.tokens[each] for each in wanted if each in tables.tokens}
+    removed = []
+    for token_id, token in found.items():
+        state = state_of(tables, token, now_s)
+        if state is TokenState.USED:
+            continue
+        removed.append(token_id)
+        if state is not TokenState.REMOVED:
+            changed = replace_fields(
+                token,
+                removed_at_s=now_s,
+                removed_by=by,
+                expires_at_s=min(token.expires_at_s, now_s),
+            )
+            tables.put(TOKEN, token_id, changed)
+    return Removed(
+        tuple(removed),
+        tuple(each for each, token in found.items() if token.used_by),
+        tuple(each for each in wanted if each not in found),
+    )

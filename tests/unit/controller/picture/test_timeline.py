@@ -14,7 +14,7 @@ from limpet.controller.store.sqlite import SqliteStore
 
 LOOKING = {
     *("node.list", "node.show", "segment.list", "network.show", "pod.list", "policy.list"),
-    *("community.list", "community.show", "picture", "pair", "events"),
+    *("community.list", "community.show", "token.list", "picture", "pair", "events"),
 }
 
 

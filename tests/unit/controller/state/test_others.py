@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
+from limpet.cluster.api import token_id
 from limpet.cluster.documents import Key
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import NETWORK, PRESENCE
@@ -18,17 +20,19 @@ from limpet.controller.registry.records import (
     COMMUNITY,
     NODE,
     SEGMENT,
+    TOKEN,
     CommunityRecord,
     PresenceRecord,
 )
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import rotate_key
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state import tokens
 from limpet.controller.state.authority import create_cluster, remake_network
 from limpet.controller.store.interface import Delete, Event, Put, TooOldError
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence
-from tests.unit.controller.state.cluster_tables import join, network, new_tables
+from tests.unit.controller.state.cluster_tables import join, network, new_tables, new_token
 from tests.waiting import until
 
 Body = Callable[[SqliteStore, Registry], Awaitable[None]]
@@ -109,6 +113,33 @@ def test_grants_and_segments_that_were_deleted_by_hand_come_back(tmp_path: Path)
             while (again := await store.get(kind, item.name)) is None:
                 await asyncio.sleep(0)
             assert again.value == item.value
+
+    with_registry(tmp_path, body)
+
+
+def test_a_token_that_is_put_back_lets_in_nobody_whom_it_would_not_have_let_in(
+    tmp_path: Path,
+) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        removed, used = [token_id(await registry.change(new_token)) for _ in range(2)]
+        before = {each: await store.get(TOKEN, each) for each in (removed, used)}
+        await registry.change(lambda tables: tokens.remove_tokens(tables, [removed], 1.0))
+        await registry.change(
+            lambda tables: tables.put(
+                TOKEN, used, replace_fields(tables.tokens[used], used_by=UID, held_since_s=1.0)
+            )
+        )
+        held = await store.get(TOKEN, used)
+        await registry.change(lambda tables: tokens.spend_token(tables, UID))
+
+        for old in (before[removed], before[used], held):
+            assert old is not None
+            known = await store.get(TOKEN, old.name)
+            assert known is not None
+            assert known.value != old.value
+            await store.write([Put(TOKEN, old.name, old.value, known.version)])
+            while (item := await store.get(TOKEN, old.name)) is None or item.value != known.value:
+                await asyncio.sleep(0)
 
     with_registry(tmp_path, body)
 

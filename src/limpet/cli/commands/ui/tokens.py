@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import asdict
 
-from limpet.base.errors import LimpetError
-from limpet.cli.commands.cluster import ttl_s
+from limpet.cli.commands.token import day, ttl_s
 from limpet.cli.commands.ui.cloud import token_book
 from limpet.cli.options import ControllerConfig, Format, group
 from limpet.cli.output import Output, say, show, show_table
@@ -41,7 +39,7 @@ def token_create(
     secret = PREFIX + secrets.token_urlsafe(32)
     made = _file(config).create(name, secret, may_write=write, for_s=ttl_s(ttl))
     show({"token": secret, "expires_at_s": made.expires_at_s}, output, secret)
-    say(f"limpet: it {'may look and act' if write else 'may look'} until {_day(made.expires_at_s)}")
+    say(f"limpet: it {'may look and act' if write else 'may look'} until {day(made.expires_at_s)}")
 
 
 @token.command("list")
@@ -55,7 +53,7 @@ def token_list(config: ControllerConfig = None, output: Format = Output.TABLE) -
         {
             "name": each["name"],
             "may": "look and act" if each["may_write"] else "look",
-            "expires": _day(each["expires_at_s"]),
+            "expires": day(each["expires_at_s"]),
         }
         for each in found
     ]
@@ -75,10 +73,3 @@ def token_remove(
 
 def _file(config: ControllerConfig) -> TokenBook:
     return token_book(load_settings(config))
-
-
-def _day(at_s: float) -> str:
-    try:
-        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError) as error:
-        raise LimpetError(f"read page token: {at_s} is no time") from error

@@ -1,0 +1,145 @@
+"""Join tokens, as a person makes them, sees them and takes them back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from typing import Any, NewType
+
+import structlog
+
+from limpet.cluster.api import ApiError, Token, format_token, name_problem, secret_digest
+from limpet.cluster.kinds.grant import Role
+from limpet.controller.admin.communities import Verb
+from limpet.controller.communities.communities import find_community
+from limpet.controller.registry.records import TOKEN, TokenRecord
+from limpet.controller.registry.tables import Tables
+from limpet.controller.state import tokens
+from limpet.controller.state.authority import digest_of
+from limpet.controller.state.cluster import Cluster
+
+_log = structlog.get_logger("admin")
+_LONGEST_TOKEN_S = 365 * 86_400
+
+Who = NewType("Who", str)
+"""Who asks. A verb that has such a parameter is told; nobody can say it in a request's body."""
+
+
+class TokenAdmin:
+    """The verbs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.verbs: dict[str, Verb] = {
+            "token.create": self._create,
+            "token.list": self._list,
+            "token.remove": self._remove,
+        }
+
+    async def _create(
+        self,
+        who: Who,
+        ttl_s: float,
+        roles: tuple[str, ...] = ("edge",),
+        communities: tuple[str, ...] = (),
+        labels: dict[str, str] = {},  # noqa: B006 - each call has its own
+    ) -> dict[str, Any]:
+        if not 0 < ttl_s <= _LONGEST_TOKEN_S:
+            raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
+        known_roles(roles, "create token")
+        for name in (*communities, *labels):
+            if problem := name_problem(name):
+                raise ApiError(f"create token: {name[:80]!r}: {problem}")
+        token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
+
+        def make(tables: Tables) -> dict[str, Any]:
+            for name in communities:
+                find_community(tables, name)
+            now_s = time.time()
+            tokens.forget_tokens(tables, now_s)
+            record = TokenRecord(
+                digest=secret_digest(secret),
+                created_at_s=now_s,
+                expires_at_s=now_s + ttl_s,
+                roles=roles,
+                communities=communities,
+                labels=labels,
+                created_by=who,
+            )
+            tables.put(TOKEN, token_id, record)
+            text = format_token(Token(token_id, secret, digest_of(tables.authority)))
+            return {"id": token_id, "token": text, "expires_at_s": record.expires_at_s}
+
+        document = await self._cluster.change(make)
+        _log.info("made a token", id=token_id, roles=",".join(roles), by=who)
+        return document
+
+    async def _list(self, every: bool = False) -> dict[str, Any]:
+        """`every`: also those that let in nobody any more, while they are kept."""
+
+        def make(tables: Tables) -> list[dict[str, Any]]:
+            now_s = time.time()
+            found = sorted(tables.tokens.items(), key=lambda each: (each[1].created_at_s, each[0]))
+            return [
+                token_document(tables, token_id, token, now_s)
+                for token_id, token in found
+                if every or tokens.state_of(tables, token, now_s).lets_in
+            ]
+
+        return {"tokens": await self._cluster.change(make)}
+
+    async def _remove(
+        self, who: Who, ids: tuple[str, ...] = (), every: bool = False
+    ) -> dict[str, Any]:
+        """`every`: all that may let somebody in."""
+        if bool(ids) == every:
+            raise ApiError("remove tokens: name some by their ids, or say all of them")
+
+        def make(tables: Tables) -> dict[str, Any]:
+            done = tokens.remove_tokens(tables, ids, time.time(), every=every, by=who)
+            return {
+                "removed": list(done.removed),
+                "let_in": [
+                    {"id": each, **_node_of(tables, tables.tokens[each])} for each in done.let_in
+                ],
+                "unknown": list(done.unknown),
+            }
+
+        document = await self._cluster.change(make)
+        _log.info("removed tokens", ids=",".join(document["removed"]), by=who)
+        return document
+
+
+def token_document(
+    tables: Tables, token_id: str, token: TokenRecord, now_s: float
+) -> dict[str, Any]:
+    """All of it but what is secret."""
+    return {
+        "id": token_id,
+        "state": tokens.state_of(tables, token, now_s).value,
+        "roles": sorted(token.roles),
+        "communities": list(token.communities),
+        "labels": dict(token.labels),
+        "created_at_s": token.created_at_s,
+        "created_by": token.created_by,
+        "expires_at_s": token.expires_at_s,
+        "removed_at_s": token.removed_at_s,
+        "removed_by": token.removed_by,
+        **_node_of(tables, token),
+    }
+
+
+def _node_of(tables: Tables, token: TokenRecord) -> dict[str, str]:
+    """That was let in by it; empty: none."""
+    grant = tables.grants.get(token.used_by)
+    return {"node": grant.name if grant is not None else "", "uid": token.used_by}
+
+
+def known_roles(names: Collection[str], what: str) -> frozenset[Role]:
+    """Raises: ApiError for a role that there is not."""
+    known = {each.value: each for each in Role if each is not Role.FLANNEL}  # nobody's choice
+    for name in names:
+        if name not in known:
+            raise ApiError(f"{what}: role {name[:80]!r} is none of {', '.join(known)}")
+    return frozenset(known[name] for name in names)
