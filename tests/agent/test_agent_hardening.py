@@ -310,28 +310,32 @@ def test_one_lost_address_leaves_the_other_pods_theirs(node: LabNode) -> None:
     assert {held[str(address.ip)] for address in pods[2].addresses} == {"p2"}
 
 
+_ALONE = ["10.251.8.0/24", "fd00:251:8::/64"]
+"""No other test's: what any namespace of this machine has is in use."""
+
+
 def test_of_an_adopted_pod_only_the_address_that_is_gone_is_released(
     make_node: NodeFactory,
 ) -> None:
-    node = make_node(segments=SEGMENTS)
-    pod = adopted(node, "running", "10.244.7.8", "running\r\neth0")
-    (node.data_dir / "limpet" / "fd00:7::8").write_text("running\r\neth0")
+    node = make_node(segments=_ALONE)
+    pod = adopted(node, "running", "10.251.8.8", "running\r\neth0")
+    (node.data_dir / "limpet" / "fd00:251:8::8").write_text("running\r\neth0")
     node.start_agent()
     node.pod("other").add()
 
     node.ask("ipam.repair")
 
-    assert "10.244.7.8" in live(node)
-    assert "fd00:7::8" not in live(node)
-    assert "10.244.7.8" in pod.run("ip", "addr")
+    assert "10.251.8.8" in live(node)
+    assert "fd00:251:8::8" not in live(node)
+    assert "10.251.8.8" in pod.run("ip", "addr")
 
 
 def test_gc_spares_a_valid_container_whose_interface_is_not_on_record(
     make_node: NodeFactory,
 ) -> None:
-    node = make_node(segments=SEGMENTS)
-    adopted(node, "kept", "10.244.7.8", "kept")
-    adopted(node, "stale", "10.244.7.9", "stale")
+    node = make_node(segments=_ALONE)
+    adopted(node, "kept", "10.251.8.8", "kept")
+    adopted(node, "stale", "10.251.8.9", "stale")
     node.start_agent()
     node.pod("other").add()
 
@@ -339,7 +343,7 @@ def test_gc_spares_a_valid_container_whose_interface_is_not_on_record(
     conf["cni.dev/valid-attachments"] = [{"containerID": "kept", "ifname": "eth0"}]
     assert node.cni("GC", conf=conf).exit_code == 0
 
-    assert live(node) == {"10.244.7.8"}
+    assert live(node) == {"10.251.8.8"}
 
 
 def adopted(node: LabNode, name: str, address: str, reservation: str) -> LabPod:
