@@ -15,7 +15,7 @@ import pytest
 from limpet.base.errors import LimpetError
 from tests.kube.flannel_bed import beside_world
 from tests.kube.flannel_move_bed import MOVER, MovingWorld
-from tests.kube.yurthub_bed import TOKEN, URL, YurtHub, agents_token
+from tests.kube.yurthub_bed import TOKEN, URL, YurtHub, YurtNode, agents_token
 from tests.waiting import wait_until
 
 BACKEND_DATA = "flannel.alpha.coreos.com/backend-data"
@@ -64,7 +64,7 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
     hub = [str(each.ip) for each in world.machines["hub"].addresses]
     world.make_node(MOVER, ["10.244.102.0/24", "fd00:244:0:66::/64"])
     mover.system.write(TOKEN, agents_token(plane, MOVER))
-    yurthub = YurtHub(mover, plane)
+    yurthub = YurtHub(YurtNode.of_mover(mover), plane)
     yurthub.prepare()
     yurthub.start()
     mover.settings |= {

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from limpet.lab.command import LabError
+from limpet.lab.command import LabError, run_command
 from limpet.lab.kube.certificates import Credentials
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.programs import find_programs
@@ -19,20 +22,41 @@ from tests.waiting import PATIENCE_S
 URL = "http://127.0.0.1:10261"
 TOKEN = "/var/lib/limpet-token"
 _HEALTH_PORT = 10267
+_PROGRAM = "/opt/yurthub"
+
+
+@dataclass(frozen=True)
+class YurtNode:
+    """What is to be known of the machine that it runs on."""
+
+    label: str
+    folder: Path
+    """Of this machine, for what it says."""
+    around: list[str]
+    """A command in front of another, which then runs there."""
+    path: Callable[[str], Path]
+    """How a file there is reached from here."""
+    write: Callable[[str, str], None]
+    """A file there."""
+
+    @classmethod
+    def of_mover(cls, mover: Mover) -> YurtNode:
+        system = mover.system
+        return cls(mover.label, mover.folder, mover.around, system.path, system.write)
 
 
 class YurtHub:
     """With the kubelet's certificate, as it runs beside one."""
 
-    def __init__(self, machine: Mover, plane: ControlPlane) -> None:
-        self.machine = machine
+    def __init__(self, node: YurtNode, plane: ControlPlane) -> None:
+        self.node = node
         self.plane = plane
-        folder = machine.folder
+        folder = node.folder
         self.daemon = Daemon("yurthub", folder / "yurthub.pid", folder / "yurthub.log")
 
     def prepare(self) -> None:
         """Its certificates, and the rights that OpenYurt's manifest gives it. Raises: LabError."""
-        write, label = self.machine.system.write, self.machine.label
+        write, label = self.node.write, self.node.label
         user = f"system:node:{label}"
         kubeconfig = self.plane.write_kubeconfig(
             f"kubelet-{label}", user, groups=["system:nodes"], inside=True
@@ -54,15 +78,15 @@ class YurtHub:
 
     def start(self, *, online: bool = True) -> None:
         """Returns when it answers. Raises: LabError with its log."""
-        program = self.machine.folder / "yurthub"
+        program = self.node.path(_PROGRAM)
         if not program.exists():
             shutil.copy(find_programs("yurthub") / "yurthub", program)
         self.daemon.start_and_ask(
             [
-                *self.machine.around,
-                str(program),
+                *self.node.around,
+                _PROGRAM,
                 "--bootstrap-mode=kubeletcertificate",
-                f"--node-name={self.machine.label}",
+                f"--node-name={self.node.label}",
                 f"--server-addr={self.plane.url_inside}",
                 "--root-dir=/var/lib/yurthub",
                 "--disk-cache-path=/var/lib/yurthub/cache",
@@ -82,9 +106,10 @@ class YurtHub:
 
     def get(self, path: str, *, agent: str = "limpet", port: int = 10261) -> str:
         """What it answers on the node to whoever has the agent's token. Raises: LabError."""
-        token = self.machine.system.path(TOKEN)
+        token = self.node.path(TOKEN)
         bearer = token.read_text() if token.exists() else ""
-        return self.machine.do(
+        return run_command(
+            *self.node.around,
             "python3",
             "-c",
             _GET,
