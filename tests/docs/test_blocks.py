@@ -17,7 +17,8 @@ from limpet.lab.topology import parse_topology
 from tests.docs.pages import CHECKOUT, Block, blocks, pages, prose
 
 LANGUAGES = {"console", "text", "toml", "yaml", "json", "diff", "mermaid"}
-WORLDS = {"plain", "lab", "node", "deb", "same", "skip"}
+WORLDS = {"plain", "lab", "node", "deb", "kube", "edge", "same", "skip"}
+KUBES = {"empty", "manifest", "chart", "lab"}
 FOR_USERS = [page for page in pages() if not page.startswith("docs/decisions/")]
 ALL = [block for page in FOR_USERS for block in blocks(page)]
 CONSOLES = [block for block in ALL if block.language == "console"]
@@ -35,10 +36,13 @@ def test_each_block_of_commands_says_in_which_world_it_runs(block: Block) -> Non
     worlds = WORLDS & block.marker.keys()
 
     assert len(worlds) == 1, f"{block}: one of {sorted(WORLDS)}: {block.marker}"
-    assert block.marker.keys() <= worlds | {"at", "fails", "gives", "asks", "within"}, (
+    assert block.marker.keys() <= worlds | {*("at", "fails", "gives", "asks", "within", "stays")}, (
         f"{block}: {block.marker}"
     )
+    assert block.marker.get("kube", "empty") in KUBES, f"{block}: kube: one of {sorted(KUBES)}"
     assert block.commands
+    if "stays" in block.marker:
+        assert block.commands[-1].shown, f"{block}: what stays is known by what it prints"
 
 
 @pytest.mark.parametrize("block", [b for b in CONSOLES if "skip" in b.marker], ids=str)
@@ -75,7 +79,8 @@ def _words(command: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
 def test_settings_that_a_page_shows_are_read(block: Block) -> None:
-    """`toml agent`, `toml controller` or `toml topology`: whose settings they are."""
+    """`toml agent`, `toml controller` or `toml topology`: whose settings they are; with a world
+    behind it, they are written there."""
     (whose,) = block.marker.keys() & {"agent", "controller", "topology"}
     if whose == "topology":
         parse_topology(block.text, "page", str(block))

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,10 @@ from tests.waiting import wait_until
 
 Run = Callable[[str, Mapping[str, str], str], CompletedProcess[str]]
 """What is typed, the block's marker, what is pasted when the command asks: to its end."""
+Said = Callable[[], tuple[str, bool]]
+"""What something that was started has said by now, and whether it goes on."""
+Start = Callable[[str, Mapping[str, str]], AbstractContextManager[Said]]
+"""What is typed and goes on, the block's marker: until the end of `with`."""
 
 CLOUD = ("203.0.113.10", "198.51.100.5")
 """Where pages say that the controller is, and where it moves to."""
@@ -36,6 +41,8 @@ class Player:
 
     run: Run
     given: dict[str, str]
+    start: Start | None = None
+    """Of a world in which blocks have `stays`."""
 
     def play_all(self, blocks: list[Block]) -> None:
         """Goes on behind what fails. Raises: AssertionError with all that did."""
@@ -58,11 +65,23 @@ class Player:
 
     def play(self, block: Block) -> None:
         """Raises: AssertionError with the page, the line, the command and what it said."""
-        for command in block.commands:
-            if "within" in block.marker:
+        for number, command in enumerate(block.commands, 1):
+            if "stays" in block.marker and number == len(block.commands):
+                self._play_what_stays(block, command)
+            elif "within" in block.marker:
                 wait_until(partial(self._works, block, command), f"{block}: {command.text}")
             else:
                 assert not (wrong := self._wrong(block, command)), wrong
+
+    def _play_what_stays(self, block: Block, command: Command) -> None:
+        """Until it has printed what the page shows."""
+        assert self.start is not None, f"{block}: nothing stays in this world"
+        with self.start(command.text, block.marker) as said:
+            try:
+                wait_until(lambda: _shows(command, said), "it does not print what is shown")
+            except AssertionError as error:
+                told = f"{block}: $ {command.text}: {error}: {said()[0]}"
+                raise AssertionError(told) from error
 
     def _works(self, block: Block, command: Command) -> bool:
         return not self._wrong(block, command)
@@ -79,6 +98,14 @@ class Player:
         if name := block.marker.get("gives", ""):
             self.given[name] = done.stdout.strip().splitlines()[-1] + "\n"
         return ""
+
+
+def _shows(command: Command, said: Said) -> bool:
+    """Raises: AssertionError where it never will."""
+    printed, goes_on = said()
+    missing = printed_as_shown(command.shown, printed)
+    assert goes_on, "it has ended"
+    return not missing
 
 
 @contextlib.contextmanager

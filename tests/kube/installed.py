@@ -39,11 +39,18 @@ _SERVER = "echo $POD > /www/index.html; exec httpd -f -p 80 -h /www"
 @contextmanager
 def bare_world(folder: Path, archive: Path) -> Iterator[KubeWorld]:
     """Nodes that have kubelet, containerd and the image, and nothing else; none is Ready."""
+    with world_without_image(folder) as world:
+        side_by_side(lambda machine: import_image(machine, archive), world.kube_machines)
+        yield world
+
+
+@contextmanager
+def world_without_image(folder: Path) -> Iterator[KubeWorld]:
+    """Nodes that have kubelet and containerd, and nothing of Limpet; none is Ready."""
     name = f"b{os.getpid()}"
     world = KubeWorld(load_topology("kube-bare"), name, folder / name)
     try:
         world.up()
-        side_by_side(lambda machine: import_image(machine, archive), world.kube_machines)
         yield world
     finally:
         world.down()

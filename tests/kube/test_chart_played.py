@@ -1,11 +1,8 @@
-"""What docs/kubernetes.md says of Helm, word for word, in a cluster whose nodes have no network."""
+"""What pages say of Helm, word for word, in a cluster whose nodes have no network."""
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from limpet.lab.kube.programs import find_programs
 from limpet.lab.kube.world import KubeWorld
 from tests.kube.installed import (
     CONTROL_PLANE,
@@ -23,49 +19,28 @@ from tests.kube.installed import (
     rollout,
     running_pods,
 )
-from tests.kube.test_chart import DEPLOY
+from tests.kube.page_worlds import blocks_of, in_a_cluster
+from tests.kube.test_manifests import SPACE
 from tests.waiting import wait_until
 
-_CHECKOUT = DEPLOY.parent
 _WITHIN_S = 300
-_API_SERVER = "https://192.0.2.1:6443"
-"""Of the page."""
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, four kubelets start
-
-
-def commands() -> list[list[str]]:
-    """The page's, a list of words each."""
-    page = (_CHECKOUT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    _, _, section = page.partition("\n### With Helm\n")
-    block = section.split("```")[1].partition("\n")[2]
-    lines = block.replace("\\\n", " ").splitlines()
-    return [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
-
-
-def play(world: KubeWorld, home: Path, words: list[str]) -> None:
-    assert words[0] == "helm"
-    said = [word.replace(_API_SERVER, world.plane.url_inside) for word in words[1:]]
-    subprocess.run(
-        [find_programs("helm") / "helm", *said],
-        cwd=_CHECKOUT,
-        env={**os.environ, "HOME": str(home), "KUBECONFIG": str(world.plane.kubeconfig)},
-        check=True,
-    )
 
 
 def test_an_empty_cluster_gets_its_network_by_the_chart_in_minutes_and_the_page_by_one_value(
     tmp_path: Path, archive: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    install, upgrade = commands()
-    with bare_world(tmp_path, archive) as world:
+    kubeadm, kubernetes = blocks_of("kube", "chart").values()
+    (again, uninstall), (install, upgrade) = kubeadm, kubernetes
+    with bare_world(tmp_path, archive) as world, in_a_cluster(world) as player:
         assert not world.ready_nodes()
         kubectl = world.plane.kubectl
         kubectl("label", "nodes", "cloud-1", "cloud-2", f"{CONTROL_PLANE}=")
         kubectl("apply", "-f", "-", stdin=json.dumps(deployment("server", len(world.machines))))
 
         began_s = time.monotonic()
-        play(world, tmp_path, install)
+        player.play(install)
         world.await_ready()
         rollout(world, "deployment/server", "default")
         pods = running_pods(world, "server", len(world.machines))
@@ -77,7 +52,23 @@ def test_an_empty_cluster_gets_its_network_by_the_chart_in_minutes_and_the_page_
         print(f"from helm install until every pod reaches every other: {took_s:.1f} s")  # noqa: T201 - with -s
         assert took_s < _WITHIN_S
 
-        play(world, tmp_path, [*upgrade, "--set", "page.enabled=true"])
+        player.play(upgrade)
+        (command,) = upgrade.commands
+        done = player.run(f"{command.text} --set page.enabled=true", {}, "")
+        assert done.returncode == 0, done.stderr
         rollout(world, "deployment/limpet-page")
         rollout(world, "daemonset/limpet-agent")
         assert running_pods(world, "server", len(world.machines)) == pods
+
+        player.play(uninstall)
+        wait_until(lambda: not workloads(world), "what the chart has made is gone")
+        player.play(again)
+        rollout(world, "daemonset/limpet-agent")
+        assert running_pods(world, "server", len(world.machines)) == pods
+        client, server = pods["crane-1"], pods["digger-1"]
+        wait_until(partial(answers, client, server), "what was granted is what it was")
+
+
+def workloads(world: KubeWorld) -> list[str]:
+    kinds = "daemonsets,deployments,pods"
+    return world.plane.kubectl("get", kinds, "-n", SPACE, "-o", "name").split()

@@ -1,4 +1,5 @@
-"""`limpet connectivity test` on real kubelets, with Limpet's own image."""
+"""A cluster in which pages, word for word, install Limpet with its own image; what they say of it
+then; and `limpet connectivity test` on its kubelets."""
 
 from __future__ import annotations
 
@@ -8,32 +9,51 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from limpet.cli.connectivity.objects import NAMESPACE
 from limpet.lab.kube.world import KubeWorld
-from tests.kube.installed import CONTROL_PLANE, bare_world, rollout
-from tests.kube.service_day import manifest_with_services
-from tests.kube.test_manifests import MANIFEST
+from tests.docs.worlds import Player
+from tests.kube.installed import CONTROL_PLANE, rollout, world_without_image
+from tests.kube.page_worlds import blocks_of, in_a_cluster, something_outside, web_service
 from tests.waiting import wait_until
+
+LOOKING = blocks_of("kube", "manifest")
+"""By page; of pages that install, they do so once more."""
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, five kubelets start
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Iterator[KubeWorld]:
-    """Nodes on two sites and in the cloud, which Limpet was installed on by its manifests."""
-    with bare_world(tmp_path_factory.mktemp("connectivity"), archive) as world:
-        kubectl = world.plane.kubectl
-        kubectl("label", "nodes", "cloud-1", "cloud-2", f"{CONTROL_PLANE}=")
-        kubectl("apply", "-f", "-", stdin=manifest_with_services(world))
-        kubectl("apply", "-f", str(MANIFEST.parent / "dns.yaml"))
-        world.await_ready()
-        rollout(world, "daemonset/limpet-dns")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeWorld]:
+    """Nodes on two sites and in the cloud, without a network."""
+    with world_without_image(tmp_path_factory.mktemp("connectivity")) as world:
+        world.plane.kubectl("label", "nodes", "cloud-1", "cloud-2", f"{CONTROL_PLANE}=")
         yield world
+
+
+@pytest.fixture(scope="module")
+def player(world: KubeWorld) -> Iterator[Player]:
+    """Limpet was installed there by its manifest, as the page says, and what answers names."""
+    with in_a_cluster(world) as player, something_outside(world):
+        assert not world.ready_nodes()
+        (installing,) = blocks_of("kube", "empty").values()
+        for block in installing:
+            player.play(block)
+        world.await_ready()
+        done = player.run("kubectl apply -f deploy/dns.yaml", {}, "")
+        assert done.returncode == 0, done.stderr
+        world.plane.kubectl("apply", "-f", "-", stdin=web_service())
+        rollout(world, "daemonset/limpet-dns")
+        yield player
+
+
+@pytest.fixture
+def cluster(world: KubeWorld, player: Player) -> KubeWorld:
+    """Limpet is there."""
+    return world
 
 
 def start(world: KubeWorld, *words: str) -> subprocess.Popen[str]:
@@ -129,3 +149,11 @@ def test_one_that_is_stopped_takes_its_pods_away(
     assert process.returncode == code
     assert "Traceback" not in err
     assert NAMESPACE not in namespaces(cluster)
+
+
+# What is there is changed here: behind all others
+
+
+@pytest.mark.parametrize("page", LOOKING)
+def test_what_a_page_says_of_a_cluster_works(player: Player, page: str) -> None:
+    player.play_all(LOOKING[page])

@@ -16,6 +16,8 @@ from limpet.lab.kube.cgroups import groups
 from limpet.lab.kube.image import IMAGE
 from limpet.lab.world.wires import existing_namespaces, namespace_prefix
 from limpet.lab.world.worlds import FOLDER, take_down
+from tests.docs.worlds import on_this_machine
+from tests.kube.page_worlds import blocks_of
 from tests.waiting import wait_until
 
 NAME = f"lku{os.getpid()}"
@@ -97,3 +99,9 @@ def test_down_removes_all_of_it(told: str) -> None:
     assert existing_namespaces(NAME) == []
     assert not (FOLDER / NAME).exists()
     assert NAME not in Path("/proc/self/mounts").read_text(encoding="utf-8")
+
+
+def test_what_the_page_says_of_it_works(tmp_path: Path) -> None:
+    with on_this_machine(tmp_path) as player:
+        for found in blocks_of("kube", "lab").values():
+            player.play_all(found)
