@@ -80,8 +80,16 @@ def is_apart(machine: Machine, other: Machine) -> bool:
         and "shares no community" in known["why"]
         and held.isdisjoint(segments(other))
         and not any(mac in entries for mac in macs)
-        and known["uid"] not in (machine.disk / "state/cluster/paths.json").read_text()
+        and known["uid"] not in kept_paths(machine)
     )
+
+
+def kept_paths(machine: Machine) -> str:
+    """Empty: it has had none yet."""
+    try:
+        return (machine.disk / "state/cluster/paths.json").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def settle(world: World, *shared: tuple[str, ...]) -> None:
