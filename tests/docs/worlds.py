@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,7 +22,7 @@ from tests.cli.install.service_machine import ServiceMachine
 from tests.clients.machine import OUTSIDE
 from tests.docs.pages import Block, Command, printed_as_shown
 from tests.docs.prepared import PREPARED
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 Run = Callable[[str, Mapping[str, str], str], CompletedProcess[str]]
 """What is typed, the block's marker, what is pasted when the command asks: to its end."""
@@ -109,6 +111,23 @@ def _shows(command: Command, said: Said) -> bool:
 
 
 @contextlib.contextmanager
+def going_on(words: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[Said]:
+    """A command with all that it starts, until the end of `with`."""
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            words, stdout=out, stderr=out, env=environment, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield lambda: (log.read_text(), process.poll() is None)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(PATIENCE_S)
+
+
+@contextlib.contextmanager
 def on_this_machine(folder: Path) -> Iterator[Player]:
     """`limpet lab` of a world that nobody else has; it is taken down however the page ends."""
     name = f"docs{os.getpid()}"
@@ -124,18 +143,24 @@ def on_this_machine(folder: Path) -> Iterator[Player]:
     limpet = [sys.executable, "-m", "limpet"]
     environment = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
 
+    def on(at: str, text: str) -> list[str]:
+        words = ["sh", "-euc", f"cd {folder}; {text}"]
+        return [*limpet, "lab", "shell", "--name", name, at, "--", *words] if at else words
+
+    def start(text: str, marker: Mapping[str, str]) -> AbstractContextManager[Said]:
+        return going_on(on(marker["at"], text), folder / "stays.log", environment)
+
     def run(text: str, marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
-        at, words = marker.get("at", ""), ["sh", "-euc", f"cd {folder}; {text}"]
-        if at:
-            words = [*limpet, "lab", "shell", "--name", name, at, "--", *words]
-        elif not _NEEDS_A_SHELL.search(text) and text.startswith("limpet "):
+        at = marker.get("at", "")
+        words = on(at, text)
+        if not at and not _NEEDS_A_SHELL.search(text) and text.startswith("limpet "):
             typed = shlex.split(text)[1:]  # forked, not started: half a second less for each
             named = ["--name", name] if typed[0] == "lab" else []
             words = [*limpet, *typed[:2], *named, *typed[2:]]
         return launcher().run(words, input=pasted, env=environment)
 
     try:
-        yield Player(run, {})
+        yield Player(run, {}, start)
     finally:
         take_down(name)
 

@@ -7,11 +7,10 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -26,12 +25,11 @@ from limpet.lab.kube.world import KubeWorld
 from limpet.lab.launch import launcher
 from limpet.linux.namespaces import Namespace
 from tests.docs.pages import CHECKOUT, Block, blocks, pages
-from tests.docs.worlds import CLOUD, Player, Said
+from tests.docs.worlds import CLOUD, Player, Said, going_on
 from tests.kube.edge_bed import PORT, Edge
 from tests.kube.service_day import manifest_with_services
 from tests.kube.test_commands import as_pod
 from tests.kube.test_manifests import MANIFEST
-from tests.waiting import PATIENCE_S
 
 API_SERVER = "https://192.0.2.1:6443"
 """Of the pages."""
@@ -86,21 +84,8 @@ class Administrator:
             *("sh", "-euc", f"cd {self.folder}; {said}"),
         ]
 
-    @contextlib.contextmanager
-    def starts(self, text: str, _marker: Mapping[str, str]) -> Iterator[Said]:
-        log = self.folder / "stays.log"
-        with (
-            log.open("wb") as out,
-            subprocess.Popen(
-                self.typed(text), stdout=out, stderr=out, start_new_session=True
-            ) as process,
-        ):
-            try:
-                yield lambda: (log.read_text(), process.poll() is None)
-            finally:
-                with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-                    os.killpg(process.pid, signal.SIGTERM)
-                process.wait(PATIENCE_S)
+    def starts(self, text: str, _marker: Mapping[str, str]) -> AbstractContextManager[Said]:
+        return going_on(self.typed(text), self.folder / "stays.log", os.environ)
 
 
 @contextlib.contextmanager
