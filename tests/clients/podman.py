@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from collections.abc import Mapping
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -59,6 +63,19 @@ class Podman:
         machine.write(self._env["CONTAINERS_STORAGE_CONF"], _STORAGE)
         write_image(machine.path("/tmp/image.tar"), machine.path("/usr/bin/busybox"))
         self("load", "--quiet", "--input", "/tmp/image.tar")
+
+    def typed(self, text: str, _marker: Mapping[str, str], pasted: str) -> CompletedProcess[str]:
+        """A line of a page; IMAGE is ours, and its container is in the machine's cgroup."""
+        folder = "/tmp/typed"
+        limpet = f'exec {shlex.quote(sys.executable)} -m limpet "$@"'
+        own = f"/usr/bin/podman run --cgroup-parent /{self.machine.name}"
+        podman = f'[ "$1" = run ] || exec /usr/bin/podman "$@"; shift; exec {own} "$@"'
+        for name, line in (("limpet", limpet), ("podman", podman)):
+            self.machine.write(f"{folder}/{name}", f"#!/bin/sh\n{line}\n")
+            self.machine.path(f"{folder}/{name}").chmod(0o755)
+        environment = self._env | {"PATH": f"{folder}:/usr/sbin:/usr/bin"}
+        words = ("sh", "-euc", text.replace("IMAGE", IMAGE))
+        return self.machine.try_run(*words, env=environment, stdin=pasted)
 
     def __call__(self, *arguments: str) -> str:
         """What a command prints. Raises: AssertionError with what it said, unless it succeeds."""

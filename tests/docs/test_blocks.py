@@ -17,7 +17,7 @@ from limpet.lab.topology import parse_topology
 from tests.docs.pages import CHECKOUT, Block, blocks, pages, prose
 
 LANGUAGES = {"console", "text", "toml", "yaml", "json", "diff", "mermaid"}
-WORLDS = {"plain", "lab", "node", "deb", "kube", "edge", "same", "skip"}
+WORLDS = {"plain", "lab", "node", "deb", "podman", "kube", "edge", "same", "skip"}
 KUBES = {"empty", "manifest", "chart", "lab"}
 FOR_USERS = [page for page in pages() if not page.startswith("docs/decisions/")]
 ALL = [block for page in FOR_USERS for block in blocks(page)]

@@ -11,6 +11,8 @@ from tests.clients.containerd import url
 from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine
 from tests.clients.networks import Network, make_conflist, network_under_test
 from tests.clients.podman import Podman, podman_on
+from tests.docs.pages import blocks
+from tests.docs.worlds import Player
 from tests.waiting import wait_until
 
 SECOND = "second"
@@ -42,6 +44,15 @@ def test_containers_fetch_http_from_each_other_over_both_families(podman: Podman
     assert podman.fetch("one", url(podman.address_v6("two"))) == "two"
     assert podman.fetch("two", url(podman.address("one"))) == "one"
     assert podman.fetch("two", url(podman.address_v6("one"))) == "one"
+
+
+def test_its_page_is_typed_as_it_stands(podman: Podman) -> None:
+    if podman.network.name != "limpet":
+        pytest.skip("the page is about Limpet")
+    found = [each for each in blocks("docs/how-to/podman.md") if "podman" in each.marker]
+    assert found
+
+    Player(podman.typed, {}).play_all(found)
 
 
 def test_a_published_port_is_reached_from_outside_and_from_the_node(
