@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 _DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "files.md"
 _UNITS = ("limpet-agent", "limpet-controller", "limpet-dns", "limpet-page")
-_ROOTS = ("etc", "run", "var", "usr/lib/cni", "opt", "root", "dev/shm")
+_ROOTS = ("etc", "run", "var", "usr/lib/cni", "opt", "root", "dev/shm", "sys/fs/bpf")
 _OF_OTHERS = ("/run/systemd/", "/run/netns/", "/var/tmp/systemd-", "/var/log/")
 
 
@@ -120,6 +120,51 @@ def test_every_path_has_the_owner_and_mode_that_the_document_says(machine: Servi
     )
     for path in ("/etc", "/run", "/var", "/var/lib"):
         assert not machine.path(path).stat().st_mode & 0o022
+
+
+def test_pins_of_ebpf_have_the_owner_and_mode_that_the_document_says(
+    machine: ServiceMachine,
+) -> None:
+    """Folders are asked for with 700, whatever the bpffs lets in: who may write to one could put a
+    map of his own in place of the agent's, which the next agent takes; who may open a map that is
+    pinned writes where connections go, and who may open a link ends it. Pins are 600 by the kernel
+    (bpf_obj_pin); a folder that somebody has opened is closed by the next agent."""
+    without_umask(machine)
+    machine.run("mount", "-t", "bpf", "-o", "mode=1777", "bpf", "/sys/fs/bpf")
+    before = modes(machine)
+    cgroup = next(
+        each
+        for each in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+        if machine.path(f"{each}/cgroup.controllers").exists()
+    )
+    settings = {"services": "on", "services_backend": "ebpf", "services_cgroup": cgroup}
+    limpet(machine, "controller", "install", "--pod-cidr", "10.77.0.0/16")
+    token = limpet(machine, "token", "create").strip()
+    limpet(machine, "install", "--controller", "127.0.0.1:7470", "--token", token)
+    with Namespace(f"/proc/{machine.pid}/ns/net") as namespace, ServiceApi(namespace) as api:
+        api.put(service("web", "10.96.0.10"), *slices("web", "10.77.0.9"))
+        settings |= {"source": "kubernetes", "kubernetes_server": api.url}
+        machine.write(CONFIG, "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+        machine.run("systemctl", "restart", "limpet-agent")
+        wait_until(lambda: services_of(machine).get("backend") == "ebpf", "programs are in force")
+    before |= {CONFIG: "the test's own"}
+
+    assert_documented(
+        machine,
+        before,
+        "/sys/fs/bpf/limpet",
+        "/sys/fs/bpf/limpet/links/limpet_connect4",
+        "/sys/fs/bpf/limpet/maps-*/frontends",
+    )
+    folders = ("/sys/fs/bpf/limpet", "/sys/fs/bpf/limpet/links")
+    machine.run("chmod", "777", *folders)
+    machine.run("systemctl", "restart", "limpet-agent")
+    wait_until(lambda: {modes(machine)[each] for each in folders} == {"700"}, "they are closed")
+
+
+def services_of(machine: ServiceMachine) -> dict[str, object]:
+    found: dict[str, object] = cluster_of(machine)["services"] or {}
+    return found
 
 
 def keep_what_an_api_server_says(machine: ServiceMachine) -> None:

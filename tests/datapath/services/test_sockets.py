@@ -452,6 +452,16 @@ def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
         assert stays.getpeername() == (ADDRESSES[0], 80)
 
 
+def test_a_folder_that_another_user_made_is_not_pinned_in(bed: SocketBed) -> None:
+    place = Place(bed.place.pins.with_name("planted"), bed.cgroup.path)
+    place.pins.mkdir()
+    os.chown(place.pins, 65534, 65534)
+    bed.end_agent(place)
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    assert "planted: user 65534 made it" in bed.why_not
+    assert list(place.pins.iterdir()) == []
+
+
 def test_uninstalling_ends_the_programs_and_takes_the_table_away(
     bed: SocketBed, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,8 +155,8 @@ class SocketKernel:
         pins = self._place.pins
         if not is_bpffs(pins.parent) and not is_bpffs(pins):
             raise LimpetError(
-                f"pin eBPF programs in {pins}: no bpffs there (mount -t bpf bpf {pins.parent}; "
-                "in a pod, mount the node's at /run/limpet/bpf)"
+                f"pin eBPF programs in {pins}: no bpffs there (mount -t bpf -o mode=700 bpf "
+                f"{pins.parent}; in a pod, mount the node's at /run/limpet/bpf)"
             )
         self._cgroup = self._place.cgroup or find_root_cgroup()
         if self._cgroup is None:
@@ -164,11 +165,7 @@ class SocketKernel:
                 "systemd.unified_cgroup_hierarchy=1; mount the node's /sys/fs/cgroup in a pod)"
             )
         path = object_path()
-        try:
-            (pins / _LINKS).mkdir(mode=0o700, parents=True, exist_ok=True)
-            (pins / _MAPS).mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise KernelError("make", f"folders in {pins}", error.errno or 0) from error
+        self._make_folders()
         self._bpf = self._bpf or Bpf()
         self._object = self._bpf.load(path, pins / _MAPS)
 
@@ -327,11 +324,24 @@ class SocketKernel:
         return info.program_id == program.id and info.cgroup_id == cgroup_id(self._cgroup)
 
     def _make_folders(self) -> None:
-        for name in (_LINKS, _MAPS):
+        """Each is root's alone, also one that was there; a bpffs may let everybody in.
+
+        Raises: LimpetError.
+        """
+        pins = self._place.pins
+        for folder in (pins, pins / _LINKS, pins / _MAPS):
             try:
-                (self._place.pins / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                found = folder.lstat()
+                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                    raise LimpetError(
+                        f"pin eBPF programs in {folder}: user {found.st_uid} made it, and could "
+                        "take them away (remove it: rm -r)"
+                    )
+                if stat.S_IMODE(found.st_mode) != 0o700:
+                    folder.chmod(0o700)
             except OSError as error:
-                raise KernelError("make", f"{self._place.pins / name}", error.errno or 0) from error
+                raise KernelError("make", str(folder), error.errno or 0) from error
 
     def _forget_other_layouts(self) -> None:
         for folder in self._place.pins.glob("maps-*"):
