@@ -170,7 +170,7 @@ def test_pods_with_a_nodes_network_are_that_node_and_no_pods(
     apply(plane, pod("web-too", "web", hostNetwork=True))
     give(plane, "web-too", OWN)
     kept = Path(node.settings["state_dir"]) / "policies-of-kubernetes.jsonl"
-    wait_until(lambda: OWN.encode() in kept.read_bytes(), "a policy selects one of this node")
+    wait_until(lambda: kept.exists() and OWN.encode() in kept.read_bytes(), "one of this node, too")
     assert not knock(other, web)
     assert knock(own, web), "the own node is always let in"
     assert knock(other, OWN, 81), "the node is not closed"
