@@ -389,6 +389,8 @@ def test_nonsense_is_left_out_and_told_and_all_else_is_served(
         node.ask("service", name="shop/broken")
     assert node.log().count("object=EndpointSlice shop/stays-4") <= 1
 
+    api.put(service("stays", *STAYS, ports="eighty"))
+    wait_until(lambda: "cannot be read" in node.ask("service", name="shop/stays")["left_out"][0])
     api.put(service("stays", *STAYS), *slices("stays", *pods))
     api.delete(away, broken)
     wait_until(lambda: not node.ask("services")["left_out_objects"], "nothing is left out")

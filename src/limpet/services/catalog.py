@@ -149,8 +149,8 @@ def left_out_in_words(items: Iterable[Item], unread: Iterable[str] = ()) -> list
     return list(islice(chain(unread, words), LEFT_OUT_OBJECTS.most))
 
 
-def left_out_in_short(items: Collection[Item]) -> tuple[str, ...]:
+def left_out_in_short(items: Collection[Item], unread: Collection[str] = ()) -> tuple[str, ...]:
     """The first few of these sentences, and how many objects there are more."""
-    more = len(items) - _FEW
-    words = left_out_in_words(items)[:_FEW]
+    more = len(items) + len(unread) - _FEW
+    words = left_out_in_words(items, unread)[:_FEW]
     return (*words, f"and of {more} more objects") if more > 0 else tuple(words)

@@ -67,8 +67,8 @@ class ServiceAdmin:
         side = self._side()
         for service in sorted(side.catalog, key=lambda each: each.key)[:most]:
             found = _endpoints(service, side.catalog, side.part.here)
-            left_out = left_out_in_short(side.catalog.incomplete_of(service))
-            yield _line(service, side), list(found), left_out
+            left_out = side.catalog.incomplete_of(service), _unread(service, side)
+            yield _line(service, side), list(found), left_out_in_short(*left_out)
 
     @property
     def count(self) -> int:
@@ -103,7 +103,7 @@ class ServiceAdmin:
             distribution=service.distribution,
             endpoints=list(_endpoints(service, catalog, here, connections)),
             failed=side.failures,
-            left_out=left_out_in_words(catalog.incomplete_of(service)),
+            left_out=left_out_in_words(catalog.incomplete_of(service), _unread(service, side)),
         )
 
     def way(self, word: str) -> ServiceWay | None:
@@ -215,8 +215,13 @@ def _line(service: Service, side: ServiceSide) -> ServiceLine:
         endpoints=len(known),
         used=len(used),
         trouble=side.part.troubles.get(service.key, ""),
-        left_out=len(side.catalog.incomplete_of(service)),
+        left_out=len(side.catalog.incomplete_of(service)) + len(_unread(service, side)),
     )
+
+
+def _unread(service: Service, side: ServiceSide) -> list[str]:
+    """In words that what the API server has of it now cannot be read, if so."""
+    return side.source.unread.words_of("Service", service.key)
 
 
 def _all_left_out(side: ServiceSide) -> list[str]:

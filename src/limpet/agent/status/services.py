@@ -71,7 +71,7 @@ class ServiceLine(Said, frozen=True, kw_only=True):
     """Why it is not served as it asks; empty: it is."""
     left_out: int = 0
     """Objects, the Service and its EndpointSlices, of which something is left out here, since
-    no node can use it."""
+    no node can use it; the Service also where it cannot be read at all."""
 
 
 class ServicesAnswer(Said, frozen=True, kw_only=True):

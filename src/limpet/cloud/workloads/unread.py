@@ -47,8 +47,11 @@ class UnreadObjects:
         return self._causes.get((kind, key), "")
 
     def in_words(self) -> list[str]:
-        return [
-            f"{kind} {'/'.join(filter(None, key))} cannot be read, so that what was known of it "
-            f"before goes on: {cause}"
-            for (kind, key), cause in sorted(self._causes.items())
-        ]
+        return [words for each in sorted(self._causes) for words in self.words_of(*each)]
+
+    def words_of(self, kind: str, key: ObjectKey) -> list[str]:
+        """None where it can be read, or is not there."""
+        cause = self.cause(kind, key)
+        name = "/".join(filter(None, key))
+        told = f"{kind} {name} cannot be read, so that what was known of it before goes on: {cause}"
+        return [told] if cause else []
