@@ -350,15 +350,16 @@ class Node:
         put_table(self.netns, "table inet firewall { }")
 
     async def says(self, peer: Node, relay: Node, words: bytes) -> None:
-        """What the tunnel sends by the relay, over UDP, gets to the peer's tunnel.
+        """What the tunnel sends by the relay gets to the peer's tunnel. Raises: TimeoutError.
 
-        Over TLS it may be there too: a slow machine looks like a site that lets no UDP out.
-        Raises: TimeoutError.
+        Over UDP where there is such a way. Over TLS there may be one beside it: a slow machine
+        looks like a site that lets no UDP out.
         """
         assert self.tunnel is not None
         assert peer.tunnel is not None
-        over_udp = (end for end in self.ends[peer.uid] if end.rung is not transports.RELAY_TLS)
-        (at,) = (end.endpoint for end in over_udp if end.relay == relay.uid)
+        ends = [end for end in self.ends[peer.uid] if end.relay == relay.uid]
+        over_udp = [end for end in ends if end.rung is not transports.RELAY_TLS]
+        (at,) = (end.endpoint for end in over_udp or ends)
         loop = asyncio.get_running_loop()
         self.tunnel.sendto(words, (str(at[0]), at[1]))
         async with asyncio.timeout(PATIENCE_S):
