@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
@@ -17,6 +16,7 @@ from tests.controller.machines import Controller, join_all
 from bench.bed import Bed
 from bench.controller import running_controller
 from bench.figures import Figure, Target
+from bench.hellos import Hellos
 from bench.resident import resident_kib
 
 _LOADS, _WATCHES = 4, 4
@@ -24,7 +24,7 @@ _MOST = 1 << 40
 """Requests: more than can be sent."""
 _HELLOS = 300
 _EVERY_S = 0.02
-_SOON_MS, _MOST_MB = 100, 100
+_MOST_MB = 100
 _UP_S = 30.0
 
 
@@ -32,33 +32,27 @@ def insiders(bed: Bed, rounds: int) -> list[Figure]:
     """A node's hello and the controller's memory, with such a member and (reference) without."""
     if bed.reference_only:
         return []
-    before, meanwhile, memory_mb = [], [], []
+    before, meanwhile, memory_mb = Hellos(), Hellos(), list[float]()
     for number in range(rounds):
         with running_controller(bed) as controller:
-            before += asyncio.run(_hellos(controller, f"before{number}"))
+            asyncio.run(_say_hellos(controller, before, f"before{number}"))
             with _hostile(controller, f"bad{number}"):
-                meanwhile += asyncio.run(_hellos(controller, f"while{number}"))
+                asyncio.run(_say_hellos(controller, meanwhile, f"while{number}"))
                 memory_mb.append(resident_kib(controller.pid) / 1024)
-    soon, small = (Target(most, of_ratio=False) for most in (_SOON_MS, _MOST_MB))
-    what = "a member that sends all it can"
+    what, small = "a member that sends all it can", Target(_MOST_MB, of_ratio=False)
     return [
-        Figure("insiders-hello", f"{what}: another's hello", "ms", meanwhile, before, soon),
+        *meanwhile.figures("insiders-hello", f"{what}: another's hello", before),
         Figure("insiders-memory", f"{what}: controller, resident", "MB", memory_mb, target=small),
     ]
 
 
-async def _hellos(controller: Controller, name: str) -> list[float]:
-    """Milliseconds of each."""
+async def _say_hellos(controller: Controller, found: Hellos, name: str) -> None:
     (node,) = await join_all(controller, name)
     await node.hello()
-    took_ms = []
     for _ in range(_HELLOS):
-        began_s = time.perf_counter()
-        await node.hello()
-        took_ms.append((time.perf_counter() - began_s) * 1e3)
+        await found.say(controller, node)
         await asyncio.sleep(_EVERY_S)
     await node.close()
-    return took_ms
 
 
 @contextmanager

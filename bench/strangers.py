@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from tests.beds.hostile_connections import hostile_connections
@@ -15,19 +14,20 @@ from tests.controller.machines import Controller, join_all
 from bench.bed import Bed
 from bench.controller import running_controller
 from bench.figures import Figure, Target
+from bench.hellos import Hellos
 from bench.resident import cpu_s, resident_kib
 
 _HELD = {"silent": 5000, "hello": 2500, "head": 1250, "body": 1250}
 _SOURCES = 500
 _HELLOS = 200
 _SITE = 250
-_SOON_MS, _MOST_MB = 100, 100
+_MOST_MB = 100
 
 
 class _Found:
     def __init__(self) -> None:
-        self.hello_ms: list[float] = []
-        self.anew_ms: list[float] = []
+        self.hellos = Hellos()
+        self.anew = Hellos()
         self.join_s: list[float] = []
         self.memory_mb: list[float] = []
         self.cpu_percent: list[float] = []
@@ -45,19 +45,9 @@ def strangers(bed: Bed, rounds: int) -> list[Figure]:
             undo.enter_context(hostile_connections(controller.port, sources=_SOURCES, **_HELD))
             asyncio.run(_measure(controller, meanwhile, f"while{number}"))
     what = f"{sum(_HELD.values()):,} hostile connections (reference: none)"
-    soon = Target(_SOON_MS, of_ratio=False)
     return [
-        Figure(
-            "strangers-hello", f"{what}: a hello", "ms", meanwhile.hello_ms, before.hello_ms, soon
-        ),
-        Figure(
-            "strangers-anew",
-            "... a hello on a new connection",
-            "ms",
-            meanwhile.anew_ms,
-            before.anew_ms,
-            soon,
-        ),
+        *meanwhile.hellos.figures("strangers-hello", f"{what}: a hello", before.hellos),
+        *meanwhile.anew.figures("strangers-anew", "... a hello on a new connection", before.anew),
         Figure(
             "strangers-joins",
             f"... {_SITE} nodes of one address join at once",
@@ -88,22 +78,16 @@ async def _measure(controller: Controller, found: _Found, name: str) -> None:
     await node.hello()
     began_s, used_s = time.perf_counter(), cpu_s(controller.pid)
     for _ in range(_HELLOS):
-        found.hello_ms.append(await _took_ms(node.hello))
+        await found.hellos.say(controller, node)
         await asyncio.sleep(0.02)
     used_s = cpu_s(controller.pid) - used_s
     found.cpu_percent.append(100 * used_s / (time.perf_counter() - began_s))
     for _ in range(_HELLOS // 10):
         await node.close()
-        found.anew_ms.append(await _took_ms(node.hello))
+        await found.anew.say(controller, node)
     await node.close()
     found.memory_mb.append(resident_kib(controller.pid) / 1024)
     began_s = time.perf_counter()
     joined = await join_all(controller, *(f"{name}-{number}" for number in range(_SITE)))
     found.join_s.append(time.perf_counter() - began_s)
     await asyncio.gather(*(each.close() for each in joined))
-
-
-async def _took_ms(do: Callable[[], Awaitable[object]]) -> float:
-    began_s = time.perf_counter()
-    await do()
-    return (time.perf_counter() - began_s) * 1e3
