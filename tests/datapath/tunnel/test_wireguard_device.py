@@ -20,6 +20,7 @@ from limpet.datapath.tunnel.diff import DropTunnel, PutTunnel, diff_tunnel
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelPeer, TunnelState
 from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.tunnel_bed import TunnelWithoutKernel, skip_without_kernel_wireguard, wireguard_go
@@ -118,6 +119,26 @@ def test_two_agents_that_start_at_once_start_one_program(lone: Lone) -> None:
 
     assert failures == []
     assert len(lone.programs()) == 1
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["just started", "set up"])
+def test_a_device_that_another_agent_made_since_it_was_looked_for_is_taken_as_it_is(
+    lone: Lone, is_whole: bool
+) -> None:
+    late, other = lone.kernel(), lone.kernel()
+    with lone.netns.entered():
+        seen = late.observe(lone.want)
+        if is_whole:
+            assert lone.settle(other, lone.want) == []
+        else:
+            WireguardProcess(
+                lone.ifname, log=lone.folder / "wireguard.log", program=wireguard_go()
+            ).start()
+        programs = lone.programs()
+        assert late.apply(diff_tunnel(lone.want, seen, late.given)) == []
+        assert diff_tunnel(lone.want, late.observe(lone.want), late.given) == []
+    assert lone.programs() == programs
+    assert len(programs) == 1
 
 
 _AGENT = """

@@ -126,8 +126,12 @@ class TunnelKernel(TunnelBackendKernel):
 
     def _put(self, device: TunnelDevice) -> None:
         link = self.link
+        if link is not None and self.have.device is None:  # it came since it was looked for
+            self._userspace.process.await_others()
+            link = self.link
+            self.have = self._read(link) if link is not None else TunnelState()
         found = self.have.device
-        if link is not None and not (found.ours if found else link.group == TUNNEL_GROUP):
+        if found is not None and not found.ours:
             hint = "somebody else made it; remove or rename it"
             raise KernelError("use", f"link {self._ifname}", errno.EEXIST, hint)
         if link is None or found is None:

@@ -127,6 +127,16 @@ class WireguardProcess(TunnelProcess, Program):
         except OSError as error:
             raise self.error("start", error) from error
 
+    def await_others(self) -> None:
+        """Returns when no other agent is just starting or stopping one. Raises: KernelError."""
+        try:
+            with locked(SOCKET_FOLDER):
+                pass
+        except FileNotFoundError:
+            return  # nobody ever has
+        except OSError as error:
+            raise self.error("wait for", error) from error
+
     def _start(self) -> None:
         # The variable keeps it from talking of the kernel's own WireGuard, and from forking.
         environment = {"LOG_LEVEL": "error", "WG_PROCESS_FOREGROUND": "1"}
