@@ -10,6 +10,7 @@ from tests.beds.namespaces import NetnsFactory
 from tests.beds.policy_matrix import PolicyMatrix
 from tests.datapath.policy.conformance import ROWS
 from tests.datapath.policy.conformance.asks import Row
+from tests.datapath.policy.conformance.covered import COVERED
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,9 @@ def test_what_passes_between_pods_of_two_nodes_is_what_is_written(
 
 def test_no_two_rows_have_one_name() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_each_case_of_the_suite_of_kubernetes_has_its_rows() -> None:
+    names = {row.name for row in ROWS}
+    assert {asked: set(rows) - names for asked, rows in COVERED.items() if set(rows) - names} == {}
+    assert all(COVERED.values())
