@@ -2,6 +2,7 @@
 
 LimpetError                 anything we raise on purpose; its text is for the person at the node
 ├── ConfigError             a configuration value is wrong: names the value, the field, the source
+│   └── CommandLineError      so is an option or an argument: exit code 2
 ├── StorageError            a file could not be read or written: names the file
 ├── KernelError             the kernel refused an operation: carries errno
 ├── AddressError            an address could not be given
@@ -62,6 +63,10 @@ class ConfigError(LimpetError):
     """A configuration value that cannot be used."""
 
     code = CniCode.INVALID_NETWORK_CONFIG
+
+
+class CommandLineError(ConfigError):
+    """Options or arguments that cannot be used; nothing was done."""
 
 
 class StorageError(LimpetError):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from limpet import __version__
-from limpet.base.errors import LimpetError
+from limpet.base.errors import CommandLineError, LimpetError
 from limpet.cli.options import Config
 from limpet.cli.output import put, say, tame_stderr
 from limpet.cli.usage.commands import Command, Noun
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
             command.main(args=list(arguments), prog_name="limpet")
         except LimpetError as error:
             say(f"limpet: {error}")
-            return 1
+            return 2 if isinstance(error, CommandLineError) else 1
         except SystemExit as ended:
             return ended.code if isinstance(ended.code, int) else 0
         finally:

@@ -12,7 +12,7 @@ import typer
 
 from limpet.base.bounds.strangers import JOIN_TOKEN
 from limpet.base.configuration import AGENT_PATH, CONTROLLER_PATH
-from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.errors import CommandLineError, LimpetError
 from limpet.cli.output import Output
 from limpet.cli.usage.commands import NounApp
 
@@ -61,8 +61,8 @@ def given_token(command: str, token: str, file: str) -> str:
     if not file:
         return token
     if token:
-        raise ConfigError(
-            f"limpet {command}: --token and --token-file exclude each other (leave --token out: "
+        raise CommandLineError(
+            f"{command}: --token and --token-file exclude each other (leave --token out: "
             "`ps` shows it to everybody on this machine)"
         )
     if file == "-" and sys.stdin.isatty():
@@ -79,7 +79,7 @@ def given_token(command: str, token: str, file: str) -> str:
         cause = getattr(error, "strerror", None) or error
         whence = "standard input" if file == "-" else file
         raise LimpetError(
-            f"limpet {command}: read the token in {whence}: {cause} (put there what `limpet token "
+            f"{command}: read the token in {whence}: {cause} (put there what `limpet token "
             "create` printed)"
         ) from error
     return read
@@ -88,4 +88,4 @@ def given_token(command: str, token: str, file: str) -> str:
 def require_root(command: str) -> None:
     """Raises: LimpetError."""
     if os.geteuid() != 0:
-        raise LimpetError(f"limpet {command}: only root can do this (sudo limpet {command})")
+        raise LimpetError(f"{command}: only root can do this (sudo limpet {command})")

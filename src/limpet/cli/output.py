@@ -200,8 +200,9 @@ def count(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 pod`, `2 pods`."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    """`1 pod`, `2 pods`, `2 addresses`."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count(number)} {noun}{ending}"
 
 
 def clear_screen() -> None:

@@ -103,7 +103,7 @@ def test_pods_that_are_larger_than_the_uplink_now_are_named(doctor: Doctor) -> N
     node.run(*["ip", "link", "set", "up0", "mtu", "1400"])
     wait_until(lambda: node.ask("status")["mtu_bytes"] == 1400)
     found = doctor.found()["pod-mtu"]
-    assert found.what.startswith("1 pods have an MTU of up to 1450, and the uplink has 1400 now")
+    assert found.what.startswith("1 pod with an MTU of up to 1450, where the uplink has 1400 now")
     assert "web-0" in found.what
 
 

@@ -231,7 +231,7 @@ def test_pods_of_kubernetes_on_dockers_bridge_are_named_and_containers_are_not(
 
     (found,) = examine_docker(tmp_path)
     assert found.id == "pods-on-docker"
-    assert "1 pods" in found.what
+    assert "1 pod of Kubernetes" in found.what
     assert "web-0" in found.what
 
 

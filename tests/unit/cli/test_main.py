@@ -108,6 +108,13 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["ipam", "release"],
         ["ipam", "release", "neither/an/address"],
         ["install", "--bogus"],
+        ["netcheck", "--relay", "x:y:z"],
+        ["ui", "--listen", "foo"],
+        ["ui", "--certificate", "page.pem"],
+        ["join", "--token", "t", "--token-file", "-"],
+        ["join", "--name", "n1"],
+        ["bundle", "released.tar", "site.tar"],
+        ["trace", "10.0.0.1", "10.0.1.1", "--port", "80", "--protocol", "sctp"],
     ],
 )
 def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(
@@ -117,6 +124,7 @@ def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(
     said = capsys.readouterr()
     assert said.out == ""
     assert "Traceback" not in said.err
+    assert "limpet: limpet" not in said.err
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

@@ -70,9 +70,7 @@ def _folder_of(released: Path, members: Sequence[tarfile.TarInfo]) -> str:
         if not each.isreg() or {"", ".", ".."} & set(parts) or len(parts) < 2:
             raise _no_bundle(released, f"{each.name!r} in it is no plain file of that folder")
     if any(each.name.startswith(f"{folder}/site/") for each in members):
-        raise LimpetError(
-            f"limpet bundle: {released} is of a site already: give the release's own bundle"
-        )
+        raise LimpetError(f"bundle: {released} is of a site already: give the release's own bundle")
     return folder
 
 
@@ -107,7 +105,7 @@ def _copy(
         out.addfile(member, checked)
         if checked.sha256 != sums[path]:
             raise LimpetError(
-                f"limpet bundle: {path} in {released} is not as it was made: nothing was written "
+                f"bundle: {path} in {released} is not as it was made: nothing was written "
                 "(copy or fetch the release's bundle again)"
             )
 
@@ -171,6 +169,6 @@ def _opened(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _no_bundle(released: Path, why: str) -> LimpetError:
     return LimpetError(
-        f"limpet bundle: {released} is not the bundle of a release: {why} (it is called "
+        f"bundle: {released} is not the bundle of a release: {why} (it is called "
         "limpet-VERSION-bundle-ARCHITECTURE.tar; docs/release.md says how it is made)"
     )

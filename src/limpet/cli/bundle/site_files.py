@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from limpet.base.errors import ConfigError, StorageError
+from limpet.base.errors import CommandLineError, StorageError
 from limpet.cloud.https import parse_controller
 
 SETTINGS, CONTROLLERS = "site/agent.toml", "site/controllers"
@@ -13,11 +13,11 @@ SETTINGS, CONTROLLERS = "site/agent.toml", "site/controllers"
 
 
 def site_files(settings: Path | None, controllers: Sequence[str]) -> dict[str, bytes]:
-    """By path. `controllers`: one line each. Raises: ConfigError, LinkError, StorageError."""
+    """By path. `controllers`: one line each. Raises: CommandLineError, LinkError, StorageError."""
     found: dict[str, bytes] = {}
     for each in controllers:
         if each.split() != [each]:
-            raise ConfigError(f"limpet bundle: --controller {each!r} is no HOST:PORT")
+            raise CommandLineError(f"bundle: --controller {each!r} is no HOST:PORT")
         parse_controller(each)
     if controllers:
         found[CONTROLLERS] = "".join(f"{each}\n" for each in controllers).encode()

@@ -19,7 +19,7 @@ dns = group("Names, as this node answers them.")
 @dns.command("query")
 @on_node
 def dns_query(
-    name: Annotated[str, typer.Argument(help="A whole name, no part of one.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A whole name, no part of one.")],
     kind: Annotated[str, typer.Argument(metavar="[TYPE]", help="A, AAAA, SRV, PTR, …")] = "A",
     config: Config = None,
     output: Format = Output.TABLE,

@@ -137,7 +137,9 @@ def ipam_repair(config: Config = None, output: Format = Output.TABLE) -> None:
 @ipam.command("release")
 @on_node
 def ipam_release(
-    what: Annotated[str, typer.Argument(help="An address, or a pod as NAMESPACE/NAME.")],
+    what: Annotated[
+        str, typer.Argument(metavar="IP|POD", help="An address, or a pod as NAMESPACE/NAME.")
+    ],
     network: Annotated[
         str | None,
         typer.Option("--network", help="Of this network; needed when there are several."),

@@ -139,8 +139,9 @@ def lab_fault(
     target: Annotated[
         str | None,
         typer.Argument(
+            metavar="[TARGET]",
             help="A node, a site or `all`; cut: `cloud` or a site; kill: `controller`; gateway, "
-            "public-address, udp: a site."
+            "public-address, udp: a site.",
         ),
     ] = None,
     restore: Annotated[bool, typer.Option("--restore", help="Put it right again.")] = False,
@@ -157,9 +158,14 @@ def lab_fault(
 @lab.command("shell", context_settings={"ignore_unknown_options": True})
 def lab_shell(
     target: Annotated[
-        str, typer.Argument(help="A node, a pod, `cloud`, `backbone`, SITE.router, SITE.switch.")
+        str,
+        typer.Argument(
+            metavar="PLACE", help="A node, a pod, `cloud`, `backbone`, SITE.router, SITE.switch."
+        ),
     ],
-    command: Annotated[Words, typer.Argument(help="Instead of a shell, after `--`.")] = None,
+    command: Annotated[
+        Words, typer.Argument(metavar="[COMMAND]...", help="Instead of a shell, after `--`.")
+    ] = None,
     name: Name = None,
 ) -> None:
     """A shell, or a command, in a namespace of a world; `limpet` there means that node."""
@@ -223,7 +229,7 @@ def _pairs_words(pairs: Sequence[tuple[str, str]]) -> str:
 
 def _require_root() -> None:
     if os.geteuid() != 0:
-        raise LimpetError("limpet lab: only root can make namespaces (sudo limpet lab ...)")
+        raise LimpetError("lab: only root can make namespaces (sudo limpet lab ...)")
 
 
 @contextmanager

@@ -38,8 +38,8 @@ class PortProtocol(StrEnum):
     SCTP = "sctp"
 
 
-_WHAT = "An address, or a pod of this node, or one that serves, as NAMESPACE/NAME."
-_TARGET = f"{_WHAT[:-1]}; a Service's cluster address leads to its endpoints."
+_WHAT = "An address, a pod of any node as NAMESPACE/NAME, or a node."
+_TARGET = f"{_WHAT[:-1]}; a Service, by name or cluster address, leads to its endpoints."
 
 peer = group("Other nodes, seen from this one.")
 
@@ -59,8 +59,8 @@ def peer_list(
 
 @on_node
 def path(
-    origin: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
-    target: Annotated[str, typer.Argument(metavar="POD|IP", help=_TARGET)],
+    origin: Annotated[str, typer.Argument(metavar="POD|NODE|IP", help=_WHAT)],
+    target: Annotated[str, typer.Argument(metavar="POD|NODE|SERVICE|IP", help=_TARGET)],
     config: Config = None,
     output: Format = Output.TABLE,
     probe: Annotated[

@@ -13,6 +13,7 @@ import msgspec
 from limpet.agent.client import ask as ask_agent
 from limpet.agent.status.paths import PathAnswer
 from limpet.base.errors import LimpetError
+from limpet.base.process.connecting import cause_of
 from limpet.cli.connectivity.answerer import answer
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
@@ -101,7 +102,7 @@ async def _first_answer(echo: Echo, deadline_s: float) -> float:
             if await echo.ask(_SMALL_BYTES, min(_WAIT_S, left_s)) is not None:
                 return round((time.monotonic() - began_s) * 1000, 3)
         except OSError as error:  # there is no route yet, or nobody listens yet
-            refused = error.strerror or str(error)
+            refused = cause_of(error)
             await asyncio.sleep(min(_WAIT_S / 4, left_s))
     raise _NotReached("no answer" + (f" ({refused})" if refused else ""))
 
@@ -150,7 +151,7 @@ async def _served(address: str, port: int, deadline_s: float) -> float:
             return await _stream(address, port, deadline_s, _TCP_BYTES)
         except OSError as error:  # a name that is not known yet, too
             if time.monotonic() > deadline_s:
-                raise _NotReached(error.strerror or str(error)) from error
+                raise _NotReached(cause_of(error)) from error
         await asyncio.sleep(_WAIT_S / 4)
 
 

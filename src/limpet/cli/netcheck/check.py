@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
+from limpet.base.process.connecting import cause_of
 from limpet.cli.netcheck.report import findings_of
 from limpet.cli.netcheck.targets import Kind, Observer, Target, resolve
 from limpet.cli.netcheck.tcp import Connected, connect
@@ -80,7 +81,7 @@ async def _resolve(targets: Iterable[Target]) -> tuple[list[Observer], dict[str,
         try:
             found += await resolve(target)
         except OSError as error:
-            failed[str(target)] = error.strerror or str(error)
+            failed[str(target)] = cause_of(error)
     return found, failed
 
 

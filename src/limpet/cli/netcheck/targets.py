@@ -10,7 +10,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 
 from limpet.base.addresses import Address
-from limpet.base.errors import ConfigError
+from limpet.base.errors import CommandLineError
 from limpet.cloud.https import parse_controller
 
 RELAY_PORT = 7471
@@ -55,12 +55,12 @@ def controller_target(words: str) -> Target:
 
 
 def relay_target(words: str) -> Target:
-    """Of HOST, HOST:PORT (UDP), HOST:PORT/PORT (UDP, TLS). Raises: ConfigError."""
+    """Of HOST, HOST:PORT (UDP), HOST:PORT/PORT (UDP, TLS). Raises: CommandLineError."""
     found = _WORDS.match(words)
     ports = [int(found[each] or 0) for each in ("port", "tls")] if found is not None else []
     if found is None or max(ports) > 65535:
-        raise ConfigError(
-            f"limpet netcheck --relay {words}: not a relay as 203.0.113.9, relay.example:7471 or "
+        raise CommandLineError(
+            f"netcheck --relay {words}: not a relay as 203.0.113.9, relay.example:7471 or "
             "[2001:db8::9]:7471/443 (its UDP port, and that for TLS)"
         )
     udp_port, tls_port = ports[0] or RELAY_PORT, ports[1] or RELAY_TLS_PORT

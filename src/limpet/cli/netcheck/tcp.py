@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from limpet.base.addresses import Address
 from limpet.base.bounds.strangers import NETCHECK_ANSWER
+from limpet.base.process.connecting import cause_of
 from limpet.cli.netcheck.targets import Kind, Observer
 from limpet.kubernetes.access.server_clock import read_date_s
 
@@ -41,14 +42,15 @@ async def connect(observer: Observer) -> Connected:
     except TimeoutError:
         return Connected(None, f"no answer within {_CONNECT_S:g} s")
     except OSError as error:
-        return Connected(None, error.strerror or str(error))
+        return Connected(None, cause_of(error))
     try:
         async with asyncio.timeout(_CONNECT_S):
             return await _speak_tls(observer.address, port, observer.target.kind, rtt_s)
     except TimeoutError:
         return Connected(rtt_s, f"it connects, and TLS is not answered within {_CONNECT_S:g} s")
     except (OSError, EOFError) as error:
-        return Connected(rtt_s, f"it connects, and TLS does not come about: {error}")
+        cause = cause_of(error) if isinstance(error, OSError) else "it hung up"
+        return Connected(rtt_s, f"it connects, and TLS does not come about: {cause}")
 
 
 async def _speak_tls(address: Address, port: int, kind: Kind, rtt_s: float) -> Connected:

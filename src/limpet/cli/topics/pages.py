@@ -116,7 +116,7 @@ def _text_of(pages: dict[str, Page], words: str) -> str:
                 return text
     if f"commands/{words}" in pages:
         return pages[f"commands/{words}"].text
-    raise LimpetError(f"limpet help: no topic {words!r}{_nearest(words, names(pages))}")
+    raise LimpetError(f"help: no topic {words!r}{_nearest(words, names(pages))}")
 
 
 def _finding(pages: dict[str, Page], id: str) -> str:

@@ -71,13 +71,13 @@ def look_up(settings: Settings, origin: str, target: str, protocol: str, port: i
         source = next((each for each in own if each.version == end.version), None)
     if source is None or end is None or source.version != end.version:
         raise LimpetError(
-            f"limpet trace: {origin} to {target}: "
+            f"trace {origin} to {target}: "
             + (str(problem) if problem else "no address of one IP version is known of both")
             + (" (without the agent: addresses, or pods of this node)" if problem else "")
         )
     if sender is None and receiver is None:
         raise LimpetError(
-            f"limpet trace: neither {origin} nor {target} is a pod of this node: run it on the "
+            f"trace: neither {origin} nor {target} is a pod of this node: run it on the "
             "node of one of them (limpet pod list, where the controller runs)"
         )
     return Question(source, end, protocol, port, sender, receiver, path)

@@ -27,6 +27,7 @@ _FORMS = {
 }
 _CHOICE = re.compile(r"<([^<> ]*\|[^<> ]*)>")
 _NOT_ONE_OF = re.compile(r"'(?P<given>[^']*)' is not one of ")
+_TOO_MANY = "Got unexpected extra argument"
 _SUMMARY_END = re.compile(r"[;,] exit code |\. ")
 
 
@@ -127,6 +128,11 @@ def _format_examples(ctx: Context, formatter: HelpFormatter) -> None:
                 formatter.dedent()
 
 
+def _parameters(error: Exception) -> Sequence[Parameter]:
+    """Of the command that was called wrongly."""
+    return getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+
+
 def _suggest(error: Exception) -> None:
     """Puts the nearest option or value into what typer says of a wrong one."""
     possible = getattr(error, "possibilities", None)
@@ -136,6 +142,9 @@ def _suggest(error: Exception) -> None:
         setattr(error, "message", f"{getattr(error, 'message', '')}. Did you mean {words}?")  # noqa: B010
         return
     said = getattr(error, "message", "")
+    options = [name for each in _parameters(error) for name in getattr(each, "opts", ())]
+    if said.startswith(_TOO_MANY) and "--name" in options:
+        setattr(error, "message", f"{said}. A name is given by --name.")  # noqa: B010
     choices = getattr(getattr(getattr(error, "param", None), "type", None), "choices", ())
     found = _NOT_ONE_OF.search(said)
     if found is not None:

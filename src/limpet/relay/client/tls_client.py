@@ -19,12 +19,13 @@ import structlog
 
 from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
+from limpet.base.process.connecting import cause_of
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.link import RelayLink
 from limpet.relay.client.peer import OpenStream, StreamEvent, StreamFailed, StreamOpened
-from limpet.relay.stream.tls import cause_of, mutual_context, shake_hands, tune
+from limpet.relay.stream.tls import mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
 

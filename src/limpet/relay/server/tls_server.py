@@ -29,6 +29,7 @@ from limpet.base.bounds.strangers import (
     RELAY_HANDSHAKES_PER_S,
 )
 from limpet.base.ownership import TUNNEL_MARK
+from limpet.base.process.connecting import cause_of
 from limpet.base.process.listeners import open_listener
 from limpet.base.rate_limit import SourceRates
 from limpet.base.timer import Timer
@@ -36,7 +37,7 @@ from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import RelayTlsPortChanged, Tell
 from limpet.relay.server.streams import Attach, RelayedNode
 from limpet.relay.stream.codec import Wanted
-from limpet.relay.stream.tls import cause_of, mutual_context, shake_hands, tune
+from limpet.relay.stream.tls import mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
 

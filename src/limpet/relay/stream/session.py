@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from limpet.base.process.connecting import cause_of
 from limpet.relay.stream.codec import (
     CONTROL,
     HEADER_BYTES,
@@ -25,7 +26,6 @@ from limpet.relay.stream.codec import (
     encode_frame,
     parse_control,
 )
-from limpet.relay.stream.tls import cause_of
 
 QUEUE_BYTES = 256 << 10
 """Of packets that wait for the other side to read: 7 ms at 300 Mbit/s."""

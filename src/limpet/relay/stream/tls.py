@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from socket import IPPROTO_TCP, SO_MARK, SOL_SOCKET, TCP_NODELAY, TCP_USER_TIMEOUT, socket
 
@@ -99,13 +98,3 @@ def _uid_of_peer(connection: ssl.SSLSocket) -> str | None:
         return None
     key = x509.load_der_x509_certificate(der).public_key()
     return uid_of(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
-
-
-def cause_of(error: OSError) -> str:
-    """In words, for a person."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"it is not of this node's cluster: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
-    # The loop puts words of its own in the place of the system's.
-    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__

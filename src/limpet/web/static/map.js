@@ -304,6 +304,7 @@ function distance(p, pair) {
 
 // In words
 
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const way = (each) => (each[0] === "reached" ? WORDS[each[1]] ?? each[1] : each[0]) + (each[2] == null ? "" : `, ${each[2] < 10 ? each[2].toPrecision(2) : Math.round(each[2])} ms`) + (each[3] ? `, ${Math.ceil(each[3] * 100)} % lost` : "");
 function words(what) {
   if (!what) return "";
@@ -312,14 +313,14 @@ function words(what) {
     const counts = new Map();
     for (const place of ofNode[what.node]) counts.set(kind(net.pairs[place]), (counts.get(kind(net.pairs[place])) ?? 0) + 1);
     const ways = [...counts].sort((a, b) => weight(a[0]) - weight(b[0])).map(([each, n]) => `${n} by ${WORDS[each] ?? each}`).join(", ");
-    return `${node[1]}${node[2] ? ` in ${node[2]}` : ""}: ${node[3]}${node[4].length ? `, ${node[4].join(", ")}` : ""}${node[5] == null ? "" : `, ${node[5]} pods`}${ways ? `\n${ways}` : ""}`;
+    return `${node[1]}${node[2] ? ` in ${node[2]}` : ""}: ${node[3]}${node[4].length ? `, ${node[4].join(", ")}` : ""}${node[5] == null ? "" : `, ${counted(node[5], "pod")}`}${ways ? `\n${ways}` : ""}`;
   }
   if (what.pair !== undefined) {
     const pair = net.pairs[what.pair];
     return `${net.nodes[pair[0]][1]} – ${net.nodes[pair[1]][1]}\nthere: ${way(pair[2])}\nback: ${way(pair[3])}`;
   }
   const silent = what.site.nodes.filter((place) => net.nodes[place][3] === "silent").length;
-  return `${what.site.name || "no site"}: ${what.site.nodes.length} nodes${silent ? `, ${silent} silent` : ""}`;
+  return `${what.site.name || "no site"}: ${counted(what.site.nodes.length, "node")}${silent ? `, ${silent} silent` : ""}`;
 }
 
 // Choosing

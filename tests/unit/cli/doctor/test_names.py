@@ -95,9 +95,8 @@ def test_pods_that_look_for_names_of_the_cluster_elsewhere_are_named(tmp_path: P
 
     assert elsewhere == {"old": ("10.96.0.10",)}
     (found,) = pod_findings(elsewhere, "cluster.local")
-    assert "1 pods ask others than this node for names of cluster.local: old (10.96.0.10)" in (
-        found.what
-    )
+    words = "names of cluster.local are asked of others than this node by 1 pod: old (10.96.0.10)"
+    assert words in found.what
     assert not [*pod_findings({}, "cluster.local")]
     many = {f"p{n}": ("10.96.0.10",) for n in range(9)}
     assert "and 6 more" in next(pod_findings(many, "cluster.local")).what

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from limpet.base.errors import LimpetError
+from limpet.base.errors import CommandLineError, LimpetError
 from limpet.cli.netcheck.report import findings_of
 from limpet.cli.netcheck.targets import controller_target, relay_target
 from limpet.cli.netcheck.tcp import date_in
@@ -106,7 +106,7 @@ def test_a_relay_is_named_with_its_ports(words: str, host: str, ports: tuple[int
 
 @pytest.mark.parametrize("words", ["", "a b", "relay:99999", "relay:x", "[::1", "relay/1/2", "a:/"])
 def test_what_names_no_relay_is_refused_with_an_example(words: str) -> None:
-    with pytest.raises(LimpetError, match=r"203\.0\.113\.9"):
+    with pytest.raises(CommandLineError, match=r"203\.0\.113\.9"):
         relay_target(words)
 
 

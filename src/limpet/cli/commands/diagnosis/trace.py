@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from limpet.agent.settings import load_settings
-from limpet.cli.commands.path import PortProtocol
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
 from limpet.cli.output import Output, say, show
 
 _SEND_S, _WAIT_S = 3.0, 30.0
+
+
+class TracedProtocol(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
 
 
 @on_node
@@ -26,8 +31,8 @@ def trace(
         int, typer.Option("--port", min=0, max=65535, help="That is asked; 0: an echo (ping).")
     ] = 0,
     protocol: Annotated[
-        PortProtocol, typer.Option("--protocol", case_sensitive=False, help="Of --port.")
-    ] = PortProtocol.TCP,
+        TracedProtocol, typer.Option("--protocol", case_sensitive=False, help="Of --port.")
+    ] = TracedProtocol.TCP,
     within: Annotated[
         float | None,
         typer.Option(
@@ -46,8 +51,6 @@ def trace(
     from limpet.cli.trace.run import follow, lines, look_up
 
     require_root("trace")
-    if protocol is PortProtocol.SCTP:
-        raise typer.BadParameter("tcp or udp", param_hint="--protocol")
     settings = load_settings(config)
     question = look_up(settings, origin, target, protocol.value, port)
     if question.sender is None:

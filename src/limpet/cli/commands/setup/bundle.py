@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from limpet.agent.settings import load_settings
-from limpet.base.errors import ConfigError
+from limpet.base.errors import CommandLineError
 from limpet.cli.options import Format, Words
 from limpet.cli.output import Output, counted, say, show
 
@@ -38,8 +38,8 @@ def bundle(
     from limpet.cli.bundle.site_files import site_files
 
     if settings is None and not controller:
-        raise ConfigError(
-            "limpet bundle: say what the site has of its own: --settings FILE, --controller "
+        raise CommandLineError(
+            "bundle: say what the site has of its own: --settings FILE, --controller "
             "HOST:PORT (the release's bundle alone needs no other: its install.sh checks it)"
         )
     if settings is not None:

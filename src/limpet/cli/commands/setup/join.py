@@ -12,7 +12,7 @@ import typer
 
 from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
-from limpet.base.errors import AgentUnavailable, ConfigError
+from limpet.base.errors import AgentUnavailable, CommandLineError
 from limpet.cli.answers import ControllersMoved
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
@@ -59,7 +59,7 @@ def join(
     settings = load_settings(config)
     if not given:
         if anew or name:
-            raise ConfigError("limpet join: --name and --anew need a token (--token-file FILE)")
+            raise CommandLineError("join: --name and --anew need a token (--token-file FILE)")
         _move(settings, controller, output, force=force)
         return
     order = JoinOrder(

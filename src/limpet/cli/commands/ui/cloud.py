@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limpet.base.addresses import Listen, parse_listen
-from limpet.base.errors import LimpetError
+from limpet.base.errors import CommandLineError
 from limpet.cli.output import put_at_once, say
 from limpet.cli.reach import Reach, named_cluster
 from limpet.controller.settings import ControllerSettings, load_settings
@@ -122,8 +122,8 @@ def tell(open_browser: bool, link: str) -> None:
 
 
 def listen_at(text: str) -> Listen:
-    """Raises: LimpetError."""
+    """Raises: CommandLineError."""
     try:
         return parse_listen(text)
     except ValueError as error:
-        raise LimpetError(f"limpet ui --listen {text[:80]!r}: {error}") from error
+        raise CommandLineError(f"ui --listen {text[:80]!r}: {error}") from error

@@ -10,7 +10,7 @@ import typer
 
 from limpet.agent.settings import load_settings
 from limpet.base.addresses import Listen
-from limpet.base.errors import ConfigError
+from limpet.base.errors import CommandLineError
 from limpet.cli.commands.ui.cloud import CLOUD_PORT as _CLOUD_PORT
 from limpet.cli.commands.ui.cloud import Cloud, listen_at, serve_cloud, tell
 from limpet.cli.commands.ui.tokens import token
@@ -74,7 +74,7 @@ def run(
     if context.invoked_subcommand is not None:
         return
     if (certificate is None) is not (key is None):
-        raise ConfigError("limpet ui: --certificate and --key belong together")
+        raise CommandLineError("ui: --certificate and --key belong together")
     reach = Reach(config, kubeconfig, of_kubeconfig, namespace)
     if reach.names_cluster or controller:
         given = (certificate, key) if certificate is not None and key is not None else None

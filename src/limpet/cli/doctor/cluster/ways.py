@@ -11,6 +11,7 @@ from limpet.base.addresses import Address, Prefix, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
 from limpet.cli.doctor.findings import Finding, error, warn
+from limpet.cli.output import counted
 from limpet.datapath.overlay.vtep import VTEP_FILE, kept_vtep_macs
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -35,7 +36,7 @@ def way_findings(
     if by_tls:
         yield warn(
             "reached-by-tls",
-            f"{by_tls} nodes are reached by a relay in TLS",
+            f"a relay in TLS is the way to {counted(by_tls, 'node')}",
             "all that goes there passes through programs and one TCP connection: it works, and "
             "large or many packets take long",
             "let UDP out of the site to the relays (limpet status: relays)",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cli.doctor.findings import Finding, warn
+from limpet.cli.output import counted
 from limpet.cli.owners import is_ours
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -18,7 +19,7 @@ def examine_own_leftovers() -> Iterator[Finding]:
         routes = route.routes(table=ROUTE_TABLE)
     found = [f"links {', '.join(links[:4])}"] if links else []
     found += [f"rules of priority {RULE_PRIORITY}"] if rules else []
-    found += [f"{len(routes)} routes in table {ROUTE_TABLE}"] if routes else []
+    found += [f"{counted(len(routes), 'route')} in table {ROUTE_TABLE}"] if routes else []
     if found:
         yield warn(
             "own-leftovers",

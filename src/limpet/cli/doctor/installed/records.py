@@ -9,6 +9,7 @@ from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
+from limpet.cli.output import counted
 from limpet.ipam.ledger import read_ledger
 
 
@@ -68,7 +69,7 @@ def _adoption(folder: Path) -> Finding:
         )
     held = sum(record.holder is not None for record in view.records)
     kept = sum(record.key is not None for record in view.records)
-    damaged = f", {len(view.findings)} files with problems" if view.findings else ""
+    damaged = f", {counted(len(view.findings), 'file')} with problems" if view.findings else ""
     return ok(
         f"address records in {folder} are adopted: {held} held, {kept} kept for pods{damaged}"
     )
@@ -85,7 +86,7 @@ def _other_records(target: Target) -> Iterator[Finding]:
         if inside:
             yield warn(
                 "records-of-others",
-                f"{folder} has records of {len(inside)} addresses of our segments",
+                f"{folder} has records of {counted(len(inside), 'address')} of our segments",
                 "its pods would get new addresses, and two pods could get one address",
                 f"to take them over, install with --network-name {folder.name}",
             )

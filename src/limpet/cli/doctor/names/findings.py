@@ -7,7 +7,7 @@ from typing import Any
 
 from limpet import __version__
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.output import count
+from limpet.cli.output import count, counted
 
 _JOURNAL = "journalctl -u limpet-dns, or `kubectl logs` of its pod, says why"
 _MOST_NAMED = 3
@@ -105,7 +105,8 @@ def pod_findings(elsewhere: Mapping[str, Sequence[str]], domain: str) -> Iterato
     more = f" and {len(elsewhere) - _MOST_NAMED} more" if len(elsewhere) > _MOST_NAMED else ""
     yield warn(
         "dns-pods-elsewhere",
-        f"{len(elsewhere)} pods ask others than this node for names of {domain}: "
+        f"names of {domain} are asked of others than this node by "
+        f"{counted(len(elsewhere), 'pod')}: "
         f"{', '.join(named)}{more}",
         "what they ask is away when the cloud is",
         "they were started before the kubelet had clusterDNS, or name others themselves "

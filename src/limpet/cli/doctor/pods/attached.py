@@ -16,6 +16,7 @@ from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_regular
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, warn
+from limpet.cli.output import counted
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachment_codec import decode_attachment
 from limpet.linux.netlink import address_codec
@@ -53,7 +54,7 @@ def examine_leaks(settings: Settings) -> Iterator[Finding]:
     if leaks:
         yield warn(
             "address-leaks",
-            f"{len(leaks)} addresses are held by containers that are gone: "
+            f"containers that are gone hold {counted(len(leaks), 'address')}: "
             f"{_few(each.address for each in leaks)}",
             "the runtime has not said that they ended (it crashed, or the node did); pods do not "
             "get these addresses",
@@ -110,10 +111,11 @@ def mtu_findings(pods: Iterable[Attachment], mtu_bytes: int) -> Iterator[Finding
     large = [pod for pod in pods if pod.bridge is not None and pod.link.mtu_bytes > mtu_bytes]
     if large and mtu_bytes:
         names = _few(pod.pod.name or pod.holder.container_id for pod in large)
+        most_bytes = max(pod.link.mtu_bytes for pod in large)
         yield warn(
             "pod-mtu",
-            f"{len(large)} pods have an MTU of up to {max(p.link.mtu_bytes for p in large)}, and "
-            f"the uplink has {mtu_bytes} now: {names}",
+            f"{counted(len(large), 'pod')} with an MTU of up to {most_bytes}, where the uplink has "
+            f"{mtu_bytes} now: {names}",
             "they learn of it by ICMP for each address; where a firewall drops that, large "
             "packets get lost",
             "restart them: a pod's MTU is fixed for its life",
@@ -134,7 +136,7 @@ def examine_docker(containers: Path = _DOCKERS) -> Iterator[Finding]:
     if found:
         yield error(
             "pods-on-docker",
-            f"{len(found)} pods of Kubernetes hang on Docker's own bridge: {_few(found)}",
+            f"Docker's own bridge has {counted(len(found), 'pod')} of Kubernetes: {_few(found)}",
             "they have addresses of Docker's, which other nodes do not reach, and which a pod of "
             "another node may have too",
             "tell who starts them to use CNI (cri-dockerd: --network-plugin=cni; KubeEdge: "
