@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import TypeGuard
 
+import msgspec
 import pytest
+
+from limpet.cli.owners import owners
+from limpet.linux.owned import Owned
 
 SOURCE = Path(__file__).parents[2] / "src" / "limpet"
 TESTS = Path(__file__).parents[1]
 MOST_FILES = 12
 """Of a folder, its `__init__` left out; above it there is a second noun."""
 FULLER = {
-    *("agent", "base", "cli/commands", "cli/doctor", "cli/install", "cni", "datapath/tunnel"),
-    *("dns", "kubernetes", "lab/kube", "lab/world", "linux"),
+    *("base", "cli/commands", "cli/install", "cni", "datapath/tunnel"),
+    *("kubernetes", "lab/world", "linux"),
 }
 """Folders of one noun that has more parts, up to `FULL` (docs/decisions/rooms.md)."""
 FULL = 14
@@ -136,6 +143,30 @@ def fields_of(node: ast.ClassDef) -> int:
     return len(declared)
 
 
+FLAT = {
+    *(
+        f"limpet.agent.status.cluster.{name}"
+        for name in ("ClusterStatus", "Member", "TunnelStatus")
+    ),
+    "limpet.agent.status.node.Status",
+    *(f"limpet.agent.status.paths.{name}" for name in ("Leg", "LegWay", "PeerStatus")),
+    *(f"limpet.controller.admin.answers.{name}" for name in ("Heard", "NodeLine", "NodeShown")),
+    *(f"limpet.controller.admin.answers.{name}" for name in ("NetworkChanged", "NetworkShown")),
+}
+"""Answers to people: cut along their nouns into bases, and one flat object in JSON, whose schema is
+published."""
+
+
+def fields_with_bases(name: str, node: ast.ClassDef) -> int:
+    found: object = import_module(name.removesuffix(f".{node.name}"))
+    found = getattr(found, node.name, None)
+    if not isinstance(found, type):
+        return 0  # a class in a class, which has no bases here
+    if issubclass(found, msgspec.Struct):
+        return len(found.__struct_fields__)
+    return len(dataclasses.fields(found)) if dataclasses.is_dataclass(found) else 0
+
+
 def arguments_of(node: ast.ClassDef) -> int:
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
@@ -216,3 +247,78 @@ def test_only_one_module_decodes_by_type() -> None:
     ]
 
     assert found == []
+
+
+def test_no_class_gets_more_fields_than_that_from_its_bases() -> None:
+    large = {name for name, node in classes() if fields_with_bases(name, node) > MOST_FIELDS}
+    assert large - FORMATS == FLAT
+
+
+def test_no_lambda_waits_for_what_is_made_further_below() -> None:
+    assert lambdas_ahead(ast.parse(AHEAD).body[0]) == ["later"]
+    early = {f"{name}: {found}" for name, node in classes() for found in lambdas_ahead(node)}
+    assert not early, "a lambda that names what does not exist yet: " + "; ".join(sorted(early))
+
+
+AHEAD = """
+class Weld:
+    def __init__(self):
+        self.now = 1
+        self.one = lambda: self.now + self.later
+        self.later = 2
+"""
+
+
+def lambdas_ahead(node: ast.stmt) -> list[str]:
+    """Attributes of `self` that a lambda of `__init__` names, and that are assigned below it."""
+    found = []
+    for method in ast.walk(node):
+        if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
+            continue
+        made: dict[str, int] = {}
+        for each in ast.walk(method):
+            if is_of_self(each) and isinstance(each.ctx, ast.Store):
+                made[each.attr] = min(each.lineno, made.get(each.attr, each.lineno))
+        for outer in ast.walk(method):
+            if isinstance(outer, ast.Lambda):
+                named = {each.attr for each in ast.walk(outer) if is_of_self(each)}
+                found += [name for name in sorted(named) if made.get(name, 0) > outer.lineno]
+    return found
+
+
+def is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
+
+
+def test_what_a_part_or_a_module_owns_is_among_what_uninstall_asks() -> None:
+    folder = Path("/nonexistent")
+    parts = [
+        getattr(import_module(name.removesuffix(f".{node.name}")), node.name).owned(folder)
+        for name, node in classes()
+        if any(ast.unparse(base).startswith("Part[") for base in node.bases)
+    ]
+    others = [
+        import_module(name).OWNED
+        for name, tree in modules().items()
+        for each in tree.body
+        if isinstance(each, ast.Assign | ast.AnnAssign) and "OWNED" in names_of(each)
+    ]
+    assert len(parts) >= 6
+    assert len(others) >= 3
+    asked = {_marks(each) for each in owners(folder)}
+    assert {_marks(each) for each in (*parts, *others)} == asked
+
+
+def _marks(owned: Owned) -> tuple[object, ...]:
+    """What tells it from others': `ends` are made anew each time."""
+    sysctls = tuple(sorted(map(str, owned.sysctls)))
+    return owned.links, owned.nft_tables, owned.nft_bridge_tables, sysctls, owned.deletions
+
+
+def names_of(node: ast.Assign | ast.AnnAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {each.id for each in targets if isinstance(each, ast.Name)}

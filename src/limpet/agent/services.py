@@ -82,8 +82,8 @@ class ServiceSide:
         )
         node_ports = settings.services.node_port_addresses
         asked = Asked(partial(self._surroundings, node_ports), self._here)
-        self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
+        self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.sockets = sockets
         self.source = ServiceSource(
             self.catalog,

@@ -133,11 +133,12 @@ class ClusterSide:
         self.nat_traversal = NatTraversal(
             self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
+        since_at_s: dict[str, int] = {}
         looking = Looking(
             self.peer_parts,
             self.probing,
             self.nat_traversal,
-            since_at_s=lambda uid: self.happenings.since_at_s.get(uid),
+            since_at_s=since_at_s.get,
             ledgers=ledgers,
         )
         self.session = Session(
@@ -177,6 +178,7 @@ class ClusterSide:
                 self.peer_parts,
                 self.nat_traversal.relays,
             ),
+            since_at_s,
         )
         self.membership.subscribe(self.tell)
 

@@ -68,14 +68,14 @@ class Prober:
         AnswerSeen."""
         self._membership = membership
         self._tell = tell
+        self._paths = ProvenPaths(path_file, self._paths_changed)
         self._port = ProbePort(
             membership,
             courier,
             on_proof=self._proven,
             on_heard=self._heard_from,
-            known=KnownOfPeers(lambda uid: self.paths.get(uid), self._lets_in, self._is_at),
+            known=KnownOfPeers(lambda uid: self._paths.now.get(uid), self._lets_in, self._is_at),
         )
-        self._paths = ProvenPaths(path_file, self._paths_changed)
         self.own = OwnEnds(courier.port)
         self._ladders = PeerLadders(membership.uid, random.random)
         self.ways: dict[str, PeerPath | None] = {}

@@ -53,9 +53,14 @@ class Watched:
 class ClusterHappenings:
     """For one event loop. Hears each event before all others do, and changes nothing."""
 
-    def __init__(self, of_node: NodeHappenings, cluster: Watched) -> None:
+    def __init__(
+        self, of_node: NodeHappenings, cluster: Watched, since_at_s: dict[str, int]
+    ) -> None:
+        """`since_at_s`: when the rung to a peer changed last, since 1970, by uid, is written there;
+        absent: before the start."""
         self._of_node = of_node
         self._cluster = cluster
+        self.since_at_s = since_at_s
         self._rungs: dict[str, Rung] = {}
         """Of the peers, by uid, as they were told last."""
         self._silent: frozenset[str] = frozenset()
@@ -64,8 +69,6 @@ class ClusterHappenings:
         self._facts: dict[str, Fact] = {}
         self._timer = Timer("timeline", self._look)
         self._stirred = asyncio.Event()
-        self.since_at_s: dict[str, int] = {}
-        """When the rung to a peer changed last, since 1970, by uid; absent: before the start."""
 
     def start(self) -> None:
         """What is known now is no news."""
