@@ -135,4 +135,5 @@ def _changes(bed: Bed, agent: int, peers: Part, idle_percent: float) -> Figure:
         "... one of them that changes: all that follows in the agent",
         "CPU ms",
         [used_s / _CHANGES * 1e3],
+        target=Target(20, of_ratio=False),
     )
