@@ -107,7 +107,8 @@ def _machine(target: Target) -> Iterator[Piece]:
         yield lambda: examine_default_route(versions)
     if not target.in_lab:
         yield lambda: examine_storage(settings)
-        yield lambda: examine_sysctl_files(planned_sysctls(settings.pods.bridge, state))
+        bridge = settings.pods.bridge
+        yield lambda: examine_sysctl_files(planned_sysctls(bridge, state, with_pods=True))
 
 
 def _listen(target: Target) -> tuple[list[Finding], Target, Status | None, bool]:

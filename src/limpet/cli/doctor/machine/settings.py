@@ -45,11 +45,11 @@ def wrong_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
     }
 
 
-def planned_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
-    """Values by path below /proc/sys. Raises: KernelError."""
+def planned_sysctls(bridge: str, state: NodeState, *, with_pods: bool = False) -> dict[str, str]:
+    """Values by path below /proc/sys. `with_pods`: as soon as there is one. Raises: KernelError."""
     with RouteSocket() as route:
         link = route.link(bridge)
-    facts = NodeFacts(own_bridge_exists=link is not None and is_ours(link))
+    facts = NodeFacts(own_bridge_exists=with_pods or (link is not None and is_ours(link)))
     return dict(plan_node(bridge, state, (), facts=facts).sysctls)
 
 
