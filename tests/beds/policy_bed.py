@@ -24,6 +24,8 @@ from tests.waiting import wait_until
 Protocol = Literal["TCP", "UDP", "SCTP", "ICMP"]
 _NUMBERS = {("TCP", 4): 6, ("TCP", 6): 6, ("UDP", 4): 17, ("UDP", 6): 17, ("SCTP", 4): 132}
 _NUMBERS |= {("SCTP", 6): 132, ("ICMP", 4): 1, ("ICMP", 6): 58}
+_INIT = (65535, 1, 1)
+"""Of an INIT and its answer: room for what is received, and how many streams each way."""
 
 
 class PolicyBed:
@@ -139,12 +141,22 @@ def packet_of(protocol: Protocol, ends: tuple[str, str], tag: int, port: int) ->
         case "UDP":
             return struct.pack(">HHHH", tag, port, 8, 0)
         case "SCTP":
-            head = struct.pack(">HHI", tag, port, 0)
-            init = struct.pack(">BBHIIHHI", 1, 0, 20, tag, 65535, 1, 1, tag)
-            return head + struct.pack("<I", _crc32c(head + bytes(4) + init)) + init
+            return _sctp_packet(tag, port, 0, struct.pack(">BBHIIHHI", 1, 0, 20, tag, *_INIT, tag))
         case "ICMP":
             head = struct.pack(">BBHHH", 8 if version == 4 else 128, 0, 0, tag, 1)
             return head[:2] + struct.pack(">H", _checksum(head)) + head[4:]
+
+
+def init_ack_of(port: int, peer_port: int, peer_tag: int) -> bytes:
+    """An SCTP endpoint's answer to an INIT with that tag. Source: RFC 9260, 3.3.3."""
+    cookie = struct.pack(">HH4s", 7, 8, b"here")
+    chunk = struct.pack(">BBHIIHHI", 2, 0, 20 + len(cookie), 1, *_INIT, 1) + cookie
+    return _sctp_packet(port, peer_port, peer_tag, chunk)
+
+
+def _sctp_packet(port: int, peer_port: int, verification_tag: int, chunk: bytes) -> bytes:
+    head = struct.pack(">HHI", port, peer_port, verification_tag)
+    return head + struct.pack("<I", _crc32c(head + bytes(4) + chunk)) + chunk
 
 
 def _checksum(data: bytes) -> int:

@@ -22,7 +22,7 @@ from limpet.services.values import (
 )
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.node_bed import NODE, OUTSIDE
-from tests.beds.policy_bed import packet_of, raw_socket
+from tests.beds.policy_bed import init_ack_of, packet_of, raw_socket
 from tests.beds.service_bed import ADDRESSES, EXTERNAL, WEB, ServiceBed, endpoints_of, slices
 from tests.datapath.services.test_services_part import accept, family, is_refused, listening
 from tests.waiting import PATIENCE_S, wait_until
@@ -59,17 +59,24 @@ def test_sctp_reaches_an_endpoint_and_its_answer_comes_from_the_service(bed: Ser
                 raw_socket(client, version, "SCTP") as sender,
             ):
                 sender.sendto(packet_of("SCTP", (source, asked), tag, port), (asked, 0))
-                assert came(server, version, tag) == 2906, (asked, port)
+                init, seen = received(server, version, port=2906)
+                assert init[12] == 1, (asked, port)
+                answer = init_ack_of(2906, int.from_bytes(init[:2], "big"), tag)
+                server.sendto(answer, (seen, 0))
+                init_ack, answerer = received(sender, version, port=tag)
+                assert init_ack[12] == 2
+                assert (answerer, int.from_bytes(init_ack[:2], "big")) == (asked, port)
+                assert int.from_bytes(init_ack[4:8], "big") == tag
 
 
-def came(receiver: socket.socket, version: int, tag: int) -> int:
-    """To which port of it the packet from port `tag` was sent."""
+def received(receiver: socket.socket, version: int, *, port: int) -> tuple[bytes, str]:
+    """The next packet to that port of it without its IP header, and who is its source."""
     receiver.settimeout(PATIENCE_S)
     while True:
-        packet = receiver.recv(2048)
+        packet, source = receiver.recvfrom(2048)
         head = packet[(packet[0] & 15) * 4 :] if version == 4 else packet
-        if int.from_bytes(head[:2], "big") == tag:
-            return int.from_bytes(head[2:4], "big")
+        if int.from_bytes(head[2:4], "big") == port:
+            return head, source[0]
 
 
 def test_ports_of_the_node_are_served_at_the_addresses_that_are_named(bed: ServiceBed) -> None:
