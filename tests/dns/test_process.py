@@ -112,7 +112,7 @@ class Serving:
 class Place(Serving):
     """A node's namespace, its folders, and the processes that answer names there."""
 
-    def __init__(self, node: Netns, folder: Path, **settings: str) -> None:
+    def __init__(self, node: Netns, folder: Path, **settings: str | float) -> None:
         super().__init__(node, folder / "agent.toml", folder / "run")
         self.folder = folder
         self.cluster = folder / "state" / "cluster"
@@ -139,7 +139,7 @@ class Place(Serving):
 def make_place(make_netns: NetnsFactory, tmp_path: Path) -> Iterator[Callable[..., Place]]:
     with ExitStack() as undo:
 
-        def make(**settings: str) -> Place:
+        def make(**settings: str | float) -> Place:
             place = Place(make_netns("node"), tmp_path, **settings)
             undo.callback(place.close)
             return place
@@ -156,10 +156,17 @@ def place(make_place: Callable[..., Place]) -> Place:
 
 
 def ask(
-    at: Netns, name: str, kind: str = "A", *, to: str = ADDRESS, by_tcp: bool = False
+    at: Netns,
+    name: str,
+    kind: str = "A",
+    *,
+    to: str = ADDRESS,
+    by_tcp: bool = False,
+    edns: int = -1,
+    takes_bytes: int = 0,
 ) -> dns.message.Message:
-    """One question, one answer."""
-    query = dns.message.make_query(name, kind, use_edns=False)
+    """One question, one answer. `edns`: its version, -1 for none, with what is taken by UDP."""
+    query = dns.message.make_query(name, kind, use_edns=edns, payload=takes_bytes)
     version = 6 if ":" in to else 4
     if by_tcp:
         with at.connected(to, 53) as client:
@@ -278,6 +285,14 @@ def test_dns_that_is_off_says_how_it_is_turned_on(make_place: Callable[..., Plac
 # Other names
 
 
+KNOWN = {
+    "www.example.com.": (60, ["192.0.2.80"]),
+    "short.example.com.": (1, ["192.0.2.81"]),
+    "many.example.com.": (60, [f"192.0.2.{n}" for n in range(1, 51)]),
+}
+"""By name, the TTL and the addresses that an upstream tells."""
+
+
 class Upstream:
     """A server of another hand; what is large it tells by TCP only."""
 
@@ -323,8 +338,9 @@ class Upstream:
         elif name == "large.example.com.":
             texts = [f"192.0.2.{n}" for n in range(1, 100)]
             response.answer.append(dns.rrset.from_text(name, 60, "IN", "A", *texts))
-        elif name == "www.example.com.":
-            response.answer.append(dns.rrset.from_text(name, 60, "IN", "A", "192.0.2.80"))
+        elif name in KNOWN:
+            ttl_s, addresses = KNOWN[name]
+            response.answer.append(dns.rrset.from_text(name, ttl_s, "IN", "A", *addresses))
         else:
             response.set_rcode(dns.rcode.NXDOMAIN)
         return response.to_wire(max_size=65535)

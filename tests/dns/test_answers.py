@@ -1,0 +1,73 @@
+"""Answers of the process as they are on the wire: of every size, and stale ones."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import dns.flags
+import dns.message
+import dns.rcode
+import pytest
+
+from limpet.services.values import Endpoint, EndpointSlice, Service
+from tests.dns.test_process import (
+    ITEMS,
+    KNOWN,
+    WEB,
+    Place,
+    ask,
+    make_place,
+    place,
+    upstream,
+    values,
+)
+from tests.waiting import wait_until
+
+__all__ = ["make_place", "place"]
+
+MANY = [f"10.1.2.{n}" for n in range(1, 51)]
+SHORT = "short.example.com"
+SHORT_TTL_S, (SHORT_ADDRESS,) = KNOWN["short.example.com."]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("many.default.svc.cluster.local", MANY),
+        ("many.example.com", KNOWN["many.example.com."][1]),
+    ],
+    ids=["of the cluster", "of an upstream"],
+)
+def test_as_much_comes_by_udp_as_the_asker_says_that_it_takes_and_all_by_tcp(
+    place: Place, name: str, wanted: list[str]
+) -> None:
+    ends = tuple(Endpoint(address) for address in MANY)
+    many = Service("default", "many", cluster_ips=("None",))
+    place.keep(*ITEMS, many, EndpointSlice("default", "many-1", "many", 4, (), ends))
+
+    def got(*, edns: int = -1, takes_bytes: int = 0, by_tcp: bool = False) -> dns.message.Message:
+        return ask(place.node, name, edns=edns, takes_bytes=takes_bytes, by_tcp=by_tcp)
+
+    with upstream(place) if name.endswith(".com") else nullcontext():
+        wait_until(lambda: values(got(by_tcp=True)), "it is known")
+        for response in (got(edns=0, takes_bytes=1232), got(by_tcp=True), got(by_tcp=True, edns=0)):
+            assert sorted(values(response)) == sorted(wanted)
+            assert not response.flags & dns.flags.TC
+        for edns, takes_bytes in ((-1, 512), (0, 700)):
+            response = got(edns=edns, takes_bytes=takes_bytes)
+            assert response.flags & dns.flags.TC
+            assert 0 < len(values(response)) < len(wanted)
+            assert response.wire is not None
+            assert len(response.wire) <= takes_bytes
+            assert response.edns == edns, "who says nothing of it is told nothing"
+
+
+@pytest.mark.parametrize("by_tcp", [False, True], ids=["udp", "tcp"])
+def test_a_later_version_of_edns_is_told_which_one_is_spoken_here(
+    place: Place, by_tcp: bool
+) -> None:
+    response = ask(place.node, WEB, by_tcp=by_tcp, edns=1, takes_bytes=1232)
+
+    assert response.rcode() == dns.rcode.BADVERS
+    assert (response.edns, values(response)) == (0, [])
+    assert values(ask(place.node, WEB, by_tcp=by_tcp, edns=0, takes_bytes=1232)) == ["10.96.0.10"]
