@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import dns.flags
@@ -9,6 +11,7 @@ import dns.message
 import dns.rcode
 import pytest
 
+from limpet.dns.forward.cache import STALE_TTL_S
 from limpet.services.values import Endpoint, EndpointSlice, Service
 from tests.dns.test_process import (
     ITEMS,
@@ -21,7 +24,7 @@ from tests.dns.test_process import (
     upstream,
     values,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 __all__ = ["make_place", "place"]
 
@@ -71,3 +74,35 @@ def test_a_later_version_of_edns_is_told_which_one_is_spoken_here(
     assert response.rcode() == dns.rcode.BADVERS
     assert (response.edns, values(response)) == (0, [])
     assert values(ask(place.node, WEB, by_tcp=by_tcp, edns=0, takes_bytes=1232)) == ["10.96.0.10"]
+
+
+@pytest.mark.parametrize("stale_s", [86400, 2])
+def test_without_an_upstream_an_answer_is_told_on_for_as_long_as_is_set_and_no_longer(
+    make_place: Callable[..., Place], stale_s: int
+) -> None:
+    place = make_place(dns_stale_s=stale_s)
+    place.keep(*ITEMS)
+    place.start()
+    with upstream(place):
+        began_s = time.monotonic()
+        wait_until(lambda: values(ask(place.node, SHORT)) == [SHORT_ADDRESS], "it is known")
+    ended_s = time.monotonic() + SHORT_TTL_S  # of the last answer that the upstream can have given
+
+    def ttl_s() -> int | None:
+        """None: there is no answer any more."""
+        is_ended = time.monotonic() >= ended_s
+        response = ask(place.node, SHORT)
+        if response.rcode() == dns.rcode.SERVFAIL:
+            assert values(response) == []
+            return None
+        assert values(response) == [SHORT_ADDRESS]
+        told_s = response.answer[0].ttl
+        assert told_s == STALE_TTL_S or (told_s <= SHORT_TTL_S and not is_ended)
+        return told_s
+
+    if stale_s > PATIENCE_S:
+        wait_until(lambda: ttl_s() == STALE_TTL_S, "a stale one is told")
+        return
+    wait_until(lambda: ttl_s() is None, "nobody is told what has ended for so long")
+    assert time.monotonic() >= began_s + SHORT_TTL_S + stale_s
+    assert ttl_s() is None
