@@ -14,6 +14,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world.world import World
 from tests.lab.bed import a_world, echo, echoing, is_refused, limpet
+from tests.lab.policies import policies_hold
 from tests.lab.rungs import all_reach, peer, the_pod, until_on
 from tests.waiting import wait_until
 
@@ -87,6 +88,7 @@ def test_pods_of_two_sites_reach_each_other_by_ipsec_and_back_by_wireguard(built
     use(built, "ipsec")
 
     exchange(crane, digger)
+    policies_hold(crane, digger)
     assert crane.ask("status")["cluster"]["ipsec"]["backend"] == "strongswan"
 
     use(built, "wireguard")

@@ -363,6 +363,8 @@ def test_where_udp_is_blocked_under_traffic_tls_carries_it_until_udp_is_back(
             tell(f"UDP is blocked: {silence.longest_s(began_s):.2f} s of silence")
             until_on(world, "digger-1", "crane-1", "relay-tls", "relay")
             assert rung(world, "digger-1", "crane-1")[0] == "relay-tls"
+            for ends in ((digger, crane), (crane, digger)):
+                policies_hold(*ends)
             all_reach(world, but=("buoy",))
             until_on(world, "digger-1", "hub", "relay-tls")
             pod = the_pod(crane)
