@@ -288,27 +288,6 @@ def test_what_programs_do_not_serve_nftables_does(bed: SocketBed) -> None:
             talk(one.netns, NODE[number], 30080, server)
 
 
-def test_a_pod_stays_with_its_endpoint_until_that_is_gone(bed: SocketBed) -> None:
-    one, two = bed.pods
-    sticky = Service("shop", "web", cluster_ips=ADDRESSES, ports=WEB.ports, affinity_s=600)
-    everybody = endpoints_of(*one.addresses, *two.addresses)
-    bed.put(sticky, *slices(*everybody))
-    for address in ADDRESSES:
-        with ExitStack() as stack:
-            servers = [
-                stack.enter_context(pod.netns.listening(ANY[family(address)], 8080))
-                for pod in bed.pods
-            ]
-            for client in (one.netns, bed.node):
-                kept = {who_gets(stack, client, address, servers) for _ in range(12)}
-                assert len(kept) == 1
-                other = 1 - kept.pop()
-                bed.put(*slices(*endpoints_of(*bed.pods[other].addresses)))
-                assert who_gets(stack, client, address, servers) == other
-                bed.put(*slices(*everybody))
-                assert {who_gets(stack, client, address, servers) for _ in range(12)} == {other}
-
-
 def who_gets(stack: ExitStack, client: Netns, address: str, servers: list[socket.socket]) -> int:
     """Which of the servers a new connection comes to."""
     stack.enter_context(client.connected(address, 80))
