@@ -85,13 +85,20 @@ def test_pods_the_node_and_hosts_outside_reach_the_endpoints(bed: ServiceBed) ->
     assert bed.run() == 0
 
 
+@pytest.mark.parametrize("by", ["cluster address", "port of the node", "external address"])
+@pytest.mark.parametrize("who", ["outside", "the node"])
 def test_udp_reaches_them_too_and_a_flow_leaves_an_endpoint_that_is_gone(
-    plain: ServiceBed,
+    plain: ServiceBed, who: str, by: str
 ) -> None:
     bed = plain
     one, two = bed.pods
     for number, address in enumerate(ADDRESSES):
         version = family(address)
+        target = {
+            "cluster address": (address, 53),
+            "port of the node": (NODE[number], 30053),
+            "external address": (EXTERNAL[number], 53),
+        }[by]
         bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
         with ExitStack() as stack:
             servers = []
@@ -100,9 +107,10 @@ def test_udp_reaches_them_too_and_a_flow_leaves_an_endpoint_that_is_gone(
                 server.bind((pod.addresses[number], 5353))
                 server.settimeout(PATIENCE_S)
                 servers.append(server)
-            client = stack.enter_context(bed.outside.open_socket(version, socket.SOCK_DGRAM))
+            asker = bed.outside if who == "outside" else bed.node
+            client = stack.enter_context(asker.open_socket(version, socket.SOCK_DGRAM))
             client.settimeout(PATIENCE_S)
-            client.connect((address, 53))
+            client.connect(target)
             for server, pod in zip(servers, bed.pods, strict=True):
                 bed.put(*slices(*endpoints_of(*pod.addresses)))
                 client.send(b"question")
