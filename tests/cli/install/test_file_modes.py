@@ -14,6 +14,11 @@ from tests.beds.service_api import ServiceApi, service, slices
 from tests.beds.tunnel_bed import wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import CONFIG, LIMPET, cni
+from tests.cli.install.test_install_ebpf import (
+    install_with_ebpf_asked_for,
+    mount_bpffs,
+    services_of,
+)
 from tests.cli.install.test_install_join import Cloud, cluster_of, joining
 from tests.cli.install.test_install_tunnel import add_far_node, give_tun, has_tunnel
 from tests.datapath.tunnel.ipsec_bed import charon
@@ -130,23 +135,10 @@ def test_pins_of_ebpf_have_the_owner_and_mode_that_the_document_says(
     pinned writes where connections go, and who may open a link ends it. Pins are 600 by the kernel
     (bpf_obj_pin); a folder that somebody has opened is closed by the next agent."""
     without_umask(machine)
-    machine.run("mount", "-t", "bpf", "-o", "mode=1777", "bpf", "/sys/fs/bpf")
+    mount_bpffs(machine, "-o", "mode=1777")
     before = modes(machine)
-    cgroup = next(
-        each
-        for each in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")
-        if machine.path(f"{each}/cgroup.controllers").exists()
-    )
-    settings = {"services": "on", "services_backend": "ebpf", "services_cgroup": cgroup}
-    limpet(machine, "controller", "install", "--pod-cidr", "10.77.0.0/16")
-    token = limpet(machine, "token", "create").strip()
-    limpet(machine, "install", "--controller", "127.0.0.1:7470", "--token", token)
-    with Namespace(f"/proc/{machine.pid}/ns/net") as namespace, ServiceApi(namespace) as api:
-        api.put(service("web", "10.96.0.10"), *slices("web", "10.77.0.9"))
-        settings |= {"source": "kubernetes", "kubernetes_server": api.url}
-        machine.write(CONFIG, "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
-        machine.run("systemctl", "restart", "limpet-agent")
-        wait_until(lambda: services_of(machine).get("backend") == "ebpf", "programs are in force")
+    install_with_ebpf_asked_for(machine)
+    assert services_of(machine)["backend"] == "ebpf"
     before |= {CONFIG: "the test's own"}
 
     assert_documented(
@@ -160,11 +152,6 @@ def test_pins_of_ebpf_have_the_owner_and_mode_that_the_document_says(
     machine.run("chmod", "777", *folders)
     machine.run("systemctl", "restart", "limpet-agent")
     wait_until(lambda: {modes(machine)[each] for each in folders} == {"700"}, "they are closed")
-
-
-def services_of(machine: ServiceMachine) -> dict[str, object]:
-    found: dict[str, object] = cluster_of(machine)["services"] or {}
-    return found
 
 
 def keep_what_an_api_server_says(machine: ServiceMachine) -> None:
