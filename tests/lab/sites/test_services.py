@@ -3,13 +3,19 @@ anything of Services."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
+from limpet.services.values import Exposure
+from tests.beds.namespaces import Netns
 from tests.lab.bed import a_world
 from tests.lab.services import Connecting, endpoints, ipv4, serving_all, tell, web
 from tests.waiting import wait_until
@@ -31,6 +37,7 @@ nodes = { digger-1 = 1 }
 """
 SERVERS = ("crane-2", "digger-1")
 PAIR = "shop/pair"
+HEALTH_PORT = 31234
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +49,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             for machine in map(world.machine, ("crane-1", *SERVERS))
         ]
         pair = web(*pods[:2], name="pair", address="10.96.0.8", distribution="Even")
+        outside = Exposure(is_local=True, health_check_node_port=HEALTH_PORT)
+        balanced = web(*pods[1:], name="balanced", address="10.96.0.9", exposure=outside)
         for name in ("crane-1", *SERVERS):
-            tell(world.machine(name), [*web(*pods[1:]), *pair])
+            tell(world.machine(name), [*web(*pods[1:]), *pair, *balanced])
         yield world
 
 
@@ -95,6 +104,43 @@ def test_where_all_are_in_doubt_all_are_tried(world: World) -> None:
         world.machine(name).power_on()
     wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "as before")
     wait_until(lambda: endpoints(node)["digger-1"] == (0, "others are nearer"), "as before")
+
+
+def test_a_load_balancer_elsewhere_is_told_by_each_node_whether_it_has_an_endpoint(
+    world: World,
+) -> None:
+    balancer, server = world.machine("digger-1"), world.machine("crane-2")
+    pod = next(iter(server.pods.values()))
+
+    def answers(name: str) -> list[tuple[int, dict[str, Any]]]:
+        """None where its port is not open yet."""
+        addresses = [str(each.ip) for each in world.machine(name).addresses]
+        with suppress(ConnectionRefusedError):
+            return [health(balancer, each, HEALTH_PORT) for each in addresses]
+        return []
+
+    def said(status: int, count: int) -> list[tuple[int, dict[str, Any]]]:
+        of = {"namespace": "shop", "name": "balanced"}
+        found = {"service": of, "localEndpoints": count, "serviceProxyHealthy": True}
+        return [(status, found)] * 2  # at an address of each family
+
+    wait_until(lambda: answers("crane-2") == said(200, 1), "it has one")
+    wait_until(lambda: answers("crane-1") == said(503, 0), "it has none")
+    server.stop_pod(pod.name)
+    wait_until(lambda: answers("crane-2") == said(503, 0), "its container is gone")
+    server.start_pod(pod.name)
+    wait_until(lambda: answers("crane-2") == said(200, 1), "it serves again")
+
+
+def health(asker: Machine, address: str, port: int) -> tuple[int, dict[str, Any]]:
+    """Status, and what is said."""
+    with Netns(asker.name).connected(address, port) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+        received = b""
+        while chunk := client.recv(4096):
+            received += chunk
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
 
 
 def test_a_container_that_is_gone_is_told_to_neighbours_and_comes_back_with_its_address(
