@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.services.values import Exposure
 from tests.beds.namespaces import Netns
+from tests.dns.test_process import Serving, ask, values
 from tests.lab.bed import a_world
 from tests.lab.services import Connecting, endpoints, ipv4, serving_all, tell, web
 from tests.waiting import wait_until
@@ -51,8 +52,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         pair = web(*pods[:2], name="pair", address="10.96.0.8", distribution="Even")
         outside = Exposure(is_local=True, health_check_node_port=HEALTH_PORT)
         balanced = web(*pods[1:], name="balanced", address="10.96.0.9", exposure=outside)
+        headless = web(*pods[1:], name="heads", address="None")
+        resolv_conf = world.machine("crane-1").folder / "resolv.conf"
+        resolv_conf.write_text("")
+        names = {"dns": "on", "dns_resolv_conf": str(resolv_conf)}
+        world.machine("crane-1").settings |= names
         for name in ("crane-1", *SERVERS):
-            tell(world.machine(name), [*web(*pods[1:]), *pair, *balanced])
+            tell(world.machine(name), [*web(*pods[1:]), *pair, *balanced, *headless])
         yield world
 
 
@@ -84,6 +90,22 @@ def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(
             connecting.until("crane-2")
 
 
+def test_a_name_leads_to_no_node_that_is_silent(world: World) -> None:
+    node, dies = world.machine("crane-1"), world.machine("crane-2")
+    near, far = (ipv4(next(iter(world.machine(name).pods.values()))) for name in SERVERS)
+
+    def told() -> list[str]:
+        return values(ask(Netns(node.name), "heads.shop.svc.cluster.local"))
+
+    with closing(Serving(Netns(node.name), node.config_path, node.run_dir)) as serving:
+        serving.start()
+        wait_until(lambda: told() == [near, far], "both are told, the near one first")
+        dies.power_off()
+        wait_until(lambda: told() == [far], "who lives is told alone")
+        dies.power_on()
+        wait_until(lambda: told() == [near, far], "it is told again")
+
+
 def test_a_pod_of_another_node_that_serves_is_found_by_its_name(world: World) -> None:
     node, other = world.machine("crane-1"), world.machine("digger-1")
     client, pod = (next(iter(each.pods.values())) for each in (node, other))
@@ -113,7 +135,7 @@ def test_a_load_balancer_elsewhere_is_told_by_each_node_whether_it_has_an_endpoi
     pod = next(iter(server.pods.values()))
 
     def answers(name: str) -> list[tuple[int, dict[str, Any]]]:
-        """None where its port is not open yet."""
+        """Empty where its port is not open yet."""
         addresses = [str(each.ip) for each in world.machine(name).addresses]
         with suppress(ConnectionRefusedError):
             return [health(balancer, each, HEALTH_PORT) for each in addresses]
