@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
-from limpet.datapath.services.plan import Planner
+from limpet.datapath.services.plan import Planner, SocketWishes
 from limpet.kubernetes.services import ServiceView, SliceView, service_of, slice_of
 from limpet.lab.launch import launcher
 from limpet.lab.world.machine import Machine
@@ -42,7 +42,6 @@ CHANGES, KILLS = effort((200, 3), (500, 6))
 STAYS = ("10.96.0.7", "fd96::7")
 MANY = effort(600, 10_000)
 """Services that change at once; the issue's measure is 10,000."""
-
 
 TOPOLOGY = """
 [controller]
@@ -90,9 +89,9 @@ def addresses(node: Machine, *names: str) -> list[str]:
     return [str(each.ip) for name in names for each in pod(node, name).addresses]
 
 
-def wanted(api: ServiceApi) -> Planner:
+def wanted(api: ServiceApi, sockets: SocketWishes | None = None) -> Planner:
     """Of one who hears all of it just now."""
-    catalog, planner = Catalog(), Planner()
+    catalog, planner = Catalog(), Planner(sockets)
     for item in api.objects["Service"].values():
         if isinstance(item["spec"]["ports"], list):  # else nobody can read it
             found = service_of(msgspec.convert(item, ServiceView))
@@ -258,19 +257,26 @@ def change(chance: random.Random, api: ServiceApi, pods: list[str]) -> None:
 def test_nothing_valid_is_cut_and_all_agrees_when_the_agent_is_killed_amid_changes(
     node: Machine, api: ServiceApi, chance: random.Random
 ) -> None:
+    kill_amid_changes(node, api, chance, lambda: agree(node, api))
+
+
+def kill_amid_changes(
+    node: Machine, api: ServiceApi, chance: random.Random, agree: Callable[[], None]
+) -> None:
+    """`agree`: returns when the kernel is as planned, before and after each kill."""
     pods = addresses(node, "one", "two")
     api.put(service("stays", *STAYS), *slices("stays", *pods))
-    agree(node, api)
+    agree()
     kills = set(chance.sample(range(CHANGES), KILLS))
     with Storm(node) as storm:
         for number in range(CHANGES):
             if number in kills:
                 node.stop_agent(signal.SIGKILL)
                 node.start_agent()
-                agree(node, api)
+                agree()
             change(chance, api, pods)
             time.sleep(chance.random() * 0.01)  # of rounds some are met half way
-        agree(node, api)
+        agree()
         storm.check()
     assert storm.asked
 
