@@ -12,6 +12,12 @@ import pytest
 
 from limpet.base.addresses import Address
 from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.datagrams.unproven_budget import (
+    ADDRESS_BURST,
+    ADDRESS_PER_S,
+    PEER_BURST,
+    PEER_PER_S,
+)
 from limpet.cluster.documents import Source
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.replica import Outcome
@@ -20,7 +26,6 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.raw_frames import RawFrames
 from limpet.linux.underlay import read_underlay
-from limpet.paths.ladder.unproven_budget import ADDRESS_BURST, ADDRESS_PER_S, PEER_BURST, PEER_PER_S
 from limpet.paths.probe.codec import encode_probe, udp_packet
 from limpet.paths.probe.messages import Probe
 from tests.beds.namespaces import Netns, connect_namespaces

@@ -15,6 +15,7 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.peer_datagram import Kind
 from limpet.cluster.datagrams.peer_socket import Received
+from limpet.cluster.datagrams.unproven_budget import ADDRESS_BURST
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
@@ -22,7 +23,6 @@ from limpet.datapath.event import Event, TunnelOnlyChanged
 from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.ladder.unproven_budget import ADDRESS_BURST
 from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
 from limpet.paths.probe.messages import Answer, Probe
 from tests.beds.namespaces import Netns

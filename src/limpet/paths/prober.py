@@ -77,7 +77,7 @@ class Prober:
             known=KnownOfPeers(lambda uid: self._paths.now.get(uid), self._lets_in, self._is_at),
         )
         self.own = OwnEnds(courier.port)
-        self._ladders = PeerLadders(membership.uid, random.random)
+        self._ladders = PeerLadders(membership.uid, random.random, courier.unproven)
         self.ways: dict[str, PeerPath | None] = {}
         """By which peers have said that they reach us, by their uid."""
         self._tunnel_only = TunnelOnly()

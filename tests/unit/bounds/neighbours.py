@@ -11,6 +11,7 @@ from limpet.base.bounds.bound import Bound
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.exchange.exchange import Room
 from limpet.cluster.exchange.messages import (
@@ -28,7 +29,6 @@ from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.membership import Membership
-from limpet.paths.ladder.unproven_budget import UnprovenBudget
 from tests.unit.bounds.probes import probe
 
 _NONCE = bytes(8)

@@ -9,6 +9,7 @@ import random
 from ipaddress import IPv4Address
 
 from limpet.base.addresses import Endpoint
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.candidates import Facts
@@ -77,7 +78,7 @@ class Asked:
     """A node with tunnelled peers that all answer."""
 
     def __init__(self, count: int, chance: random.Random) -> None:
-        self.ladders = PeerLadders("a" * 24, chance.random)
+        self.ladders = PeerLadders("a" * 24, chance.random, UnprovenBudget())
         self.uids = sorted(PEERS)[:count]
         self.now_s = 0.0
         self._coming: list[tuple[float, int, str, Question]] = []

@@ -1,4 +1,5 @@
 """Datagrams between agents: one socket, signed and bounded, which shares the tunnel's port.
 
-Call `peer_socket`; `peer_datagram` is what is signed (pure). Knows nothing of what they say.
+Call `peer_socket`; pure are `peer_datagram`, what is signed, and `unproven_budget`, how much goes
+to where nobody has answered. Knows nothing of what they say.
 """

@@ -19,6 +19,7 @@ from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, K
 from limpet.cluster.datagrams.reflection import Reflector, is_question
 from limpet.cluster.datagrams.shared_port import SharedPort
 from limpet.cluster.datagrams.udp_sockets import Arrival, Arrive, UdpSockets
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity
@@ -78,6 +79,7 @@ class Rates:
             most=_MOST_SOURCES,
         )
         """Refusals, by uid."""
+        self.unproven = UnprovenBudget()
         self.reflector: Reflector | None = None
         """Answers who has joined nothing; None: nobody does."""
 
@@ -111,6 +113,11 @@ class PeerSocket:
         self._links: dict[int, UnderlayLink] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._rates = Rates()
+
+    @property
+    def unproven(self) -> UnprovenBudget:
+        """Of probes and of hellos to relays together: it is asked before one is sent."""
+        return self._rates.unproven
 
     def start(self) -> None:
         """Listens, in the network namespace of the calling thread; within a running loop.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
@@ -15,7 +16,6 @@ from limpet.paths.ladder.peer_facts import Learnt
 from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.ladder.reach import Reach
-from limpet.paths.ladder.unproven_budget import UnprovenBudget
 from limpet.paths.probe.messages import Candidate
 
 
@@ -35,8 +35,8 @@ class Peer:
 class PeerLadders:
     """Of one node. Whatever a ladder was told, `settle` has to follow."""
 
-    def __init__(self, own_uid: str, chance: Callable[[], float]) -> None:
-        """`chance`: from 0 to 1, another each time."""
+    def __init__(self, own_uid: str, chance: Callable[[], float], unproven: UnprovenBudget) -> None:
+        """`chance`: from 0 to 1, another each time. `unproven`: the node's."""
         self._own_uid = own_uid
         self._chance = chance
         self._peers: dict[str, Peer] = {}
@@ -45,7 +45,7 @@ class PeerLadders:
         self._active: frozenset[str] = frozenset()
         """Both."""
         self._scheduler = ProbeScheduler()
-        self._unproven = UnprovenBudget()
+        self._unproven = unproven
         self.reach = Reach()
 
     # Who they are

@@ -9,14 +9,13 @@ streams (TLS) are opened.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Endpoint
 from limpet.base.rate_limit import DueQueue
-from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.datapath.event import RelayEndsChanged
-from limpet.relay.client.contact import NEAR_S, Contacts, Line, Pace, RelaySite
+from limpet.relay.client.contact import Contacts, Line, Pace, RelaySite
 from limpet.relay.client.end import RECHECK_S, End, Phase
 from limpet.relay.client.peer import (
     SETTLED_S,
@@ -65,15 +64,12 @@ Effect = Send | OpenStream | CloseStreams | RelayEndsChanged | SeenAs
 class RelayChoice:
     """Each call returns what has to be done now; `tick` is due at `wake_at_s`."""
 
-    def __init__(
-        self, own_uid: str, make_nonce: Callable[[], bytes], *, nat_timeout_s: float = NAT_TIMEOUT_S
-    ) -> None:
-        """`make_nonce`: 8 random bytes. `nat_timeout_s`: of silence, then NATs forget the node."""
-        self._haste = nat_timeout_s / NAT_TIMEOUT_S
-        self.contacts = Contacts(make_nonce, near_s=NEAR_S * self._haste)
+    def __init__(self, own_uid: str, contacts: Contacts) -> None:
+        """`contacts`: that know of no relay yet."""
+        self.contacts = contacts
         self.peers: dict[str, RelayPeer] = {}
         self._own = own_uid
-        self._make_nonce = make_nonce
+        self._make_nonce = contacts.make_nonce
         self._effects: list[Effect] = []
         self._due: DueQueue[Line | End | RelayPeer] = DueQueue()
         self._streams = StreamPlan(own_uid, self.contacts)
@@ -320,8 +316,8 @@ class RelayChoice:
                     stream.displaced = True
         else:
             each_s = len(self._by_port) * 2 / _CHECKS_PER_S
-            recheck_s = max(RECHECK_S * self._haste, each_s)
-            if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self._haste)):
+            recheck_s = max(RECHECK_S * self.contacts.haste, each_s)
+            if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self.contacts.haste)):
                 self._effects.append(SeenAs((end.address[0], end.port.number), message.endpoint))
             self._plan(self.peers[end.peer], now_s)
         self._due.put(end, end.next_s)

@@ -2,6 +2,9 @@
 
 A relay has a line for each IP version. A line that does not answer is asked three more times in
 quick succession, then it is dead, and asked ever more rarely. It is alive with its next answer.
+
+A relay is a member, and says itself where it is: where it has not answered lately it has the budget
+of any other, and what is held back counts as not answered.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Endpoint
+from limpet.base.rate_limit import TokenBucket
+from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.relay.messages import Hello
 
 QUICK_S = 0.3
@@ -22,6 +28,9 @@ NEAR_S, FAR_S = 20.0, 180.0
 NEAREST = 3
 SLOWEST_S, URGENT_S = 60.0, 10.0
 """Longest wait between hellos on a dead line: usually, and while peers need a relay."""
+MOVED_S, MOVES = 10.0, 4
+"""A relay that does not answer may name other endpoints so many times and is asked there at once;
+then so far apart."""
 SILENT_S = 0.4
 """Seconds without an answer until other ways are tried too."""
 _BLOCKED_AFTER_S = 1.0
@@ -64,10 +73,12 @@ class Line:
     """Hellos in a row without an answer."""
     silent_s: float = math.inf
     """When the first unanswered hello was sent."""
+    moves: TokenBucket = field(default_factory=lambda: TokenBucket(1 / MOVED_S, MOVES))
+    """Other endpoints that are asked at once although the relay has not answered."""
     endpoints: tuple[Endpoint, ...] = ()
     fallbacks: tuple[Endpoint, ...] = ()
-    asked: dict[bytes, float] = field(default_factory=dict)
-    """When hellos were sent, by their nonces; the latest last."""
+    asked: dict[bytes, tuple[Endpoint, float]] = field(default_factory=dict)
+    """Where and when hellos were sent, by their nonces; the latest last."""
 
     @property
     def quick_s(self) -> float:
@@ -78,6 +89,20 @@ class Line:
         """From when on it counts as silent, unless it answers; infinity: it is not waited for."""
         usual_s = 1.5 * self.rtt_s if self.rtt_s < math.inf else 0.0
         return self.silent_s + max(SILENT_S, usual_s)
+
+    def rename(
+        self, endpoints: tuple[Endpoint, ...], fallbacks: tuple[Endpoint, ...], now_s: float
+    ) -> None:
+        """Where the relay says that it is; asked soon if that is new."""
+        if (self.endpoints, self.fallbacks) == (endpoints, fallbacks):
+            return
+        self.endpoints, self.fallbacks = endpoints, fallbacks
+        waits_s = 0.0 if self.alive else self.moves.wait_s(now_s)
+        self.next_s = min(self.next_s, now_s + waits_s)
+        if not self.alive and not waits_s:
+            self.moves.take(now_s)
+        if self.at not in (*endpoints, *fallbacks):
+            self.at, self.alive = None, False
 
     def targets(self) -> tuple[Endpoint, ...]:
         """Where the next hello goes: to where it answered, and once that is silent everywhere."""
@@ -90,10 +115,19 @@ class Line:
 
 
 class Contacts:
-    def __init__(self, make_nonce: Callable[[], bytes], *, near_s: float = NEAR_S) -> None:
-        """`make_nonce`: 8 random bytes. `near_s`: between hellos to the nearest."""
-        self._make_nonce = make_nonce
-        self._near_s = near_s
+    def __init__(
+        self,
+        make_nonce: Callable[[], bytes],
+        unproven: UnprovenBudget,
+        *,
+        nat_timeout_s: float = NAT_TIMEOUT_S,
+    ) -> None:
+        """`make_nonce`: 8 random bytes. `unproven`: the node's. `nat_timeout_s`: of silence, then
+        NATs forget the node."""
+        self.make_nonce = make_nonce
+        self.unproven = unproven
+        self.haste = nat_timeout_s / NAT_TIMEOUT_S
+        """By so much all that keeps NATs open is sooner than usual."""
         self.sites: Mapping[str, RelaySite] = {}
         """By the relay's uid."""
         self.lines: dict[tuple[str, int], Line] = {}
@@ -111,14 +145,8 @@ class Contacts:
                 fallbacks = tuple(each for each in site.fallbacks if each[0].version == version)
                 if not endpoints and not fallbacks:
                     continue
-                line = before.get((uid, version))
-                if line is None:
-                    line = Line(uid, version, next_s=now_s)
-                elif (line.endpoints, line.fallbacks) != (endpoints, fallbacks):
-                    line.next_s = now_s
-                if line.at not in (*endpoints, *fallbacks):
-                    line.at, line.alive = None, False
-                line.endpoints, line.fallbacks = endpoints, fallbacks
+                line = before.get((uid, version)) or Line(uid, version, next_s=math.inf)
+                line.rename(endpoints, fallbacks, now_s)
                 self.lines[uid, version] = line
         self._rank(now_s)
         return [line for key, line in before.items() if key not in self.lines]
@@ -171,7 +199,7 @@ class Contacts:
         """Makes the lines of these relays, or all, due now, and forgets their misses if dead."""
         wanted = None if uids is None else frozenset(uids)
         for line in self.lines.values():
-            lately = max(line.asked.values(), default=-math.inf) > now_s - QUICK_S
+            lately = any(at_s > now_s - QUICK_S for _, at_s in line.asked.values())
             if (wanted is None or line.relay in wanted) and not lately:
                 line.next_s = min(line.next_s, now_s)
                 if not line.alive:
@@ -183,7 +211,11 @@ class Contacts:
         """The hellos to send on a line that is due. `urgent`: peers wait for a relay."""
         if line.silent_s < math.inf:
             line.misses += 1
-        found = line.targets()
+        found = [
+            endpoint
+            for endpoint in line.targets()
+            if self.unproven.may_ask(line.relay, endpoint[0], now_s)
+        ]
         if line.misses >= TRIES and line.alive:
             line.alive, line.at = False, None
             self._rank(now_s)
@@ -195,8 +227,8 @@ class Contacts:
         line.silent_s = min(line.silent_s, now_s)
         hellos = []
         for endpoint in found:
-            hello = Hello(self._make_nonce())
-            line.asked[hello.nonce] = now_s
+            hello = Hello(self.make_nonce())
+            line.asked[hello.nonce] = endpoint, now_s
             hellos.append((endpoint, hello))
         while len(line.asked) > _KEPT_NONCES:
             del line.asked[next(iter(line.asked))]
@@ -205,14 +237,20 @@ class Contacts:
     # Hearing
 
     def seen(self, uid: str, nonce: bytes, source: Endpoint, now_s: float) -> Line | None:
-        """The relay has answered a hello from `source`; None: it was asked no such thing there."""
+        """The relay has answered a hello from `source`; None: it was asked no such thing there.
+
+        A relay may write its answer from any address that it forges; only who is there has heard
+        what was asked there.
+        """
         line = self.lines.get((uid, source[0].version))
         if line is None or source not in (*line.endpoints, *line.fallbacks):
             return None
-        sent_s = line.asked.pop(nonce, -math.inf)
+        asked_at, sent_s = line.asked.get(nonce, (None, -math.inf))
         rtt_s = now_s - sent_s
-        if rtt_s > _LATEST_S:
+        if asked_at != source or rtt_s > _LATEST_S:
             return None
+        del line.asked[nonce]
+        self.unproven.answered(uid, source[0], now_s)
         fresh = line.rtt_s == math.inf or not line.alive
         line.rtt_s = rtt_s if fresh else line.rtt_s + _SMOOTHING * (rtt_s - line.rtt_s)
         if line.at is None or not line.alive or self._is_better(line, source):
@@ -238,7 +276,7 @@ class Contacts:
         for uid in self.nearest:
             for line in self.lines_of(uid):
                 if line.alive:
-                    line.next_s = min(line.next_s, now_s + self._near_s)
+                    line.next_s = min(line.next_s, now_s + NEAR_S * self.haste)
 
 
 @dataclass(slots=True)

@@ -6,12 +6,19 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 
-from limpet.base.addresses import Endpoint, UnderlayLink, endpoint_text, is_public
+from limpet.base.addresses import (
+    Address,
+    Endpoint,
+    UnderlayLink,
+    endpoint_text,
+    is_public,
+    may_be_anothers,
+)
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
@@ -23,7 +30,7 @@ from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.public_endpoints import PublicEndpoints
 from limpet.relay.client.choice import Effect, RelayChoice, SeenAs, Send
-from limpet.relay.client.contact import RelaySite
+from limpet.relay.client.contact import Contacts, RelaySite
 from limpet.relay.client.peer import CloseStreams, OpenStream, RelayPeer, StreamEvent, StreamWanted
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
@@ -90,6 +97,7 @@ class Relays:
         if not self._running:
             return
         self._candidates.doubt()
+        self._look()
         self._do(self._choice.network_changed(time.monotonic()))
 
     def _map_port(self) -> None:
@@ -104,7 +112,7 @@ class Relays:
         self._map_port()
         known, is_relay = self._choice.contacts.sites, self._membership.is_relay
         own = self._membership.uid in news.uids
-        if own or any(uid in known or is_relay(uid) for uid in news.uids):
+        if own or news.network or any(uid in known or is_relay(uid) for uid in news.uids):
             self._look()
         for uid in list(self._choice.peers) if own or news.network else news.uids:
             if uid in self._choice.peers and not self._membership.may_talk(uid):
@@ -115,12 +123,23 @@ class Relays:
         known = self._membership
         nodes = {} if known.removed else known.snapshot.nodes
         sites = {
-            uid: _site(entry.presence)
+            uid: _site(entry.presence, self._is_elsewhere)
             for uid, entry in nodes.items()
             if known.is_relay(uid) and entry.presence and entry.presence.tunnel_port
         }
         if sites != self._choice.contacts.sites:
             self._do(self._choice.set_sites(sites, time.monotonic()))
+
+    def _is_elsewhere(self, address: Address) -> bool:
+        """Whether a relay may be there, as far as this node knows: it is none of ours, no pod's
+        and no Service's, whatever the relay says."""
+        network = self._membership.network
+        ours = any(
+            address in link.everybody or address in {own.ip for own in link.addresses}
+            for link in self._links
+        )
+        held = network is not None and network.holds(address)
+        return may_be_anothers(address) and not ours and not held
 
     # What is wanted
 
@@ -214,11 +233,12 @@ class Relays:
             self._do(self._choice.need(uid, True, now_s))
 
     def _new_choice(self) -> RelayChoice:
-        return RelayChoice(
-            self._membership.uid,
+        contacts = Contacts(
             lambda: os.urandom(NONCE_BYTES),
+            self._courier.unproven,
             nat_timeout_s=self._settings.nat_timeout_s,
         )
+        return RelayChoice(self._membership.uid, contacts)
 
     def _stream_changed(self, event: StreamEvent) -> None:
         if self._running and (
@@ -285,11 +305,12 @@ class Relays:
         ]
 
 
-def _site(presence: Presence) -> RelaySite:
+def _site(presence: Presence, is_elsewhere: Callable[[Address], bool]) -> RelaySite:
     """Where a relay may be reached: what it names as seen from outside first."""
-    own = [(address, presence.tunnel_port) for address in presence.addresses]
-    first = (*presence.endpoints, *(each for each in own if is_public(each[0])))
-    then = tuple(each for each in own if not is_public(each[0]) and not each[0].is_link_local)
+    own = [(each, presence.tunnel_port) for each in presence.addresses if is_elsewhere(each)]
+    seen = (each for each in presence.endpoints if is_elsewhere(each[0]))
+    first = (*seen, *(each for each in own if is_public(each[0])))
+    then = tuple(each for each in own if not is_public(each[0]))
     tls: tuple[Endpoint, ...] = ()
     if presence.relay_tls_port:
         addresses = dict.fromkeys(address for address, _port in (*first, *then))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ import structlog
 from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.base.process.connecting import cause_of
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
@@ -60,6 +62,9 @@ class TlsRelays:
         self._opening: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._stopped = False
+        self._unproven = UnprovenBudget()
+        """Of connections, apart from that of datagrams: where no UDP gets out, what is asked so in
+        vain must not use up the only way."""
         membership.subscribe(self._heard)
 
     def open(self, wanted: OpenStream, addresses: Iterable[Endpoint]) -> None:
@@ -145,7 +150,7 @@ class TlsRelays:
         """Raises: LimpetError."""
         if self._context is None:
             self._context = mutual_context(self._membership.identity, server=False)
-        connection = await first_of(where, partial(_shaken, uid=uid, context=self._context))
+        connection = await first_of(where, partial(self._try, uid=uid, context=self._context))
         link = RelayLink(
             uid,
             connection,
@@ -160,6 +165,14 @@ class TlsRelays:
             link.end("it was not needed any more")
             raise
         return link
+
+    async def _try(self, at: Endpoint, *, uid: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """Raises: OSError, LimpetError."""
+        if not self._unproven.may_ask(uid, at[0], time.monotonic()):
+            raise LimpetError("it has not answered there, and was tried often: again later")
+        connection = await _shaken(at, uid=uid, context=context)
+        self._unproven.answered(uid, at[0], time.monotonic())
+        return connection
 
     def _check(self, uid: str) -> None:
         """Raises: LimpetError."""

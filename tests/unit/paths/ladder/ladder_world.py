@@ -11,13 +11,13 @@ from enum import Enum
 from ipaddress import ip_address, ip_interface
 
 from limpet.base.addresses import Endpoint, UnderlayLink
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.ladder.unproven_budget import UnprovenBudget
 
 PORT, TUNNEL_PORT = 7471, 51820
 RELAYS = ("relay-one", "relay-two", "relay-tls")

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from limpet.base.addresses import Endpoint
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.candidates import Facts
@@ -39,7 +40,7 @@ def asked_per_minute(chance: random.Random, *, kept: bool) -> tuple[Counter[int]
     has sent some of them; all peers answer, and ask as often themselves.
 
     `kept`: it knows from its last run how it reaches them."""
-    ladders = PeerLadders("a" * 24, chance.random)
+    ladders = PeerLadders("a" * 24, chance.random, UnprovenBudget())
     asked: Counter[int] = Counter()
     moments: Counter[int] = Counter()
     coming: list[tuple[float, int, str, Question | None]] = []

@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import UnderlayLink
-from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
-from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.ladder.unproven_budget import (
+from limpet.cluster.datagrams.unproven_budget import (
     ADDRESS_BURST,
     ADDRESS_LONG_BURST,
     ADDRESS_LONG_PER_S,
@@ -24,6 +20,10 @@ from limpet.paths.ladder.unproven_budget import (
     PEER_PER_S,
     UnprovenBudget,
 )
+from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology.transports import ProbeKind
+from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
+from limpet.paths.ladder.ladder import Ladder
 
 LINK = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface("10.1.0.2/24"),))
 VICTIMS = [IPv4Address("198.51.100.0") + number for number in range(16)]

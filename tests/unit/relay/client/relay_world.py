@@ -11,11 +11,12 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.datapath.event import RelayEndsChanged
 from limpet.relay.client.choice import Effect, RelayChoice, SeenAs, Send
-from limpet.relay.client.contact import RelaySite
+from limpet.relay.client.contact import Contacts, RelaySite
 from limpet.relay.client.peer import CloseStreams, OpenStream, StreamFailed, StreamOpened
 from limpet.relay.messages import (
     AskPair,
@@ -120,7 +121,8 @@ class SimNode:
         self.reaches: frozenset[str] | None = None
         """Relays; None: all."""
         nonces = (f"{n:08d}".encode() for n in itertools.count(1))
-        self.choice = RelayChoice(uid, lambda: next(nonces), nat_timeout_s=nat_timeout_s)
+        contacts = Contacts(lambda: next(nonces), UnprovenBudget(), nat_timeout_s=nat_timeout_s)
+        self.choice = RelayChoice(uid, contacts)
         self.ends: dict[str, tuple[RelayEnd, ...]] = {}
         self.changes: list[tuple[float, str, tuple[RelayEnd, ...]]] = []
         self.sent: list[tuple[float, Send]] = []

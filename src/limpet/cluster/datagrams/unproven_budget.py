@@ -37,7 +37,7 @@ _MOST_ANSWERED = 4 * _MOST
 
 
 class UnprovenBudget:
-    """Of one node."""
+    """Of one node, for all that it asks of peers and relays by datagrams."""
 
     def __init__(self) -> None:
         self._addresses = _Buckets(
