@@ -72,14 +72,17 @@ class Page:
     log: Path
     cookie: str = ""
 
-    def ask(self, method: str, path: str, body: str = "") -> tuple[int, HTTPMessage, str]:
+    def ask(
+        self, method: str, path: str, body: str = "", origin: str = ""
+    ) -> tuple[int, HTTPMessage, str]:
+        """`origin`: of the page that has the browser ask; empty: of this one."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         connection = http.client.HTTPSConnection(
             "localhost", self.port, timeout=30, context=context
         )
         said = {"Accept": "text/html", "Cookie": self.cookie}
         if method == "POST":
-            said["Origin"] = f"https://localhost:{self.port}"
+            said["Origin"] = origin or f"https://localhost:{self.port}"
             said["Content-Type"] = "application/x-www-form-urlencoded"
         try:
             connection.request(method, path, body, said)
@@ -351,3 +354,23 @@ def test_no_secret_is_in_the_logs_or_the_file(page: Page) -> None:
     for path in (kept, page.log, page.controller.log):
         assert token.encode() not in path.read_bytes()
     assert "fingerprint" in page.log.read_text()
+
+
+def test_refusals_do_not_fill_the_log(page: Page) -> None:
+    """Whoever gets to the page may try tokens, and have a browser ask from a page elsewhere; who
+    may only look may try to act."""
+
+    def lines(event: str) -> int:
+        return sum(f"event={event}" in line for line in page.log.read_text().splitlines())
+
+    uid = joined(page.controller, "skiff")
+    page.enter(page.make_token("gus"))
+    before = lines("refused"), lines('"sign-in refused"')
+    for _ in range(100):
+        assert page.enter("wrong")[0] in (403, 429)
+        assert page.ask("POST", "/enter", origin="https://elsewhere.example")[0] == 403
+        status, said = page.act("remove", uid, sure="yes")
+        assert (status, said) == (403, "this session may look, and change nothing\n")
+
+    assert 0 < lines("refused") - before[0] < 50
+    assert 0 < lines('"sign-in refused"') - before[1] < 50

@@ -39,7 +39,9 @@ class Actions:
     async def _act(self, request: web.Request) -> web.Response:
         session = self._guard.session_of(request)
         if session is None or not session.may_write or not self._source.can_act:
-            _log.warning("refused", path=request.path, why="read-only", peer=request.remote)
+            _log.warning(
+                "refused", path=request.path, why="read-only", peer=request.remote, by_others=True
+            )
             raise web.HTTPForbidden(text="this session may look, and change nothing\n")
         form = {key: str(value).strip() for key, value in (await request.post()).items()}
         view = views.View((await self._feed.now()).picture)

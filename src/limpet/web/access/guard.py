@@ -87,7 +87,9 @@ class Guard:
             origin = request.headers.get("Origin")
             site = request.headers.get("Sec-Fetch-Site")
             if problem := checks.origin_problem(host, origin, site, tls=place.tls):
-                _log.warning("refused", path=request.path, why=problem, peer=request.remote)
+                _log.warning(
+                    "refused", path=request.path, why=problem, peer=request.remote, by_others=True
+                )
                 raise web.HTTPForbidden(text=problem + "\n")
         return await handler(request)
 
@@ -130,7 +132,9 @@ class Guard:
         secret = str(form.get("secret", "")).strip()
         entered = self._sessions.enter(secret, request.remote or "", self._now_s())
         if isinstance(entered, Refused):
-            _log.warning("sign-in refused", peer=request.remote, too_many=entered.too_many)
+            _log.warning(
+                "sign-in refused", peer=request.remote, too_many=entered.too_many, by_others=True
+            )
             if entered.too_many:
                 raise web.HTTPTooManyRequests(
                     headers={"Retry-After": "60"},
