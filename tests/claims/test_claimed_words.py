@@ -58,7 +58,7 @@ nodes = { watcher = 1, guard = 1, victim = 1, claimant = 1 }
 GHOSTS = "shop/ghosts"
 """A Service with an endpoint of the claimant that nobody has: once the watcher takes that one for
 gone it has heard what the claimant said."""
-_PORT = 7471
+PORT = 7471
 """Of each node's exchange."""
 _NOBODY = ip_address("192.168.10.250")
 """On the link, and no host's: a packet to it says that a claim was taken up."""
@@ -79,7 +79,7 @@ class Claimed:
         """Lets in pods with the label of a client: the victim's is one, the watcher's is none."""
         self.victim = world.machine("victim")
         self.claimant = world.machine("claimant")
-        self._sequences = itertools.count(_LATE)
+        self.sequences = itertools.count(_LATE)
 
     def sign(self, kind: Kind[T], value: T) -> Sealed:
         """By the claimant's key, whomever it speaks of."""
@@ -92,12 +92,12 @@ class Claimed:
         body = encode(Push(documents))
         data = codec.encode(Datagram.EXCHANGE, body, to_uid=identity_of(to).uid)
         for address in to.addresses:
-            send_datagram(self.claimant.name, address.ip, _PORT, data)
+            send_datagram(self.claimant.name, address.ip, PORT, data)
 
     def say_to_guard(self, *documents: Sealed, of_others: Iterable[LabelledPod] = ()) -> None:
         """This, and then whether its own pod is a client, which it may say: the guard has heard it
         all when it believes that."""
-        own, sequence = the_pod(self.claimant), next(self._sequences)
+        own, sequence = the_pod(self.claimant), next(self.sequences)
         is_client = bool((sequence - _LATE) % 2 == 0)
         labels = {"app": "client" if is_client else "other"}
         told = LabelledPod(own.namespace, own.name, addresses_of(own), labels)
@@ -191,7 +191,7 @@ def test_a_sequence_above_all_others_draws_no_packet_to_who_is_not_the_node(
         version: claimant.links()[f"limvx{version}"]["address"] for version in (4, 6)
     }
     uid = identity_of(victim).uid
-    presence = Presence(uid, SEQUENCE.most, "boot", addresses=at, port=_PORT, vtep_macs=macs)
+    presence = Presence(uid, SEQUENCE.most, "boot", addresses=at, port=PORT, vtep_macs=macs)
     targets = addresses_of(the_pod(victim))
     words = [f"ip{'6' * (':' in each)} daddr {each}" for each in targets]
     with (
