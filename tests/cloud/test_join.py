@@ -8,19 +8,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from limpet.agent.settings import Settings
+from limpet.base.bounds import members
 from limpet.base.errors import ConfigError, LimpetError
-from limpet.base.http.connection import LinkError
+from limpet.base.http.connection import MAX_ANSWER_BYTES, LinkError
 from limpet.base.settings import PodSettings
 from limpet.cli.install.joining import join_cluster
 from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
+from limpet.cluster import api
 from limpet.cluster.api import PodAddress, format_token, parse_token, token_id
+from limpet.cluster.reported_pods import record_bytes
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
@@ -159,25 +162,42 @@ def test_new_hardware_keeps_the_addresses_of_the_pods_of_the_dead_machine(
     }
 
 
-def test_pods_of_a_dead_machine_that_had_hundreds_come_in_pages(
-    controller: Controller, node: Member, tmp_path: Path
+def test_pods_of_a_dead_machine_that_said_all_it_may_come_in_pages(
+    controller: Controller, node: Member
 ) -> None:
-    """And whatever it had said: a node that can't join, its token spent, was what came of it."""
-    pods = [
-        PodAddress("limpet", "default", f"{n:0200}", "eth0", (f"10.244.0.{n}",))
-        for n in range(2, 202)
-    ]
+    """A node that can't join, its token spent, was what came of one answer with all of them."""
+    longest = members.REPORTED_NAME.most
+
+    def pod(number: int) -> PodAddress:
+        address = str(ip_address("10.244.0.0") + number)
+        return PodAddress("limpet", "n" * longest, f"{number:0{longest}}", "eth0", (address,))
+
+    each_bytes = record_bytes([pod((1 << 16) - 1)])
+    pods = [pod((1 << 12) + number) for number in range(members.REPORTED_BYTES.most // each_bytes)]
+    at_once = members.REPORT_BODY.most * 7 // 8 // each_bytes
+    pages: list[tuple[int, api.PodPage]] = []
 
     async def report() -> None:
         (dead,) = await join_all(controller, "edge-1")
         async with dead:
-            await dead.report(1, pods, None)
+            for sequence, first in enumerate(range(0, len(pods), at_once), 1):
+                base = sequence - 1 if first else None
+                await dead.report(sequence, pods[first : first + at_once], base)
+            while not pages or len(pages) < pages[0][1].pages:
+                body = await dead.fetch("GET", f"/v1/pods?page={len(pages)}", b"")
+                pages.append((len(body), api.decode(body, api.PodPage)))
 
     asyncio.run(report())
+    assert len(pages) > 1
+    # A page is no more than a node may say at once, and so within what it takes for an answer.
+    assert max(size for size, _ in pages) <= members.REPORT_BODY.most < MAX_ANSWER_BYTES
+    assert sorted(each.pod for _, page in pages for each in page.pods) == [
+        each.pod for each in pods
+    ]
     controller.ask("node.replace", node="edge-1", cancel=False)
-    assert node.join(controller).kept_pods == 200
+    assert node.join(controller).kept_pods == len(pods)
     records = read_ledger(node.folders.data_dir / "limpet").records
-    assert {str(each.address) for each in records} == {f"10.244.0.{n}" for n in range(2, 202)}
+    assert {str(each.address) for each in records} == {each.addresses[0] for each in pods}
 
 
 # Tokens
