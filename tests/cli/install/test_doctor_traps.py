@@ -85,6 +85,22 @@ def test_records_that_a_reboot_would_lose(installed: ServiceMachine) -> None:
         undo.callback(installed.run, "umount", STATE)
 
 
+def test_another_configuration_that_runtimes_take_first(installed: ServiceMachine) -> None:
+    file = "/etc/cni/net.d/00-other.conflist"
+    with named(installed, "cni-config-before-ours") as undo:
+        plugin = {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.22.0.0/16"}}
+        other = {"cniVersion": "1.0.0", "name": "other", "plugins": [plugin]}
+        installed.write(file, json.dumps(other))
+        undo.callback(installed.run, "rm", file)
+
+
+def test_anothers_chain_that_drops_what_is_forwarded(installed: ServiceMachine) -> None:
+    with named(installed, "forward-drops") as undo:
+        chain = "{ type filter hook forward priority filter; policy drop; }"
+        installed.run("nft", f"add table ip docker; add chain ip docker FORWARD {chain}")
+        undo.callback(installed.run, "nft", "delete table ip docker")
+
+
 def test_what_is_left_of_limpet_where_it_is_not_installed(machine: ServiceMachine) -> None:
     assert "own-leftovers" not in found(machine)
     ip(machine, "link add limpet0 type bridge")
