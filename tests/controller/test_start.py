@@ -156,10 +156,10 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
 
     node = asyncio.run(join())
     for words in (
-        ["token", "create", "--ttl", "5m", "--label", "a=b", "--role", "cloud"],
+        ["token", "create", "--ttl", "5m", "--label", "example.org/a=b", "--role", "cloud"],
         ["node", "list"],
         ["node", "show", "a"],
-        ["node", "label", "a", "site=north", "floor=2"],
+        ["node", "label", "a", "site=north", "example.org/floor=2"],
         ["node", "set", "a", "--role", "cloud", "--role", "relay"],
         ["node", "replace", "a"],
         ["node", "replace", "a", "--cancel"],
@@ -175,14 +175,17 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         )
         as_json = controller.command(*words, "--output", "json")
         assert isinstance(json.loads(as_json.stdout), dict), words
-    assert controller.ask("node.show", node="a")["labels"] == {"site": "north", "floor": "2"}
+    assert controller.ask("node.show", node="a")["labels"] == {
+        "site": "north",
+        "example.org/floor": "2",
+    }
     assert controller.command("node", "set", "a", "--add-role", "edge").stdout == (
         "roles: cloud, edge, relay\nbehind: -\n"
     )
     assert controller.command("node", "set", "a", "--remove-role", "cloud").stdout == (
         "roles: edge, relay\nbehind: -\n"
     )
-    assert controller.command("node", "label", "a", "floor-").stdout == "site=north\n"
+    assert controller.command("node", "label", "a", "example.org/floor-").stdout == "site=north\n"
     assert controller.command("node", "remove", "a").stdout == f"a ({node.uid}) removed\n"
     assert "awaits" not in controller.command("node", "list").stdout
 
@@ -195,6 +198,8 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         (["node", "label", "nobody", "a=b"], 1),
         (["token", "create", "--role", "king"], 1),
         (["token", "create", "--ttl", "soon"], 2),
+        (["node", "label", "a", "example.org/=x"], 1),
+        (["node", "label", "a", "example.org/a/b=x"], 1),
         (["node", "label", "a", "x"], 2),
         (["node", "set", "nobody", "--role", "edge"], 1),
         (["node", "set", "nobody", "--add-role", "king"], 1),

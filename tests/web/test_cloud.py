@@ -228,17 +228,19 @@ def test_a_label_is_set_and_taken_off_by_what_the_page_of_the_node_shows(page: P
     uid = joined(page.controller, "dredger")
     page.enter(page.make_token("fay", "--write"))
 
-    asked = page.press(page.shown(uid, "Set"), "Set", key="line", value="7")
+    asked = page.press(page.shown(uid, "Set"), "Set", key="example.org/line", value="7")
     assert "Done" in page.press(asked, "Yes, do it")
-    asked = page.press(page.shown(uid, "Take off label line"), "Take off label line")
-    assert "Take the label line from dredger?" in asked
-    assert page.controller.ask("node.show", node=uid)["labels"] == {"line": "7"}
+    asked = page.press(
+        page.shown(uid, "Take off label example.org/line"), "Take off label example.org/line"
+    )
+    assert "Take the label example.org/line from dredger?" in asked
+    assert page.controller.ask("node.show", node=uid)["labels"] == {"example.org/line": "7"}
     assert "Done" in page.press(asked, "Yes, do it")
 
     assert page.controller.ask("node.show", node=uid)["labels"] == {}
     told = Act("fay", uid, "node.label", began_at_s)
-    assert_told(page, told, f"node label: node {uid}, add line=7")
-    assert_told(page, told, f"node label: node {uid}, drop line")
+    assert_told(page, told, f"node label: node {uid}, add example.org/line=7")
+    assert_told(page, told, f"node label: node {uid}, drop example.org/line")
 
 
 def nodes_of(controller: Controller, community: str) -> set[str]:

@@ -293,6 +293,11 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def label_key_problem(key: str) -> str | None:
+    """What is wrong with the key of a node's label: a domain may stand before its name."""
+    return next(filter(None, map(name_problem, key.split("/", 1))), None)
+
+
 # Tokens and proofs
 
 

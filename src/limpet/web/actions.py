@@ -4,6 +4,7 @@ logged here and at the controller with who did it."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -11,7 +12,7 @@ from aiohttp import web
 from jinja2 import Environment
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import name_problem
+from limpet.cluster.api import label_key_problem, name_problem
 from limpet.web import views
 from limpet.web.access.guard import Guard
 from limpet.web.live.feed import Feed
@@ -101,18 +102,20 @@ def _meant(what: str, name: str, uid: str, form: dict[str, str]) -> tuple[str, d
         )
         return "community.take-out", {"community": community, "nodes": [uid]}, words
     if what == "label":
-        key, value = _word(form, "key"), form.get("value", "")[:253]
+        key, value = _word(form, "key", label_key_problem), form.get("value", "")[:253]
         words = f"Set the label {key}={value} of {name}? Communities that choose by it change."
         return "node.label", {"node": uid, "add": {key: value}}, words
     if what == "unlabel":
-        key = _word(form, "key")
+        key = _word(form, "key", label_key_problem)
         words = f"Take the label {key} from {name}? Communities that choose by it change."
         return "node.label", {"node": uid, "drop": [key]}, words
     raise web.HTTPNotFound(text="there is no such action\n")
 
 
-def _word(form: dict[str, str], field: str) -> str:
+def _word(
+    form: dict[str, str], field: str, check: Callable[[str], str | None] = name_problem
+) -> str:
     value = form.get(field, "")
-    if problem := name_problem(value):
+    if problem := check(value):
         raise web.HTTPBadRequest(text=f"{field} {value[:80]!r}: {problem}\n")
     return value

@@ -67,6 +67,16 @@ def test_a_token_that_was_cut_short_is_refused() -> None:
             api.parse_token(text[:length])
 
 
+@pytest.mark.parametrize("key", ["site", "limpet.dev/site", "topology.kubernetes.io/zone"])
+def test_the_key_of_a_label_may_have_a_domain(key: str) -> None:
+    assert api.label_key_problem(key) is None
+
+
+@pytest.mark.parametrize("key", ["", "/", "/site", "limpet.dev/", "a/b/c", "a b/c", "é.org/site"])
+def test_what_is_no_key_of_a_label_is_told(key: str) -> None:
+    assert api.label_key_problem(key)
+
+
 def test_a_proof_is_for_one_token_one_name_and_one_key() -> None:
     key = node_key(1)
     proof = api.join_proof("token", "name", key)

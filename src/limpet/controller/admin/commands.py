@@ -26,7 +26,7 @@ from limpet.cluster.api import (
     Code,
     decode,
     encode,
-    name_problem,
+    label_key_problem,
 )
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.grant import Grant
@@ -190,7 +190,7 @@ class Admin:
         drop: tuple[str, ...] = (),
     ) -> dict[str, Any]:
         for key in add:
-            if problem := name_problem(key):
+            if problem := label_key_problem(key):
                 raise RefusedError(Code.BAD_REQUEST, f"label {key[:80]!r}: {problem}")
         labels = await self._cluster.change(lambda tables: nodes.label(tables, node, add, drop))
         return {"labels": dict(labels)}

@@ -9,7 +9,14 @@ from typing import Any, NewType
 
 import structlog
 
-from limpet.cluster.api import ApiError, Token, format_token, name_problem, secret_digest
+from limpet.cluster.api import (
+    ApiError,
+    Token,
+    format_token,
+    label_key_problem,
+    name_problem,
+    secret_digest,
+)
 from limpet.cluster.kinds.grant import Role
 from limpet.controller.admin.communities import Verb
 from limpet.controller.communities.communities import find_community
@@ -48,9 +55,10 @@ class TokenAdmin:
         if not 0 < ttl_s <= _LONGEST_TOKEN_S:
             raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
         known_roles(roles, "create token")
-        for name in (*communities, *labels):
-            if problem := name_problem(name):
-                raise ApiError(f"create token: {name[:80]!r}: {problem}")
+        for check, names in ((name_problem, communities), (label_key_problem, labels)):
+            for name in names:
+                if problem := check(name):
+                    raise ApiError(f"create token: {name[:80]!r}: {problem}")
         token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
 
         def make(tables: Tables) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import name_problem
+from limpet.cluster.api import label_key_problem
 
 MAX_CHARACTERS = 1_024
 _REQUIREMENT = re.compile(r"([^=!]*)(!=|==|=)(.*)", re.DOTALL)
@@ -69,9 +69,8 @@ def _requirement(part: str, text: str) -> Requirement:
     if matched is None:
         raise _error(text, f"{part!r} is neither KEY=VALUE nor KEY!=VALUE")
     key, verb, value = matched[1].strip(), matched[2], matched[3].strip()
-    for each in key.split("/", 1):  # Kubernetes' labels may have a domain before the name
-        if problem := name_problem(each):
-            raise _error(text, f"key {key!r}: {problem}")
+    if problem := label_key_problem(key):
+        raise _error(text, f"key {key!r}: {problem}")
     if not value:
         raise _error(text, f"{part!r} has no value")
     if value[0] == "=" or not value.isprintable():
