@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.controller.orchestrator.node_objects import REPLACE_LABEL
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
@@ -271,6 +272,27 @@ def test_fabedges_labels_put_nodes_into_communities(
 
     def communities(name: str) -> Any:
         return controller.ask("node.show", node=name)["communities"]
+
+    asyncio.run(run())
+
+
+def test_the_zone_of_a_node_reaches_its_grant(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    """The label of the Node that kube-proxy reads, also where no community asks for it."""
+    controller = controllers()
+    put_node(plane, "one", **{ZONE_LABEL: "hall", "other": "x"})
+
+    async def run() -> None:
+        await joined(controller, "one")
+        await asyncio.to_thread(wait_until, lambda: zone() == {ZONE_LABEL: "hall"})
+        plane.kubectl("label", "--overwrite", "node", "one", f"{ZONE_LABEL}=yard")
+        await asyncio.to_thread(wait_until, lambda: zone() == {ZONE_LABEL: "yard"})
+        plane.kubectl("label", "node", "one", f"{ZONE_LABEL}-")
+        await asyncio.to_thread(wait_until, lambda: zone() == {})
+
+    def zone() -> Any:
+        return controller.ask("node.show", node="one")["labels"]
 
     asyncio.run(run())
 

@@ -90,10 +90,10 @@ while True:
 class Connecting:
     """Within the block a pod connects to the Service, again and again."""
 
-    def __init__(self, pod: LabPod) -> None:
+    def __init__(self, pod: LabPod, address: str = ADDRESS) -> None:
         self._command = (
             *("nsenter", f"--net={pod.netns_path}", sys.executable, "-c", _CLIENT),
-            *(ADDRESS, str(PORT)),
+            *(address, str(PORT)),
         )
         self.tried: list[Tried] = []
 

@@ -170,8 +170,7 @@ class ServiceSide:
         self.health.changed(names)
         self._gone.look_soon()
         self.part.changed(names, why)
-        here = self.part.here
-        if self.catalog.zone_of(here.node) != here.zone:
+        if self._zone() != self.part.here.zone:
             self.look_around()
 
     # What the part asks
@@ -192,8 +191,13 @@ class ServiceSide:
 
     def _here(self) -> Here:
         here = here_of(self._membership, self._probing)
-        zone = self.catalog.zone_of(here.node)
-        return replace(here, zone=zone, gone=self._gone.addresses)
+        return replace(here, zone=self._zone(), gone=self._gone.addresses)
+
+    def _zone(self) -> str:
+        """As the node's label says, which kube-proxy goes by, too; else as its endpoints do, whose
+        zone is a copy, and whoever may write an EndpointSlice may write any."""
+        grant = self._membership.grant
+        return (grant.zone if grant is not None else "") or self.catalog.zone_of(self._name())
 
 
 def give_back(folders: Folders, *, keep: bool) -> None:

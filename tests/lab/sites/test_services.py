@@ -3,18 +3,22 @@ anything of Services."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-from limpet.services.values import Exposure
+from limpet.services.values import EndpointSlice, Exposure, Service
 from tests.beds.namespaces import Netns
 from tests.dns.test_process import Serving, ask, values
 from tests.lab.bed import a_world
@@ -39,6 +43,9 @@ nodes = { digger-1 = 1 }
 SERVERS = ("crane-2", "digger-1")
 PAIR = "shop/pair"
 HEALTH_PORT = 31234
+ZONED = {"10.96.0.10": "hinted", "10.96.0.11": "preferred"}
+"""Services of the endpoints of both sites, by their address."""
+TAKEN = 50
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +65,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         names = {"dns": "on", "dns_resolv_conf": str(resolv_conf)}
         world.machine("crane-1").settings |= names
         for name in ("crane-1", *SERVERS):
-            tell(world.machine(name), [*web(*pods[1:]), *pair, *balanced, *headless])
+            told = [*web(*pods[1:]), *pair, *balanced, *headless, *zoned(pods[1:])]
+            tell(world.machine(name), told)
         yield world
+
+
+def zoned(pods: list[tuple[Machine, LabPod]]) -> list[Service | EndpointSlice]:
+    """Of those in `ZONED` one has hints for zones, and one asks for `PreferSameZone`: the near
+    endpoint is in the zone hall, the far one in the zone yard."""
+    found = []
+    for address, name in ZONED.items():
+        distribution = "PreferSameZone" if name == "preferred" else ""
+        service, piece = web(*pods, name=name, address=address, distribution=distribution)
+        assert isinstance(piece, EndpointSlice)
+        ends = tuple(
+            msgspec.structs.replace(each, zone=zone, for_zones=(zone,) if name == "hinted" else ())
+            for each, zone in zip(piece.endpoints, ("hall", "yard"), strict=True)
+        )
+        found += [service, msgspec.structs.replace(piece, endpoints=ends)]
+    return found
 
 
 def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(
@@ -113,6 +137,52 @@ def test_a_pod_of_another_node_that_serves_is_found_by_its_name(world: World) ->
     assert path["there"]["target"] == ipv4(pod)
     with pytest.raises(LimpetError, match="none has it"):
         node.ask("path", origin=client.name, target=f"garage/{pod.name}")
+
+
+def test_a_node_of_clients_alone_uses_endpoints_of_the_zone_that_its_label_names(
+    world: World,
+) -> None:
+    """No slice says in which zone it is. It knows also after a boot while it is cut off."""
+    node = world.machine("crane-1")
+    await_served(node, "crane-2")  # the near one, as long as no zone is known
+    with labelled(world, node, "yard"):
+        await_served(node, "digger-1")
+        world.cut("cloud")
+        world.reboot([node])
+        client = next(iter(node.pods.values()))
+        with serving_all(world, *SERVERS):
+            await_served(node, "digger-1")
+            for address in ZONED:
+                with Connecting(client, address) as connecting:
+                    connecting.until("digger-1")
+                    assert {connecting.next().answer for _ in range(TAKEN)} == {"digger-1"}
+        world.restore("cloud")
+    await_served(node, "crane-2")
+
+
+def test_a_nodes_label_goes_before_the_zone_that_its_endpoints_say(world: World) -> None:
+    node = world.machine("crane-2")
+    await_served(node, "crane-2")
+    with labelled(world, node, "yard"):
+        await_served(node, "digger-1")
+    await_served(node, "crane-2")
+
+
+def await_served(node: Machine, by: str) -> None:
+    """All in `ZONED`, and by no other."""
+
+    def serving() -> set[str]:
+        shown = [endpoints(node, f"shop/{name}") for name in ZONED.values()]
+        return {at for each in shown for at, (weight, _) in each.items() if weight}
+
+    wait_until(lambda: serving() == {by}, f"{by} alone serves")
+
+
+@contextlib.contextmanager
+def labelled(world: World, node: Machine, zone: str) -> Iterator[None]:
+    world.controller.ask("node.label", node=node.label, add={ZONE_LABEL: zone})
+    yield
+    world.controller.ask("node.label", node=node.label, drop=[ZONE_LABEL])
 
 
 def test_where_all_are_in_doubt_all_are_tried(world: World) -> None:

@@ -13,6 +13,9 @@ from limpet.cluster.keys import uid_of
 from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
+"""Of Kubernetes' Nodes. Source: kubernetes.io/docs/reference/labels-annotations-taints."""
+
 
 class Role(Enum):
     EDGE = "edge"
@@ -56,6 +59,11 @@ class Grant:
     def prefixes(self) -> tuple[Prefix, ...]:
         """Everything that is reached through the node."""
         return self.segments + self.prefixes_behind
+
+    @property
+    def zone(self) -> str:
+        """As its label says, by which Services choose endpoints; empty: it has none."""
+        return self.labels.get(ZONE_LABEL, "")
 
     @property
     def is_flannel(self) -> bool:

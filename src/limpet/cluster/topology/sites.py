@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from limpet.base.addresses import is_public
+from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.cluster.nodes import NodeEntry
 
-LABELS = ("site", "limpet.dev/site", "topology.kubernetes.io/zone")
+LABELS = ("site", "limpet.dev/site", ZONE_LABEL)
 """Of a grant, the first that is there names the node's site."""
 
 

@@ -1,8 +1,9 @@
-"""Labels of Kubernetes' Nodes that communities choose by: they go into the grants.
+"""Labels of Kubernetes' Nodes that go into the grants: the zone, by which Services choose
+endpoints, and those that communities choose by.
 
-Only those that a selector names, and those that name a community themselves (as FabEdge's do), so
-that a grant is signed anew for what matters. Who may label a Node decides; what kubelets may not
-set themselves begins with `node-restriction.kubernetes.io/`.
+Of the latter only those that a selector names, and those that name a community themselves (as
+FabEdge's do), so that a grant is signed anew for what matters. Who may label a Node decides; what
+kubelets may not set themselves begins with `node-restriction.kubernetes.io/`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import name_problem
+from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.controller.communities.communities import declare
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
@@ -46,7 +48,7 @@ def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> Taken
     `nodes`: all labels by the name of the Node; one that is not there keeps what it has.
     """
     refused = _make_named(tables, nodes)
-    keys = set(tables.source.community_labels) | {
+    keys = {ZONE_LABEL, *tables.source.community_labels} | {
         each.key
         for record in tables.communities.values()
         if record.selector

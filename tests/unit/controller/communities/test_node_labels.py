@@ -1,4 +1,5 @@
-"""Labels of Nodes in the grants: those that communities choose by, as long as the Node has them."""
+"""Labels of Nodes in the grants: the zone, and those that communities choose by, as long as the
+Node has them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from limpet.controller.state.authority import create_cluster
 from tests.unit.controller.state.cluster_tables import join, network, new_tables
 
 SITE = "example.org/site"
+ZONE = "topology.kubernetes.io/zone"
 
 
 def tables_with_node() -> Tables:
@@ -55,6 +57,38 @@ def test_labels_that_a_person_gave_the_node_here_stay() -> None:
 
     (uid,) = tables.uids_of("n1")
     assert tables.grants[uid].labels == {"tier": "edge"}
+
+
+def test_a_nodes_zone_is_in_its_grant_without_any_community_that_asks_for_it() -> None:
+    tables = new_tables()
+    join(tables, 1, "n1")
+    nodes.label(tables, "n1", {"tier": "edge"}, ())
+    (uid,) = tables.uids_of("n1")
+
+    assert take_labels(tables, {"n1": {ZONE: "hall", "other": "x"}}).changed == ("n1",)
+    assert tables.grants[uid].labels == {ZONE: "hall", "tier": "edge"}
+    assert tables.grants[uid].zone == "hall"
+    assert tables.grants[uid].communities == ()
+    tables.commit()
+    assert take_labels(tables, {"n1": {ZONE: "hall", "other": "y"}}).changed == ()
+    assert list(tables.changed()) == []
+    assert take_labels(tables, {"n1": {ZONE: "yard"}}).changed == ("n1",)
+    assert tables.grants[uid].zone == "yard"
+    assert take_labels(tables, {"n1": {}}).changed == ("n1",)
+    assert tables.grants[uid].labels == {"tier": "edge"}
+    assert tables.grants[uid].zone == ""
+
+
+def test_a_zone_that_a_person_gave_stays_where_the_node_object_has_none() -> None:
+    tables = new_tables()
+    join(tables, 1, "n1")
+    nodes.label(tables, "n1", {ZONE: "hall"}, ())
+    (uid,) = tables.uids_of("n1")
+
+    assert take_labels(tables, {"n1": {"other": "x"}}).changed == ()
+    assert tables.grants[uid].zone == "hall"
+    assert take_labels(tables, {"n1": {ZONE: "yard"}}).changed == ("n1",)
+    assert tables.grants[uid].zone == "yard"
 
 
 def test_what_no_selector_names_makes_no_new_grant() -> None:
