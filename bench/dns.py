@@ -26,7 +26,7 @@ from bench.bed import Bed
 from bench.coredns import start_coredns
 from bench.figures import Figure, Target
 from bench.netns import Netns
-from bench.resident import cpu_s, resident_kib
+from bench.resident import cpu_s, resident_mb
 from limpet.services.kept import KEPT_FILE, encode_items
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
@@ -81,7 +81,7 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
             for kind, words in _KINDS
             if sum(found[side, kind, "lost"])
         ]
-        resident = {side: [resident_kib(pid) / 1024] for side, pid in pids.items()}
+        resident = {side: [resident_mb(pid)] for side, pid in pids.items()}
     return [
         *(each for kind, words in _KINDS for each in _figures(kind, words, found)),
         Figure(

@@ -17,7 +17,7 @@ from bench.bed import Bed
 from bench.controller import running_controller
 from bench.figures import Figure, Target
 from bench.hellos import Hellos
-from bench.resident import resident_kib
+from bench.resident import resident_mb
 
 _LOADS, _WATCHES = 4, 4
 _MOST = 1 << 40
@@ -38,7 +38,7 @@ def insiders(bed: Bed, rounds: int) -> list[Figure]:
             asyncio.run(_say_hellos(controller, before, f"before{number}"))
             with _hostile(controller, f"bad{number}"):
                 asyncio.run(_say_hellos(controller, meanwhile, f"while{number}"))
-                memory_mb.append(resident_kib(controller.pid) / 1024)
+                memory_mb.append(resident_mb(controller.pid))
     what, small = "a member that sends all it can", Target(_MOST_MB, of_ratio=False)
     return [
         *meanwhile.figures("insiders-hello", f"{what}: another's hello", before),

@@ -23,6 +23,11 @@ def resident_kib(pid: int) -> int:
     return _field_kib(pid, "status", "VmRSS")
 
 
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process now, in MB of 10^6 bytes."""
+    return resident_kib(pid) * 1024 / 1e6
+
+
 def cpu_s(pid: int) -> float:
     """Processor time of all its threads so far, to the nanosecond.
 

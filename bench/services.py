@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from bench.bed import Bed
 from bench.figures import Figure, Target, Unit
 from bench.flows import Flows, in_turns
-from bench.resident import resident_kib
+from bench.resident import resident_mb
 from bench.services_cluster import DIRECT, MODES, OURS, Cluster
 from bench.services_part import NAME_PORTS
 
@@ -27,7 +27,6 @@ _CHANGES = 2
 """Of an endpoint, in each round."""
 _TURNS = 20
 """Of some milliseconds, in each round, where both ends are in one thread."""
-_MB = 1024
 Found = dict[str, dict[str, list[float]]]
 """Samples by what is measured, then by side."""
 
@@ -98,7 +97,7 @@ def _changes(cluster: Cluster, rounds: int) -> Samples:
 
 
 def _memory(cluster: Cluster, _rounds: int) -> Samples:
-    yield "memory", {side.name: resident_kib(side.pid) / _MB for side in cluster.sides}
+    yield "memory", {side.name: resident_mb(side.pid) for side in cluster.sides}
 
 
 def _carried(cluster: Cluster, rounds: int) -> Samples:

@@ -15,7 +15,7 @@ from bench.bed import Bed
 from bench.controller import running_controller
 from bench.figures import Figure, Target
 from bench.hellos import Hellos
-from bench.resident import cpu_s, resident_kib
+from bench.resident import cpu_s, resident_mb
 
 _HELD = {"silent": 5000, "hello": 2500, "head": 1250, "body": 1250}
 _SOURCES = 500
@@ -86,7 +86,7 @@ async def _measure(controller: Controller, found: _Found, name: str) -> None:
         await node.close()
         await found.anew.say(controller, node)
     await node.close()
-    found.memory_mb.append(resident_kib(controller.pid) / 1024)
+    found.memory_mb.append(resident_mb(controller.pid))
     began_s = time.perf_counter()
     joined = await join_all(controller, *(f"{name}-{number}" for number in range(_SITE)))
     found.join_s.append(time.perf_counter() - began_s)

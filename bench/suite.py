@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 from bench.bed import Bed
 from bench.figures import Figure, Unit
 from bench.flows import Flows, Way, in_turns
-from bench.resident import cpu_s, resident_kib
+from bench.resident import cpu_s, resident_mb
 from limpet.lab.kube.control_plane import ADMINISTRATORS
 from limpet.lab.kube.kube_proxy import KubeProxy
 from limpet.lab.kube.programs import built_programs
@@ -47,7 +47,6 @@ _PORT = 5201
 _FIRST_NUMBER = {OURS: 1, THEIRS: 100}
 _TURNS = 20
 _IDLE_S = 20.0
-_MB = 1024
 _PLACES = (("near", "the same node"), ("far", "across nodes"))
 _KINDS: tuple[tuple[str, str, Unit], ...] = (
     ("stream", "TCP", "Gbit/s"),
@@ -264,4 +263,4 @@ def _using(world: _World) -> Iterator[dict[str, _Used]]:
     took_s = time.monotonic() - began_s
     for side, of_side in pids.items():
         spent_s = sum(map(cpu_s, of_side)) - before[side]
-        found[side] = _Used(spent_s / took_s * 100, sum(map(resident_kib, of_side)) / _MB)
+        found[side] = _Used(spent_s / took_s * 100, sum(map(resident_mb, of_side)))
