@@ -50,3 +50,19 @@ def test_a_file_that_was_cut_anywhere_is_refused() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="no Service"):
         decode_items(b'{"a": 1}\n["end",1]\n')
+
+
+def test_words_that_come_again_are_one_text_in_memory() -> None:
+    """As in what was heard: there may be 10,000 Services with 50,000 endpoints."""
+    ports = (EndpointPort("http-of-it", "TCP", 8080),)
+    ends = tuple(Endpoint(f"10.1.0.{n}", node="crane-1", zone="hall-1") for n in (1, 2))
+    pieces = [EndpointSlice("shop-1", f"web-{n}", "web-of-it", 4, ports, ends) for n in (1, 2)]
+    one, other = decode_items(encode_items(pieces))
+    assert [one, other] == pieces
+    assert isinstance(one, EndpointSlice)
+    assert isinstance(other, EndpointSlice)
+    assert one.namespace is other.namespace
+    assert one.service is other.service
+    assert one.ports[0].name is other.ports[0].name
+    assert len({id(each.node) for each in (*one.endpoints, *other.endpoints)}) == 1
+    assert len({id(each.zone) for each in (*one.endpoints, *other.endpoints)}) == 1
