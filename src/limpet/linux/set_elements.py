@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
@@ -30,6 +31,7 @@ class SetPrint(NamedTuple):
 
 Range = tuple[bytes, bytes | None]
 """Keys from the first to before the other; None: to the end."""
+_NOTHING: Mapping[bytes, bytes] = {}
 Frame = Mapping[str, tuple[bytes, ...]]
 """By name of the chain or set: what it is and has, in order, as the kernel holds it."""
 
@@ -46,10 +48,15 @@ class SetElements:
     def close(self) -> None:
         self._netlink.close()
 
-    def read(self, name: str) -> dict[bytes, bytes]:
-        """Of one map; empty when it is not there. Raises: KernelError."""
+    def read(self, name: str, like: Mapping[bytes, bytes] = _NOTHING) -> dict[bytes, bytes]:
+        """Of one map; empty when it is not there. Raises: KernelError.
+
+        `like`: where the map is just like that, it shares its keys and values, and none are made.
+        """
         messages = self._netlink.dump_found(set_codec.dump_elements(self._table, name))
-        return {key: value for each in messages for key, value in set_codec.parse_elements(each)}
+        found = Counter(map(like.items().__contains__, _elements(messages)))
+        alike = Counter({True: len(like)})
+        return dict(like) if found == alike else dict(_elements(messages))
 
     def read_frame(self, table: str, sets: Iterable[str]) -> Frame:
         """What a table has beside the elements of its maps, by the name of the chain, or of those
@@ -163,6 +170,10 @@ class SetElements:
         requests = chain(gone, come)
         while part := list(islice(requests, _AT_ONCE)):
             self._netlink.commit(part)
+
+
+def _elements(messages: Iterable[wire.Message]) -> Iterator[tuple[bytes, bytes]]:
+    return chain.from_iterable(map(set_codec.parse_elements, messages))
 
 
 class _Batches(NetlinkSocket):

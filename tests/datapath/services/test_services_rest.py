@@ -6,13 +6,15 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace as replace_surroundings
 from ipaddress import ip_network
 
 import pytest
 from msgspec.structs import replace
 
+from limpet.datapath.services.apply import ServicesKernel
+from limpet.datapath.services.plan import Planner
 from limpet.services.values import (
     EndpointPort,
     EndpointSlice,
@@ -77,6 +79,22 @@ def received(receiver: socket.socket, version: int, *, port: int) -> tuple[bytes
         head = packet[(packet[0] & 15) * 4 :] if version == 4 else packet
         if int.from_bytes(head[2:4], "big") == port:
             return head, source[0]
+
+
+def test_elements_that_are_read_as_they_are_wanted_are_in_memory_once(bed: ServiceBed) -> None:
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    planner = Planner()
+    planner.surround(bed.surroundings)
+    planner.replan([WEB.key], bed.catalog, bed.here)
+    want = planner.want()
+    with bed.node.entered(), closing(ServicesKernel()) as kernel:
+        kernel.read(want)
+    held = kernel.state.elements
+    assert held == want.elements
+    assert held["slots_udp_4"]
+    for name, elements in want.elements.items():
+        shared = set(map(id, (*elements, *elements.values())))
+        assert set(map(id, (*held[name], *held[name].values()))) == shared
 
 
 def test_ports_of_the_node_are_served_at_the_addresses_that_are_named(bed: ServiceBed) -> None:

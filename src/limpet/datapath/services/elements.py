@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 
 from limpet.base.addresses import packed
@@ -47,6 +47,16 @@ def read_target(value: bytes) -> tuple[bytes, int]:
     """Packed address and port."""
     port: int = _PORT.unpack(value[-4:])[0]
     return value[:-4], port
+
+
+def keep_objects(old: Mapping[bytes, bytes], new: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """`new`, by the objects of `old` where they are equal: what is known of the kernel holds those,
+    and it would hold 100,000 of its own when all was planned again."""
+    if not old:
+        return new
+    kept = {key: value for key, value in old.items() if key in new}
+    kept.update(each for each in new.items() if each not in old.items())
+    return kept
 
 
 def fill_slots(targets: Iterable[Target], before: Sequence[bytes]) -> list[bytes]:

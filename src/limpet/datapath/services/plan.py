@@ -13,6 +13,7 @@ from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
     fill_slots,
     frontend_key,
+    keep_objects,
     read_frontend,
     read_target,
     slot_key,
@@ -195,11 +196,9 @@ class Planner:
         self.troubles.pop(name, None)
         before: Held = {}
         for map_name, keys in self._keys.pop(name, ()):
-            elements = self.elements[map_name]
-            before[map_name] = {key: elements.pop(key) for key in keys}
+            before[map_name] = dict(zip(keys, map(self.elements[map_name].pop, keys), strict=True))
         after: Held = {}
-        nodes: set[str] = set()
-        claimed: set[Place] = set()
+        nodes, claimed = set[str](), set[Place]()
         try:
             if service is not None:
                 self._add_all(service, catalog, here, before, after, nodes)
@@ -212,6 +211,7 @@ class Planner:
             service = None
         self._nodes.note(name, frozenset(nodes))
         for map_name, held in after.items():
+            after[map_name] = held = keep_objects(before.get(map_name, _NONE), held)
             self.elements[map_name].update(held)
         if after:
             self._keys[name] = [(map_name, tuple(held)) for map_name, held in after.items()]

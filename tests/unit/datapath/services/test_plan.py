@@ -88,6 +88,22 @@ def kernel(have: dict[str, dict[bytes, bytes]], change: PutElements) -> None:
 
 
 @given(steps)
+def test_what_is_planned_again_and_stays_as_it_was_is_not_made_anew(
+    steps: list[tuple[bool, Service | EndpointSlice]],
+) -> None:
+    """Who holds elements of before, as of the kernel, shares them."""
+    catalog, planner = Catalog(), Planner()
+    for is_put, item in steps:
+        planner.replan(step(catalog, is_put, item), catalog, HERE)
+    before = {name: sorted(held.items()) for name, held in planner.elements.items()}
+    planner.replan([each.key for each in catalog], catalog, HERE)
+    for name, held in planner.elements.items():
+        for old, new in zip(before[name], sorted(held.items()), strict=True):
+            assert old[0] is new[0]
+            assert old[1] is new[1]
+
+
+@given(steps)
 def test_each_change_touches_what_differs_and_who_wanted_a_taken_address_gets_it(
     found: list[tuple[bool, Service | EndpointSlice]],
 ) -> None:
