@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import subprocess
 import sys
 import time
@@ -157,6 +159,91 @@ def test_a_world_is_drawn_and_a_link_that_dies_turns(
             break
 
     assert min(turned_s) < TURNS_S
+
+
+def drawn(seen: Page) -> dict[str, int]:
+    """How many pairs of each kind the canvas shows."""
+    found: dict[str, int] = json.loads(seen.locator("#map").get_attribute("data-pairs") or "{}")
+    return found
+
+
+MIDDLE = """(names) => {
+  const map = document.querySelector("#map"), tip = document.querySelector("#tip");
+  const box = map.getBoundingClientRect();
+  const over = (clientX, clientY) => map.dispatchEvent(
+    new PointerEvent("pointermove", { clientX, clientY, bubbles: true }));
+  const hits = [];
+  for (let y = box.top + 1; y < box.bottom; y += 3) {
+    for (let x = box.left + 1; x < box.right; x += 3) {
+      over(x, y);
+      const said = tip.hidden ? "" : tip.textContent;
+      if (said.includes(" – ") && names.every((name) => said.includes(name))) hits.push([x, y]);
+    }
+  }
+  over(box.left + 1, box.top + 1);
+  return hits.length
+    ? [0, 1].map((axis) => hits.reduce((sum, each) => sum + each[axis], 0) / hits.length) : null;
+}"""
+"""The middle of all points of the page at which the map says that the line between these nodes is
+under the mouse; null: nowhere."""
+NEAREST = """([x, y]) => {
+  const map = document.querySelector("#map"), box = map.getBoundingClientRect();
+  const scale = map.width / box.width, reach = 5, size = 2 * reach + 1;
+  const corner = [(x - box.left) * scale - reach, (y - box.top) * scale - reach].map(Math.round);
+  // A copy: Chromium warns of a canvas that is read twice.
+  const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  copy.drawImage(map, ...corner, size, size, 0, 0, size, size);
+  const data = copy.getImageData(0, 0, size, size).data;
+  const probe = document.body.appendChild(document.createElement("i"));
+  const far = (kind) => {
+    probe.style.color = `var(--${kind})`;
+    const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+    const away = (at) => data[at + 3] < 128 ? Infinity : Math.hypot(
+      ...wanted.map((value, i) => value - data[at + i]));
+    return Math.min(...Array.from({ length: size * size }, (_, i) => away(4 * i)));
+  };
+  const kinds = ["route", "vxlan", "tunnel", "relay", "relay-tls", "lost"].map(
+    (kind) => [far(kind), kind]).sort((a, b) => a[0] - b[0]);
+  probe.remove();
+  return kinds[0][0] < 60 ? kinds[0][1] : "";
+}"""
+"""Of which kind's colour a pixel of the canvas within five of that point is, if any: a line is two
+pixels wide, and what is under it shines through by 15 %."""
+
+
+def middle_of(seen: Page, *names: str) -> tuple[float, float]:
+    """Of the line between two nodes."""
+    x, y = wait_until(lambda: seen.evaluate(MIDDLE, names), f"a line between {names}")
+    return x, y
+
+
+def test_the_map_draws_each_pair_by_its_kind_and_a_line_that_is_clicked_opens_it(
+    world: World, links: Links, sign_in: SignIn
+) -> None:
+    seen = sign_in(links.next())
+    wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 1})
+    spot = middle_of(seen, "crane-1", "digger-1")
+    panel = seen.locator("#panel")
+    assert seen.evaluate(NEAREST, spot) == "vxlan"
+
+    seen.mouse.click(*spot)
+    expect(panel.get_by_role("heading", level=1)).to_have_text(
+        re.compile("crane-1 – digger-1|digger-1 – crane-1")
+    )
+    expect(panel).to_contain_text("VXLAN")
+    panel.get_by_role("button", name="Close").click()
+    expect(panel).to_be_hidden()
+
+    world.cut("quarry")
+    try:
+        wait_until(lambda: drawn(seen) == {"route": 1, "lost": 1})
+        # A node that answers no more is in no proven site, so it may stand elsewhere.
+        wait_until(lambda: seen.evaluate(NEAREST, middle_of(seen, "crane-1", "digger-1")) == "lost")
+        seen.mouse.click(*middle_of(seen, "crane-1", "digger-1"))
+        expect(panel).to_contain_text("lost")
+    finally:
+        world.restore("quarry")
+    wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 1})
 
 
 def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(

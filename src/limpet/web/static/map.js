@@ -22,6 +22,7 @@ let points = [];
 let bundles = [];
 let ofNode = [];
 let lines = [];
+let drawn = {}; // how many pairs of each kind the canvas shows
 let colours = {};
 let chosen = null; // {node} or {site} or {pair}
 let hovered = null;
@@ -117,9 +118,12 @@ function paint() {
     c.strokeStyle = chosen?.site === site ? colours.focus : colours.line;
     c.stroke();
   }
+  drawn = {};
   paintWays(c, k);
   paintNodes(c, k, inView);
   paintNames(c, ratio, inView);
+  const pairs = JSON.stringify(drawn);
+  if (canvas.dataset.pairs !== pairs) canvas.dataset.pairs = pairs;
   if (!canvas.dataset.drawn && sites.length) {
     canvas.dataset.drawn = "yes";
     performance.mark("limpet-drawn");
@@ -149,6 +153,7 @@ function paintWays(c, k) {
     c.strokeStyle = colours[bundle.worst];
     c.lineWidth = Math.min(4.5, 0.6 + Math.log2(1 + bundle.count) * 0.45) / k;
     c.stroke();
+    for (const [what, count] of bundle.kinds) drawn[what] = (drawn[what] ?? 0) + count;
   }
   c.setLineDash([]);
   c.globalAlpha = 1;
@@ -169,6 +174,8 @@ function stroke(c, k, places, alpha, width) {
       const [a, b] = [points[net.pairs[place][0]], points[net.pairs[place][1]]];
       if (a.site === b.site) { c.moveTo(a.x, a.y); c.lineTo(b.x, b.y); } else bend(c, a, b);
       if (alpha > 0.5) lines.push(place);
+      // One between sites was counted with the line that all of its sites' pairs are drawn in.
+      if (a.site === b.site || net.pairs.length <= SINGLE_LINES) drawn[what] = (drawn[what] ?? 0) + 1;
     }
     c.setLineDash((DASHES[what] ?? []).map((d) => d / k));
     c.globalAlpha = alpha;
