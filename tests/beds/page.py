@@ -1,11 +1,17 @@
-"""The page, served by its own code on loopback, with a picture that a test holds in its hand."""
+"""The page, served by its own code on loopback, with a picture that a test holds in its hand; and
+that of the cloud, by its command, beside a real controller."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from limpet.picture.pair import PairDetail
@@ -15,6 +21,7 @@ from limpet.picture.timeline import Timeline
 from limpet.web.access.sessions import PageToken, Sessions
 from limpet.web.server import Serving, served
 from tests.beds.pictured import detail, timeline
+from tests.waiting import PATIENCE_S
 
 
 class PictureSource:
@@ -66,3 +73,29 @@ def page(
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
+
+
+@contextlib.contextmanager
+def page_of_the_cloud(config: Path, log: Path, *words: str) -> Iterator[None]:
+    """As the systemd unit starts it, until it has said that it is ready: `config` is the
+    controller's, `words` are more options."""
+    command = (sys.executable, "-m", "limpet", "ui", "--controller", "--tokens-only", *words)
+    address = log.with_name("page-ready")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, log.open("wb") as said:
+        ready.bind(str(address))
+        ready.settimeout(PATIENCE_S)
+        process = subprocess.Popen(
+            [*command, "--config", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "NOTIFY_SOCKET": str(address)},
+        )
+        try:
+            assert ready.recv(64) == b"READY=1"
+            yield
+        finally:
+            process.terminate()
+            printed = process.communicate(timeout=PATIENCE_S)[0]
+            address.unlink()
+    assert process.returncode == 0
+    assert printed == b"", "a service prints no link into its log"

@@ -49,15 +49,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def sign_in(browser: Browser) -> Iterator[SignIn]:
-    """`sign_in(link, size=DESKTOP, theme="light")` is a page that has entered by the link."""
+    """`sign_in(link, size=DESKTOP, theme="light")` is a page that has entered by the link, and
+    `sign_in(address, token=…)` one where somebody has typed a token and trusts the certificate."""
     said: list[str] = []
     with ExitStack() as undo:
 
-        def enter(link: str, size: tuple[int, int] = DESKTOP, theme: str = "light") -> Page:
+        def enter(
+            link: str, size: tuple[int, int] = DESKTOP, theme: str = "light", token: str = ""
+        ) -> Page:
             context = browser.new_context(
                 viewport={"width": size[0], "height": size[1]},
                 color_scheme="dark" if theme == "dark" else "light",
                 has_touch=size is PHONE,
+                ignore_https_errors=bool(token),
             )
             undo.callback(context.close)
             page = context.new_page()
@@ -67,6 +71,9 @@ def sign_in(browser: Browser) -> Iterator[SignIn]:
             page.on("requestfailed", lambda each: said.append(f"failed: {each.url}"))
             page.on("request", lambda each: _own(each.url, link, said))
             page.goto(link)
+            if token:
+                page.get_by_label("Token").fill(token)
+                page.get_by_role("button", name="Sign in").click()
             page.wait_for_selector("#map[data-drawn]")
             return page
 

@@ -16,7 +16,9 @@ from playwright.sync_api import Page, expect
 
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import TWO_SITES, a_world
+from tests.beds.page import page_of_the_cloud
+from tests.controller.machines import free_port
+from tests.lab.bed import TWO_SITES, Pinging, a_world
 from tests.ui.conftest import PICTURES, SignIn, own_processes
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -217,16 +219,21 @@ def middle_of(seen: Page, *names: str) -> tuple[float, float]:
     return x, y
 
 
+def colour_of(seen: Page, *names: str) -> str:
+    """The kind whose colour the line between two nodes has."""
+    found: str = seen.evaluate(NEAREST, middle_of(seen, *names))
+    return found
+
+
 def test_the_map_draws_each_pair_by_its_kind_and_a_line_that_is_clicked_opens_it(
     world: World, links: Links, sign_in: SignIn
 ) -> None:
     seen = sign_in(links.next())
     wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 1})
-    spot = middle_of(seen, "crane-1", "digger-1")
     panel = seen.locator("#panel")
-    assert seen.evaluate(NEAREST, spot) == "vxlan"
+    assert colour_of(seen, "crane-1", "digger-1") == "vxlan"
 
-    seen.mouse.click(*spot)
+    seen.mouse.click(*middle_of(seen, "crane-1", "digger-1"))
     expect(panel.get_by_role("heading", level=1)).to_have_text(
         re.compile("crane-1 – digger-1|digger-1 – crane-1")
     )
@@ -238,12 +245,36 @@ def test_the_map_draws_each_pair_by_its_kind_and_a_line_that_is_clicked_opens_it
     try:
         wait_until(lambda: drawn(seen) == {"route": 1, "lost": 1})
         # A node that answers no more is in no proven site, so it may stand elsewhere.
-        wait_until(lambda: seen.evaluate(NEAREST, middle_of(seen, "crane-1", "digger-1")) == "lost")
+        wait_until(lambda: colour_of(seen, "crane-1", "digger-1") == "lost")
         seen.mouse.click(*middle_of(seen, "crane-1", "digger-1"))
         expect(panel).to_contain_text("lost")
     finally:
         world.restore("quarry")
     wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 1})
+
+
+def test_a_pair_that_is_cut_is_lost_on_the_page_in_the_cloud(
+    world: World, tmp_path: Path, sign_in: SignIn
+) -> None:
+    """By a token that is typed, over TLS. The pods talk, as else a path is asked seldom."""
+    port = free_port()
+    words = ("--listen", f"0.0.0.0:{port}", "--name", "localhost")
+    token = world.controller.command("ui", "token", "create", "ann").strip()
+    (pod,), (far,) = (world.machine(name).pods.values() for name in ("crane-1", "digger-1"))
+    with page_of_the_cloud(world.controller.config_path, tmp_path / "page.log", *words):
+        seen = sign_in(f"https://localhost:{port}/enter", token=token)
+        expect(seen.locator(".viewer")).to_contain_text("controller")
+        wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 2})
+        with Pinging(pod.netns, far.addresses[0].ip):
+            world.cut("quarry")
+            try:
+                wait_until(lambda: drawn(seen).get("lost"))
+                wait_until(lambda: colour_of(seen, "crane-1", "digger-1") == "lost")
+                seen.goto(f"https://localhost:{port}/pairs")
+                wait_until(lambda: "lost" in way_to(seen, "digger-1"))
+            finally:
+                world.restore("quarry")
+        wait_until(lambda: is_well(way_to(seen, "digger-1")))
 
 
 def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
-import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +19,9 @@ from urllib.parse import urlencode
 import pytest
 
 from limpet.cluster.api import Code
+from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import Controller, Node, Refusal, free_port
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -154,26 +151,9 @@ def served(controller: Controller) -> Iterator[Page]:
     controller.start()
     port = int(str(controller.settings["page_listen"]).rpartition(":")[2])
     log = controller.folder / "page.log"
-    command = [sys.executable, "-m", "limpet", "ui", "--controller", "--tokens-only"]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, log.open("wb") as said:
-        address = controller.folder / "page-ready"
-        ready.bind(str(address))
-        ready.settimeout(PATIENCE_S)
-        process = subprocess.Popen(
-            [*command, "--config", str(controller.config)],
-            stdout=subprocess.PIPE,
-            stderr=said,
-            env={**os.environ, "NOTIFY_SOCKET": str(address)},
-        )
-        try:
-            assert ready.recv(64) == b"READY=1"
-            certificate = Path(str(controller.settings["state_dir"])) / "page" / "page.crt"
-            yield Page(controller, port, certificate, log)
-        finally:
-            process.terminate()
-            printed = process.communicate(timeout=PATIENCE_S)[0]
-    assert process.returncode == 0
-    assert printed == b"", "a service prints no link into its log"
+    with page_of_the_cloud(controller.config, log):
+        certificate = Path(str(controller.settings["state_dir"])) / "page" / "page.crt"
+        yield Page(controller, port, certificate, log)
 
 
 @pytest.fixture(scope="module")
