@@ -30,6 +30,8 @@ class PictureSource:
     def __init__(self, picture: Picture, *, can_act: bool = False) -> None:
         self.can_act = can_act
         self.now = picture
+        self.apart = ""
+        """Why the two of a pair that is asked for may not talk; empty: they may."""
         self.watched: list[tuple[frozenset[str], float]] = []
         self.acted: list[tuple[str, str, dict[str, Any]]] = []
 
@@ -40,6 +42,8 @@ class PictureSource:
         self.watched.append((frozenset(uids), for_s))
 
     async def pair(self, one: str, other: str) -> PairDetail:
+        if self.apart:
+            return PairDetail(one=one, other=other, why_not_allowed=self.apart)
         return detail(self.now, one, other)
 
     async def events(self, *, before: int | None, node: str, limit: int) -> Timeline:

@@ -160,6 +160,31 @@ def test_details_are_there_by_uid_and_by_name(served: Served) -> None:
     assert browser.ask("GET", f"/pairs/{one.uid}/{one.uid}").status == 404
 
 
+def test_why_a_pair_is_not_allowed_or_not_direct_is_told_with_what_would_mend_it(
+    served: Served,
+) -> None:
+    browser, picture = served.browser(), served.source.now
+    browser.enter("read")
+    one, other = picture.nodes[0], picture.nodes[1]
+    path = f"/pairs/{one.uid}/{other.uid}"
+
+    relayed = unescape(browser.ask("GET", path).text)
+    assert "Why not direct:</strong> both NATs give each destination another port" in relayed
+    assert "<li>forward UDP port 51820 to this node at its gateway</li>" in relayed
+    assert f"NAT of {one.name}</dt><dd>symmetric<" in relayed
+    assert "not allowed" not in relayed
+    served.source.apart = f"they share no community: {one.name} is in <b>line-1</b>"
+    try:
+        text = browser.ask("GET", path).text
+    finally:
+        served.source.apart = ""
+
+    assert "not allowed</span> they share no community: " in text
+    assert "<b>line-1</b>" not in text
+    assert "<b>line-1</b>" in unescape(text)
+    assert "Why not direct" not in text
+
+
 def test_refusals_have_the_headers_too(served: Served) -> None:
     for found in (
         served.browser().ask("GET", "/enter", Host="evil.example"),

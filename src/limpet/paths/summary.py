@@ -127,9 +127,16 @@ def why_indirect(ladder: Ladder, nat: str) -> Indirect | None:
             ("let UDP out at this site's firewall: answers to what was sent are enough",),
         )
     direct = [each for each in asked_of(ladder) if each.rung is transports.TUNNEL]
+    if not direct and nat == SYMMETRIC:
+        return Indirect(
+            "this node's NAT shows each other node another port, and the peer names no address at "
+            "which its tunnel could be asked: its NAT does so too, most likely",
+            (*_FORWARD, "limpet doctor on that node"),
+        )
     if not direct:
         return Indirect(
-            "the peer names no address at which its tunnel could be asked",
+            "the peer names no address at which its tunnel could be asked: its NAT shows each "
+            "other node another port, or it has not heard yet how it is seen from outside",
             ("limpet doctor on that node", *_FORWARD),
         )
     asked = [each for each in direct if not each.state.grade]

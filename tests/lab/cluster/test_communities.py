@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from limpet.base.decoding import convert
+from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
+from limpet.picture.pair import PairDetail, Reach
 from tests.lab.bed import a_world, everybody_reaches_everybody, is_refused, limpet, routes
 from tests.lab.forging import (
     PORT,
@@ -130,6 +133,40 @@ def test_nodes_without_a_shared_community_have_neither_route_nor_vxlan_nor_path(
     for source, target in [("crane-1", "crane-2"), ("crane-3", "digger-1")]:
         assert reaches(world, source, target) == BOTH
     assert world.machine("crane-1").ask("status")["cluster"]["peers"]["apart"] == 2
+
+
+def why_not_allowed(asked: Machine | LabController, one: str, other: str) -> str:
+    """What the detail of a pair says, on a node or in the cloud, by uids."""
+    detail = convert(asked.ask("pair", one=one, other=other), PairDetail)
+    if detail.why_not_allowed:
+        told = [each.way.reach for each in (detail.there, detail.back) if each is not None]
+        assert {*told} <= {Reach.NOT_ALLOWED, Reach.UNKNOWN}
+    return detail.why_not_allowed
+
+
+def test_a_pair_that_shares_no_community_says_so_on_either_node_and_in_the_cloud(
+    world: World,
+) -> None:
+    command = world.controller.command
+    command("community", "create", "cranes", "crane-1", "crane-2")
+    command("community", "create", "others", "crane-3")
+    settle(world, ("crane-1", "crane-2"))
+    crane, near, far = (world.machine(name) for name in ("crane-1", "crane-2", "crane-3"))
+    digger = world.machine("digger-1")
+
+    def pairs_say(one: Machine, other: Machine) -> set[str]:
+        uids = peer(other, one)["uid"], peer(one, other)["uid"]
+        return {why_not_allowed(asked, *uids) for asked in (one, other, world.controller)}
+
+    assert pairs_say(crane, near) == {""}
+    for told in pairs_say(crane, far):
+        assert told.startswith("they share no community: ")
+        assert "crane-1 is in cranes" in told
+        assert "crane-3 is in others" in told
+        assert "limpet community add puts nodes into one" in told
+    for told in pairs_say(crane, digger):
+        assert "crane-1 is in cranes" in told
+        assert "digger-1 is in no community" in told
 
 
 def test_forged_sources_of_a_node_outside_are_dropped_and_counted(world: World) -> None:

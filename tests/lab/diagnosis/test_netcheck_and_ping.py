@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from limpet.base.decoding import convert
 from limpet.lab.clock import LONG_AGO, clock_environment
 from limpet.lab.command import run_command, side_by_side
 from limpet.lab.launch import launcher
+from limpet.lab.world.controller import LabController
+from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
+from limpet.picture.pair import Direction, PairDetail
 from tests.lab.bed import limpet
 from tests.lab.conftest import MakeWorld
 from tests.waiting import wait_until
@@ -219,6 +223,43 @@ def test_a_node_that_is_no_relay_tells_strangers_nothing(world: World) -> None:
 
     (observer,) = told["observers"]
     assert observer["udp_ms"] is None
+
+
+# A pair on a relay, as its detail says it
+
+
+def sides(world: World, asked: Machine | LabController, *names: str) -> list[Direction]:
+    """Of the pair's two directions those that were told, the one from the first name first."""
+    one, other = (str(world.machine(name).ask("picture")["viewer"]["uid"]) for name in names)
+    detail = convert(asked.ask("pair", one=one, other=other), PairDetail)
+    both = (detail.there, detail.back) if one < other else (detail.back, detail.there)
+    return [each for each in both if each is not None]
+
+
+def says_why(side: Direction) -> bool:
+    """A node finds out in a while that its NAT is symmetric, and its peer after it."""
+    found_out = side.nat == "symmetric" and "its NAT does so too" in side.why_not_direct
+    return side.way.rung == "relay" and found_out
+
+
+def test_a_pair_on_a_relay_says_why_and_what_would_mend_it_and_which_nats_there_are(
+    world: World,
+) -> None:
+    pair = ("radio-1", "radio-2")
+    for name in pair:
+        machine, other = world.machine(name), next(each for each in pair if each != name)
+        wait_until(lambda m=machine, n=name, o=other: says_why(sides(world, m, n, o)[0]))  # type: ignore[misc]
+        here = sides(world, machine, name, other)[0]
+        assert "this node's NAT shows each other node another port" in here.why_not_direct
+        assert here.mend[0].startswith("forward the UDP port of either node's tunnel")
+
+    def both_told() -> list[Direction]:
+        told = sides(world, world.controller, *pair)
+        return told if len(told) == 2 and all(map(says_why, told)) else []
+
+    for side in wait_until(both_told):
+        assert "this node's NAT shows each other node another port" in side.why_not_direct
+        assert side.mend[0].startswith("forward the UDP port of either node's tunnel")
 
 
 # Ping
