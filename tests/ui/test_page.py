@@ -67,9 +67,16 @@ def violations(found: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_everybody_can_read_every_place(small: Served, sign_in: SignIn, theme: str) -> None:
-    seen = sign_in(small.link(), theme=theme)
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+
+
+@THEMES
+@SIZES
+def test_everybody_can_read_every_place(
+    small: Served, sign_in: SignIn, theme: str, size: tuple[int, int]
+) -> None:
+    seen = sign_in(small.link(), size=size, theme=theme)
     found = violations(seen)
     for path in places(small):
         seen.goto(small.address + path)
@@ -78,6 +85,35 @@ def test_everybody_can_read_every_place(small: Served, sign_in: SignIn, theme: s
     found += violations(seen)
 
     assert found == []
+
+
+@THEMES
+@SIZES
+def test_everybody_can_read_a_pair_beside_the_map_and_the_question_before_an_act(
+    small: Served, sign_in: SignIn, theme: str, size: tuple[int, int]
+) -> None:
+    seen = sign_in(f"{small.address}/enter#write", size=size, theme=theme)
+    pair = next(each for each in small.source.now.pairs if each.there.rung == "relay")
+    node = next(each for each in small.source.now.nodes if each.uid == pair.one)
+    panel = seen.locator("#panel")
+
+    seen.get_by_placeholder("Find a node or site").fill(node.name)
+    seen.keyboard.press("Enter")
+    expect(panel.get_by_role("heading", level=1)).to_contain_text(node.name)
+    panel.get_by_label("Community").fill("line-7")
+    panel.get_by_role("button", name="Put in").click()
+    expect(panel.get_by_text(f"Put {node.name} into the community line-7?")).to_be_visible()
+    found = violations(seen)
+    panel.locator(f"[data-pair='{pair.one} {pair.other}']").click()
+    expect(panel.get_by_text("Last probe of each rung")).to_be_visible()
+    found += violations(seen)
+    seen.goto(f"{small.address}/nodes/{node.uid}")
+    seen.get_by_role("button", name="Remove this node").click()
+    expect(seen.get_by_role("button", name="Yes, do it")).to_be_visible()
+    found += violations(seen)
+
+    assert found == []
+    assert small.source.acted == []
 
 
 def test_no_place_is_wider_than_a_phone(small: Served, sign_in: SignIn) -> None:
