@@ -99,6 +99,20 @@ def _examine(node: LabNode) -> list[dict[str, str]]:
     return found
 
 
+@contextlib.contextmanager
+def with_endpoint(machine: Machine, endpoint: str) -> Iterator[None]:
+    """A person has written this public endpoint down for the node."""
+    machine.stop_agent()
+    machine.settings["tunnel_endpoints"] = [endpoint]
+    machine.start_agent()
+    try:
+        yield
+    finally:
+        machine.stop_agent()
+        del machine.settings["tunnel_endpoints"]
+        machine.start_agent()
+
+
 def vtep_macs(machine: Machine) -> dict[str, str]:
     """MACs of the node's VXLAN devices as the kernel has them."""
     return {

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import free_port
-from tests.lab.bed import TWO_SITES, Pinging, a_world
+from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, with_endpoint
 from tests.ui.conftest import PICTURES, SignIn, own_processes
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -345,3 +346,29 @@ def told(seen: Page) -> str:
     seen.reload()
     shown: str = seen.locator("main").inner_text()
     return shown
+
+
+def test_a_fault_of_the_node_is_among_the_findings_until_it_is_mended(
+    world: World, links: Links, sign_in: SignIn
+) -> None:
+    """A person has written one endpoint down for two nodes."""
+    seen = sign_in(links.next())
+    seen.goto(seen.url.rstrip("/") + "/findings")
+    one, other = world.machine("crane-1"), world.machine("crane-2")
+    assert "endpoint-shared" not in findings(one)
+
+    with with_endpoint(one, "203.0.113.77:7471"), with_endpoint(other, "203.0.113.77:7471"):
+        said = wait_until(lambda: findings(one).get("endpoint-shared", ""))
+        wait_until(lambda: said in asked(seen))
+        seen.reload()
+        finding = seen.locator(".finding").filter(has_text=said)
+        expect(finding.get_by_role("heading", level=2)).to_contain_text("warn")
+        expect(finding).to_contain_text("What to do:")
+        expect(finding).to_contain_text("limpet help endpoint-shared")
+    wait_until(lambda: said not in asked(seen))
+
+
+def asked(seen: Page) -> str:
+    """The text of the same place, asked for beside the browser's page: a page that is loaded
+    again and again opens more connections than one browser is granted."""
+    return unescape(seen.context.request.get(seen.url).text())

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import findings
+from tests.lab.bed import findings, with_endpoint
 from tests.lab.rungs import CLIMBS_WITHIN_S
 from tests.waiting import wait_until
 
@@ -82,26 +81,12 @@ def test_a_site_without_udp_is_told_that_it_reaches_others_slowly(world: World) 
     until_gone(digger, "reached-by-tls")
 
 
-@contextmanager
-def configured(machine: Machine, endpoint: str) -> Iterator[None]:
-    """A person has written this public endpoint down for the node."""
-    machine.stop_agent()
-    machine.settings["tunnel_endpoints"] = [endpoint]
-    machine.start_agent()
-    try:
-        yield
-    finally:
-        machine.stop_agent()
-        del machine.settings["tunnel_endpoints"]
-        machine.start_agent()
-
-
 def test_an_endpoint_that_was_written_down_is_named_when_the_provider_changes_it(
     world: World,
 ) -> None:
     crane, gateway = world.machine("crane-1"), world.gateway("harbour")
     port = crane.ask("status")["cluster"]["tunnel"]["port"]
-    with configured(crane, f"{gateway.public}:{port}"):
+    with with_endpoint(crane, f"{gateway.public}:{port}"):
         wait_until(lambda: crane.ask("status")["ready"])
         assert "endpoint-stale" not in findings(crane)
 
@@ -115,7 +100,7 @@ def test_an_endpoint_that_was_written_down_is_named_when_the_provider_changes_it
 def test_one_endpoint_of_two_nodes_is_named_at_both(world: World) -> None:
     one, other = world.machine("crane-1"), world.machine("crane-2")
     endpoint = f"{world.gateway('harbour').public}:7471"
-    with configured(one, endpoint), configured(other, endpoint):
+    with with_endpoint(one, endpoint), with_endpoint(other, endpoint):
         assert "crane-2" in until_found(one, "endpoint-shared")
         assert "crane-1" in until_found(other, "endpoint-shared")
     until_gone(one, "endpoint-shared")
