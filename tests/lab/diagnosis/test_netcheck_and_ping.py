@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from limpet.base.decoding import convert
 from limpet.lab.clock import LONG_AGO, clock_environment
-from limpet.lab.command import run_command, side_by_side
+from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.launch import launcher
 from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
@@ -20,6 +21,7 @@ from limpet.lab.world.world import World
 from limpet.picture.pair import Direction, PairDetail
 from tests.lab.bed import limpet
 from tests.lab.conftest import MakeWorld
+from tests.lab.rungs import CLIMBS_WITHIN_S
 from tests.waiting import wait_until
 
 TOPOLOGY = """
@@ -51,7 +53,10 @@ wan_mtu_bytes = 1400
 nodes = { digger = 0 }
 [site.yard]
 lan = ["192.168.50.0/24", "fd00:50::/64"]
-nodes = { gate = 0 }
+nodes = { gate = 0, bollard = 0 }
+[site.dock]
+lan = ["192.168.60.0/24", "fd00:60::/64"]
+nodes = { winch = 0, capstan = 0 }
 """
 STRANGERS = ("crane", "digger", "gate")
 CONTROLLER, RELAYS = "203.0.113.10", ("203.0.113.11", "198.51.100.11")
@@ -272,6 +277,54 @@ def ping(world: World, name: str, *words: str) -> dict[str, Any]:
 
 def by_rung(pinged: dict[str, Any], rung: str) -> list[dict[str, Any]]:
     return [each for each in pinged["summary"] if each["rung"] == rung]
+
+
+def is_used(pinged: dict[str, Any], rung: str) -> bool:
+    """The pair is on that rung, and what it stands on was answered."""
+    answers = [each for each in by_rung(pinged, rung) if each["in_use"] and each["answered"]]
+    return bool(pinged["rung"] == rung and answers)
+
+
+def until_used(world: World, name: str, other: str, rung: str) -> dict[str, Any]:
+    """What ping says then."""
+    asked: list[dict[str, Any]] = []
+
+    def used() -> bool:
+        with suppress(LabError):  # nobody has answered
+            asked.append(ping(world, name, other, "-c", "1"))
+            return is_used(asked[-1], rung)
+        return False
+
+    wait_until(used, f"{name} - {other} on {rung}", patience_s=CLIMBS_WITHIN_S)
+    return asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "rung"),
+    [("winch", "capstan", "route"), ("winch", "bollard", "vxlan"), ("radio-1", "hub", "tunnel")],
+)
+def test_the_rung_that_a_pair_is_on_is_named_with_its_answers(
+    world: World, name: str, other: str, rung: str
+) -> None:
+    pinged = until_used(world, name, other, rung)
+
+    assert (pinged["node"], pinged["direct"], pinged["answered"]) == (other, True, True)
+
+
+def test_where_the_gateway_lets_no_udp_out_answers_come_by_the_relay_over_tls(
+    world: World,
+) -> None:
+    until_used(world, "radio-1", "radio-2", "relay")
+    gateway = world.gateway("mast")
+    gateway.block_udp()
+    try:
+        pinged = until_used(world, "radio-1", "radio-2", "relay-tls")
+    finally:
+        gateway.allow_udp()
+
+    assert (pinged["direct"], pinged["answered"]) == (False, True)
+    assert {each["by"] for each in by_rung(pinged, "relay-tls")} <= {"hub", "buoy"}
+    until_used(world, "radio-1", "radio-2", "relay")
 
 
 def test_two_symmetric_sites_answer_by_the_relays_and_packets_get_through(world: World) -> None:
