@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.topology.transports import by_preference
 from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.measure.matrix import measure_until
 from limpet.lab.measure.paths import SeenPath, seen_paths
@@ -34,13 +35,12 @@ _REBOOTED, _KILLED, _GROWN, _DARK = "crane-2", "crane-1", "digger-1", "mast"
 _GATEWAY, _RENUMBERED = "harbour", "quarry"
 _NEW_PODS = 3
 """With the three that are there, one more than an IPv4 segment of the topology holds."""
-_RUNGS = {
+_RUNG_WORDS = {
     "route": "on one LAN, plainly",
     "vxlan": "on one LAN, in VXLAN",
     "tunnel": "straight through the NATs, encrypted",
     "relay": "by a relay that cannot read it",
     "relay-tls": "by a relay, in TLS",
-    "": "not at all",
 }
 _PATIENCE_S = 20.0
 _LOOK_AGAIN_S = 0.2
@@ -253,7 +253,8 @@ class Demo:
         pairs = [pair for pair in combinations(labels, 2) if self.may_talk(*pair)]
         took_s = _await(lambda: all(map(_is_high, self.paths_of(pairs))))
         seen = {(path.source, path.target): path for path in self.paths_of(pairs)}
-        for rung, words in _RUNGS.items():
+        told = {row.name: _RUNG_WORDS.get(row.name, row.words) for row in by_preference()}
+        for rung, words in {**told, "": "not at all"}.items():
             found = [
                 f"{a} - {b}" + (f" (by {seen[a, b].relay})" if seen[a, b].relay else "")
                 for a, b in pairs

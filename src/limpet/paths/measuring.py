@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from limpet.cluster.topology.transports import ProbeKind
+from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.messages import Candidate
@@ -19,6 +19,8 @@ class Measured:
     """What a probe of one kind found just now."""
 
     candidate: Candidate
+    rung: Transport
+    """That its answer proves."""
     rtt_ms: float | None
     """None: no answer within a second."""
     in_use: bool
@@ -27,13 +29,15 @@ class Measured:
 
 async def measure_ways(port: ProbePort, uid: str, ladder: Ladder) -> tuple[Measured, ...]:
     """Of all that may be asked of the peer."""
-    candidates = ladder.candidates
+    candidates, choice = ladder.candidates, ladder.choice()
     # An overlay probe needs the next hop's link-layer address, which the others find out.
     first = tuple(candidate for candidate in candidates if candidate.kind is not ProbeKind.OVERLAY)
     then = tuple(candidate for candidate in candidates if candidate.kind is ProbeKind.OVERLAY)
     rtts = {**await _measure(port, uid, first), **await _measure(port, uid, then)}
     return tuple(
-        Measured(candidate, rtts.get(candidate), ladder.stands_on(candidate))
+        Measured(
+            candidate, choice.rung(candidate), rtts.get(candidate), ladder.stands_on(candidate)
+        )
         for candidate in candidates
     )
 

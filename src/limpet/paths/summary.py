@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from limpet.base.addresses import endpoint_text
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import ProbeKind, Transport
-from limpet.paths.ladder.candidates import candidate_of_end, tunnel_candidate
+from limpet.cluster.topology.transports import Transport
 from limpet.paths.ladder.choice import Choice
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import ProbeState
@@ -67,24 +66,8 @@ class Asked:
 def asked_of(ladder: Ladder) -> list[Asked]:
     """All that may be asked of the peer, the best rung first."""
     choice = ladder.choice()
-    found = [Asked(each, _rung(each, choice), state) for each, state in choice.states.items()]
+    found = [Asked(each, choice.rung(each), state) for each, state in choice.states.items()]
     return sorted(found, key=lambda each: (each.rung.preference, each.candidate.kind))
-
-
-def _rung(candidate: Candidate, choice: Choice) -> Transport:
-    match candidate.kind:
-        case ProbeKind.LINK | ProbeKind.OVERLAY:
-            return transports.ROUTE
-        case ProbeKind.SITE:
-            return transports.VXLAN
-    if not candidate.relay:
-        return transports.TUNNEL
-    for end in choice.facts.relay_ends:
-        if candidate_of_end(end) == candidate:
-            return end.rung
-    path = choice.path
-    is_path = path is not None and tunnel_candidate(path) == candidate
-    return path.rung if path is not None and is_path else transports.RELAY
 
 
 SYMMETRIC, BLOCKED = "symmetric", "blocked"

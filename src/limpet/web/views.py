@@ -14,7 +14,8 @@ from limpet.picture.pair import Pair, Reach, Way
 from limpet.picture.picture import Community, Picture
 from limpet.picture.said import Finding, Level
 from limpet.picture.workloads import Policy, Service
-from limpet.web.live.map_rows import RUNGS, rung_place, worse
+from limpet.web.live.map_rows import badness, worse
+from limpet.web.words import rung_words
 
 T = TypeVar("T")
 PAGE_ROWS = 100
@@ -106,8 +107,9 @@ class View:
         for pair in self.picture.pairs:
             way = worse(pair)
             count[way.rung if way.reach is Reach.REACHED else way.reach.value] += 1
-        others = [each for each in count if each not in RUNGS]
-        return [(each, count[each]) for each in (*RUNGS, *sorted(others)) if count[each]]
+        rungs = rung_words()
+        others = sorted(each for each in count if each not in rungs)
+        return [(each, count[each]) for each in (*rungs, *others) if count[each]]
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -190,7 +192,7 @@ def _badness(row: PairRow) -> Any:
     return (
         _BADNESS.index(way.reach),
         -(way.loss or 0.0),
-        -rung_place(way.rung),
+        -badness(way.rung),
         row.one.name,
         row.other.name,
     )

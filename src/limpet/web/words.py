@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from limpet.cluster.topology.transports import by_preference
+
 _SPANS_S = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-RUNG_WORDS = {
-    "route": "plain route",
-    "vxlan": "VXLAN",
-    "tunnel": "encrypted tunnel",
-    "relay": "relay",
-    "relay-tls": "relay over TLS",
-}
+_IN_FULL = {"route": "plain route", "vxlan": "VXLAN", "tunnel": "encrypted tunnel"}
+"""A page has more room than a line of `limpet status`; other rungs go by their row's words."""
+
+
+def rung_words() -> dict[str, str]:
+    """What a person reads, by the name of the rung, the best first."""
+    return {row.name: _IN_FULL.get(row.name, row.words) for row in by_preference()}
 
 
 def span(seconds: float | None) -> str:

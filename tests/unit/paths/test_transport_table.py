@@ -11,6 +11,7 @@ import pytest
 from limpet.agent.answers.own_pods import NodeWords
 from limpet.agent.answers.path import path_status
 from limpet.agent.answers.peers import count_peers, peer_statuses
+from limpet.agent.names.here import distance
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row
 from limpet.cluster.nodes import NodeEntry
@@ -25,6 +26,10 @@ from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.codec import encode_answer, parse_answer
 from limpet.paths.probe.messages import Answer
 from limpet.paths.proven import read_paths, write_paths
+from limpet.picture.pair import Pair, Reach, Way
+from limpet.web.live.map_rows import map_rows, worse
+from limpet.web.words import rung_words
+from tests.beds.pictured import world
 from tests.unit.datapath.overlay.overlay_values import PEER, a_presence, node, view, vxlan
 
 UNDERLAY = ip_address("192.0.2.2")
@@ -106,3 +111,24 @@ def test_the_plan_asks_the_rows_part_and_a_person_reads_the_rows_words() -> None
     assert f"  there: toy, over toy0 to {UNDERLAY}, MTU 1472" in list(path_lines(found))
     assert (peer.rung, peer_row(peer)["via"]) == ("toy", f"toy at {UNDERLAY}")
     assert count_peers(here, plan)["toy"] == 1
+
+
+def test_names_take_the_rung_for_as_near_as_the_row_prefers_it() -> None:
+    farthest, nearest = 7, 0  # classes of round trips
+
+    assert distance(transports.ROUTE, farthest) < distance(TOY, nearest)
+    assert distance(TOY, farthest) < distance(transports.VXLAN, nearest)
+
+
+def test_the_page_has_it_in_its_order_by_the_rows_words() -> None:
+    picture = world(3)
+    pair = Pair(
+        one="a",
+        other="b",
+        there=Way(reach=Reach.REACHED, rung=TOY.name),
+        back=Way(reach=Reach.REACHED, rung="route"),
+    )
+
+    assert list(rung_words().items())[1:3] == [("toy", "toy"), ("vxlan", "VXLAN")]
+    assert map_rows(picture).document(picture)["rungs"] == list(rung_words().items())
+    assert worse(pair) == pair.there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from limpet.agent.status.cluster import (
     SharedEndpoint,
@@ -25,9 +25,6 @@ from limpet.datapath.tunnel.traffic.report import peer_document
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate
-
-if TYPE_CHECKING:  # in memory only where Services are heard of
-    pass
 
 _NOBODY: Mapping[str, str] = {}
 _STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
@@ -76,7 +73,7 @@ def ping_way(measured: Measured, snapshot: Snapshot) -> PingWay:
     """What one probe says of the rung that it may prove."""
     candidate = measured.candidate
     return PingWay(
-        rung=_rung_of(candidate),
+        rung=measured.rung.name,
         version=candidate.version or candidate.address.version,
         address=endpoint_text((candidate.address, candidate.port))
         if candidate.kind is ProbeKind.TUNNEL
@@ -86,17 +83,6 @@ def ping_way(measured: Measured, snapshot: Snapshot) -> PingWay:
         in_use=measured.in_use,
         rtt_ms=None if measured.rtt_ms is None else round(measured.rtt_ms, 3),
     )
-
-
-def _rung_of(candidate: Candidate) -> str:
-    if candidate.kind is not ProbeKind.TUNNEL:
-        on_link = candidate.kind in (ProbeKind.LINK, ProbeKind.OVERLAY)
-        return (transports.ROUTE if on_link else transports.VXLAN).name
-    if not candidate.relay:
-        return transports.TUNNEL.name
-    # A node that is reached in a stream has a port of loopback.
-    in_stream = candidate.address.is_loopback
-    return (transports.RELAY_TLS if in_stream else transports.RELAY).name
 
 
 def node_at(view: View, address: Address) -> str:

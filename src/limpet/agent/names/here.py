@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from limpet.cluster.membership import Membership
-from limpet.cluster.topology.transports import TRANSPORTS
+from limpet.cluster.topology.transports import Transport
 from limpet.paths.prober import Prober
 from limpet.services.rotation import Here
 
-_RANKS = {name: rank for rank, name in enumerate(TRANSPORTS, start=1)}
 _ROUND_TRIPS = 8
 """More than there are classes of round trips: within a rung they decide."""
 
@@ -19,7 +18,12 @@ def here_of(membership: Membership, probing: Prober) -> Here:
         node=grant.name if grant is not None else membership.identity.name,
         silent=frozenset(map(name_of, reach.silent)),
         distances={
-            name_of(uid): _RANKS[path.rung.name] * _ROUND_TRIPS + reach.round_trips.get(uid, 0)
+            name_of(uid): distance(path.rung, reach.round_trips.get(uid, 0))
             for uid, path in probing.paths.items()
         },
     )
+
+
+def distance(rung: Transport, round_trip: int) -> int:
+    """How far a node is that is reached so: the rung first, then the class of its round trips."""
+    return rung.preference * _ROUND_TRIPS + round_trip

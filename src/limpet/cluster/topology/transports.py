@@ -55,8 +55,9 @@ class Transport:
     """For a person: where packets are sent, from the fields of a peer."""
     encrypted: bool = False
     """Through the node's encrypted tunnel."""
-    keeps_endpoint: bool = True
-    """Whether the path's endpoint means the same after the agent was started again."""
+    in_stream: bool = False
+    """Through a TCP connection of the agent's, so the path's endpoint is one of loopback that means
+    nothing once the agent was started again."""
     versions: Callable[[Presence], Collection[int]] = lambda _presence: ()
     """IP versions of the underlay that a node has said to have a device of its own for."""
 
@@ -127,14 +128,14 @@ RELAY_TLS = _TUNNELLED(
     words="relay over TLS",
     path_words="relay {relay} in TLS, over {device}",
     via_words="{relay} (TLS)",
-    keeps_endpoint=False,
+    in_stream=True,
 )
 """The same in a TLS connection to the relay, where UDP does not get through."""
 
 TRANSPORTS: dict[str, Transport] = {
     row.name: row for row in (ROUTE, VXLAN, TUNNEL, RELAY, RELAY_TLS)
 }
-"""By name, the best first."""
+"""By name; `by_preference` has them in order."""
 
 
 def by_preference() -> list[Transport]:

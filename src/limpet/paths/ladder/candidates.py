@@ -95,7 +95,7 @@ def _tunnel_candidates(
         Candidate(ProbeKind.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
     } | dict.fromkeys(map(candidate_of_end, facts.relay_ends))
     # A connection of a former agent is gone, and its port on loopback may be anybody's.
-    if path is not None and path.endpoint is not None and path.rung.keeps_endpoint:
+    if path is not None and path.endpoint is not None and not path.rung.in_stream:
         found[Candidate(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)] = None
     return found
 

@@ -162,7 +162,7 @@ class Choice:
             )
 
         candidate, state = min(found, key=rank)
-        rung = self._rung(candidate)
+        rung = self.rung(candidate)
         mtu_bytes = state.mtu_bytes or LEAST_BYTES
         return PeerPath(
             rung, mtu_bytes, endpoint=(candidate.address, candidate.port), relay=candidate.relay
@@ -188,10 +188,15 @@ class Choice:
     def rank(self, candidate: Candidate) -> tuple[int, int]:
         """Of tunnelled ways the lower one is better, wherever both are proven."""
         near = nearness(candidate.address, self.links, ipv6_last=self.facts.ipv6_last)
-        return self._rung(candidate).preference, 0 if candidate.relay else near
+        return self.rung(candidate).preference, 0 if candidate.relay else near
 
-    def _rung(self, candidate: Candidate) -> Transport:
-        """What a tunnelled way stands for; of a relay, what its end says."""
+    def rung(self, candidate: Candidate) -> Transport:
+        """What an answer stands for; of a relay, what its end says."""
+        match candidate.kind:
+            case ProbeKind.LINK | ProbeKind.OVERLAY:
+                return transports.ROUTE
+            case ProbeKind.SITE:
+                return transports.VXLAN
         if not candidate.relay:
             return transports.TUNNEL
         for end in self.facts.relay_ends:

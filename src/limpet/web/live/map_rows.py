@@ -6,12 +6,15 @@ as places in the list of nodes, and a way `[reach, rung, round trip in ms or nul
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.picture.nodes import Node, NodeState
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.picture.picture import Picture
+from limpet.web.words import rung_words
 
 Row = tuple[Any, ...]
 _WORST = (Reach.REACHED, Reach.UNKNOWN, Reach.NOT_ALLOWED, Reach.NO_PATH, Reach.LOST)
@@ -29,6 +32,7 @@ class MapRows:
         """All of it."""
         return {
             **_head(picture),
+            "rungs": list(rung_words().items()),
             "sites": self.sites,
             "nodes": self.nodes,
             "pairs": self.pairs,
@@ -75,16 +79,13 @@ def worse(pair: Pair) -> Way:
     """Of its two ways."""
     ways = (pair.there, pair.back)
     told = [each for each in ways if each.reach is not Reach.UNKNOWN] or list(ways)
-    return max(told, key=lambda each: (_WORST.index(each.reach), rung_place(each.rung)))
+    return max(told, key=lambda each: (_WORST.index(each.reach), badness(each.rung)))
 
 
-RUNGS = ("route", "vxlan", "tunnel", "relay", "relay-tls")
-"""Best first."""
-
-
-def rung_place(rung: str) -> int:
-    """How far it is from the best."""
-    return RUNGS.index(rung) if rung in RUNGS else len(RUNGS)
+def badness(rung: str) -> float:
+    """The lower, the better the rung; what is none is worse than all."""
+    row = TRANSPORTS.get(rung)
+    return math.inf if row is None else row.preference
 
 
 def _head(picture: Picture) -> dict[str, Any]:

@@ -10,13 +10,13 @@ const panel = document.getElementById("panel");
 const said = document.getElementById("map-said");
 const camera = new Camera(canvas, () => draw());
 
-const RUNGS = ["route", "vxlan", "tunnel", "relay", "relay-tls"];
-const WORDS = { route: "plain route", vxlan: "VXLAN", tunnel: "encrypted tunnel", relay: "relay", "relay-tls": "relay over TLS" };
 const REACHES = ["reached", "unknown", "not allowed", "no path", "lost"];
 const DASHES = { relay: [7, 5], "relay-tls": [2, 5], "no path": [2, 6], unknown: [1, 5] };
 const SINGLE_LINES = 800;
 
-let net = { nodes: [], pairs: [], me: "" };
+let net = { nodes: [], pairs: [], me: "", rungs: [] };
+let rungs = []; // the best first
+let words = {};
 let sites = [];
 let points = [];
 let bundles = [];
@@ -32,13 +32,13 @@ let loading = false;
 let again = false;
 
 // What is worse of a pair's two ways.
-const badness = (way) => REACHES.indexOf(way[0]) * 10 + (RUNGS.indexOf(way[1]) + 1 || 9);
+const badness = (way) => REACHES.indexOf(way[0]) * 1000 + (rungs.indexOf(way[1]) + 1 || rungs.length + 1);
 function kind(pair) {
   const known = [pair[2], pair[3]].filter((way) => way[0] !== "unknown");
   const way = known.length < 2 ? known[0] ?? pair[2] : badness(known[0]) >= badness(known[1]) ? known[0] : known[1];
   return way[0] === "reached" ? way[1] : way[0];
 }
-const weight = (what) => { const at = RUNGS.indexOf(what); return at >= 0 ? at : 5 + REACHES.indexOf(what); };
+const weight = (what) => { const at = rungs.indexOf(what); return at >= 0 ? at : rungs.length + REACHES.indexOf(what); };
 
 async function load() {
   if (loading) { again = true; return; }
@@ -48,6 +48,9 @@ async function load() {
   if (again) { again = false; return load(); }
   if (!answer?.ok) return;
   net = await answer.json();
+  rungs = net.rungs.map(([rung]) => rung);
+  words = Object.fromEntries(net.rungs);
+  readColours();
   ({ sites, points } = layOut(net.nodes, canvas.clientWidth / Math.max(1, canvas.clientHeight)));
   arrange();
   chosen = hovered = found = null;
@@ -87,7 +90,7 @@ function readColours() {
   const probe = document.createElement("i");
   document.body.append(probe);
   const read = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
-  colours = { route: read("route"), vxlan: read("vxlan"), tunnel: read("tunnel"), relay: read("relay"), "relay-tls": read("relay-tls"), lost: read("lost"), "no path": read("lost"), unknown: read("none"), "not allowed": read("none"), text: read("text"), muted: read("muted"), site: read("site"), line: read("line"), surface: read("surface"), answers: read("well"), silent: read("lost"), focus: read("focus"), accent: read("accent") };
+  colours = { ...Object.fromEntries(rungs.map((rung) => [rung, read(rung)])), relay: read("relay"), lost: read("lost"), "no path": read("lost"), unknown: read("none"), "not allowed": read("none"), text: read("text"), muted: read("muted"), site: read("site"), line: read("line"), surface: read("surface"), answers: read("well"), silent: read("lost"), focus: read("focus"), accent: read("accent") };
   probe.remove();
 }
 
@@ -312,14 +315,14 @@ function distance(p, pair) {
 // In words
 
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-const way = (each) => (each[0] === "reached" ? WORDS[each[1]] ?? each[1] : each[0]) + (each[2] == null ? "" : `, ${each[2] < 10 ? each[2].toPrecision(2) : Math.round(each[2])} ms`) + (each[3] ? `, ${Math.ceil(each[3] * 100)} % lost` : "");
+const way = (each) => (each[0] === "reached" ? words[each[1]] ?? each[1] : each[0]) + (each[2] == null ? "" : `, ${each[2] < 10 ? each[2].toPrecision(2) : Math.round(each[2])} ms`) + (each[3] ? `, ${Math.ceil(each[3] * 100)} % lost` : "");
 function words(what) {
   if (!what) return "";
   if (what.node !== undefined) {
     const node = net.nodes[what.node];
     const counts = new Map();
     for (const place of ofNode[what.node]) counts.set(kind(net.pairs[place]), (counts.get(kind(net.pairs[place])) ?? 0) + 1);
-    const ways = [...counts].sort((a, b) => weight(a[0]) - weight(b[0])).map(([each, n]) => `${n} by ${WORDS[each] ?? each}`).join(", ");
+    const ways = [...counts].sort((a, b) => weight(a[0]) - weight(b[0])).map(([each, n]) => `${n} by ${words[each] ?? each}`).join(", ");
     return `${node[1]}${node[2] ? ` in ${node[2]}` : ""}: ${node[3]}${node[4].length ? `, ${node[4].join(", ")}` : ""}${node[5] == null ? "" : `, ${counted(node[5], "pod")}`}${ways ? `\n${ways}` : ""}`;
   }
   if (what.pair !== undefined) {

@@ -45,9 +45,18 @@ RELAYED = Candidate(ProbeKind.TUNNEL, ip_address("2001:db8::9"), 21000, relay="u
 
 def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
     rounds = [
-        [Measured(LINK, 0.5, in_use=True), Measured(OVERLAY, None, in_use=False)],
-        [Measured(LINK, None, in_use=True), Measured(OVERLAY, None, in_use=False)],
-        [Measured(LINK, 0.1234, in_use=True), Measured(RELAYED, 9.0, in_use=False)],
+        [
+            Measured(LINK, transports.ROUTE, 0.5, in_use=True),
+            Measured(OVERLAY, transports.ROUTE, None, in_use=False),
+        ],
+        [
+            Measured(LINK, transports.ROUTE, None, in_use=True),
+            Measured(OVERLAY, transports.ROUTE, None, in_use=False),
+        ],
+        [
+            Measured(LINK, transports.ROUTE, 0.1234, in_use=True),
+            Measured(RELAYED, transports.RELAY, 9.0, in_use=False),
+        ],
     ]
 
     assert [asdict(each) for each in probe_statuses(rounds, PEER, seen().snapshot)] == [

@@ -134,7 +134,7 @@ def _probe(asked: Asked, nodes: Mapping[str, NodeEntry], ahead_s: float) -> Prob
     if candidate.relay:
         relay = nodes.get(candidate.relay)
         name = relay.grant.name if relay is not None else candidate.relay
-        to = name if not asked.rung.keeps_endpoint else f"{name} ({at})"
+        to = name if asked.rung.in_stream else f"{name} ({at})"
     else:
         to = at if candidate.kind is ProbeKind.TUNNEL else str(candidate.address)
     return Probe(

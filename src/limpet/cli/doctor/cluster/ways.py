@@ -12,6 +12,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
 from limpet.cli.doctor.findings import Finding, error, warn
 from limpet.cli.output import counted
+from limpet.cluster.topology.transports import by_preference
 from limpet.datapath.overlay.vtep import VTEP_FILE, kept_vtep_macs
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -32,7 +33,7 @@ def way_findings(
             "no way",
             "give a node with a public address the role: limpet node set NAME --add-role relay",
         )
-    by_tls = cluster.peers.get("relay-tls", 0)
+    by_tls = sum(cluster.peers.get(row.name, 0) for row in by_preference() if row.in_stream)
     if by_tls:
         yield warn(
             "reached-by-tls",
