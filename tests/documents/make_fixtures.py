@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from limpet.agent.original_sysctls import SYSCTLS_FILE, encode_originals
 from limpet.base.disk import Disk
+from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cloud.pod_reports import PodReports
 from limpet.cluster.datagrams.peer_datagram import Codec, Kind
 from limpet.cluster.exchange.digest import make_pushes
@@ -33,6 +35,8 @@ from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
 from limpet.paths.proven import write_paths
+from limpet.policies.book import Book, encode_book
+from limpet.policies.policy import Key
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
     Close,
@@ -61,6 +65,15 @@ ENTRIES = {
         None, Binding(PodKey("default", "web-1", "eth0"), 2, "sandbox-2")
     ),
 }
+INSTALLED = InstalledFile("unit", "/etc/systemd/system/limpet-agent.service", ["0" * 64], 0o644)
+SYSCTLS = {"net/ipv4/ip_forward": "0"}
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"namespace": "default", "name": "closed"},
+    "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]},
+}
+BOOK = Book().with_documents([POLICY])[0].with_pod_labels(Key("default", "web-0"), {"app": "web"})
 MARKS = {0: number_of(ip_address("192.0.2.66"))}
 MACS = {4: "0e:4c:00:00:00:04", 6: "0e:4c:00:00:00:06"}
 CONTROLS: tuple[Control, ...] = (
@@ -99,8 +112,17 @@ def main(folder: Path) -> None:
         assert report is not None
         pods.acknowledged(report.sequence)
     keep_vtep_macs(folder / "vtep.json", grant(1).uid, recorded=MACS, existing={})
+    _files_of_a_node(folder)
     frames = [*map(encode_control, CONTROLS), encode_frame(1, PACKET)]
     (folder / "relay.frames").write_bytes(b"".join(frames))
+
+
+def _files_of_a_node(folder: Path) -> None:
+    manifest = Manifest(folder / "installed.json")
+    manifest.files[INSTALLED.path] = INSTALLED
+    manifest.save()
+    (folder / SYSCTLS_FILE).write_bytes(encode_originals(SYSCTLS))
+    (folder / "policies.json").write_bytes(encode_book(BOOK))
 
 
 @contextmanager

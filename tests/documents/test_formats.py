@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from zlib import crc32
@@ -15,8 +17,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from limpet.agent.original_sysctls import OriginalSysctls, read_originals
+from limpet.agent.policies.keeper import kept_book
 from limpet.base.disk import Disk
 from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.cli.install.files import Manifest
 from limpet.cloud.pod_reports import PodReports
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.exchange.messages import Push, decode
@@ -30,16 +35,20 @@ from limpet.ipam.folder import read_folder
 from limpet.ipam.journal_codec import encode_base
 from limpet.ipam.ledger import Ledger
 from limpet.paths.proven import read_paths
+from limpet.policies.book import decode_book
 from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
 from tests.documents.make_fixtures import (
+    BOOK,
     CLUSTER,
     CONTROLS,
     ENTRIES,
+    INSTALLED,
     KNOWN,
     MACS,
     MARKS,
     PACKET,
     PATHS,
+    SYSCTLS,
     ledgers,
 )
 from tests.unit.cluster_values import NOTHING, PINNED, grant, node_key
@@ -157,6 +166,40 @@ def test_macs_are_read_and_a_later_file_left_alone(tmp_path: Path) -> None:
         assert keep_vtep_macs(path, uid, recorded=MACS, existing={}) == MACS
     assert logs[0]["path"] == str(path)
     assert logs[0]["error"] == "it has format 2, this Limpet knows 1"
+    assert path.read_bytes() == later
+
+
+def test_the_record_of_an_installation_is_read() -> None:
+    assert Manifest.load(FIXTURES).files == {INSTALLED.path: INSTALLED}
+
+
+def test_the_kernels_settings_as_they_were_are_read() -> None:
+    assert read_originals(FIXTURES / "sysctls.json") == SYSCTLS
+
+
+def test_policies_of_a_person_are_read() -> None:
+    assert decode_book((FIXTURES / "policies.json").read_bytes()) == BOOK
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("installed.json", lambda path: Manifest.load(path.parent)),
+        ("sysctls.json", OriginalSysctls),
+        ("policies.json", kept_book),
+    ],
+)
+def test_a_later_file_is_refused_in_words_and_left_alone(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / name
+    first = (FIXTURES / name).read_bytes()
+    later = re.sub(rb'"version": ?1\b', b'"version":2', first)
+    assert later != first
+    path.write_bytes(later)
+
+    with pytest.raises(LimpetError, match=rf"{name}: it has format 2, this Limpet knows 1 \(inst"):
+        read(path)
     assert path.read_bytes() == later
 
 

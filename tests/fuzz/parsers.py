@@ -33,7 +33,6 @@ EXEMPT = {
     "limpet.linux.echo": _KERNEL,
     "limpet.cli.doctor.firewall.trial.read_rules": _KERNEL,
     "limpet.cli.install.flannel.devices.read_devices": _KERNEL,
-    "limpet.cli.install.uninstall": _KERNEL,
     "limpet.cluster.datagrams.udp_sockets": _KERNEL,
     "limpet.controller.reach.read_links": _KERNEL,
     "limpet.datapath.node": _KERNEL,
@@ -53,7 +52,6 @@ EXEMPT = {
     # Ourselves
     "limpet.agent.answers": _OWN,
     "limpet.agent.client": _OWN,
-    "limpet.agent.main._Originals.__init__": _OWN,
     "limpet.agent.nat_traversal": _OWN,
     "limpet.cli.commands": "what a person types, who is told what is wrong with it",
     "limpet.cli.doctor.pods.attached.read_pods": _OWN,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import random
 import sys
@@ -15,18 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
 from limpet.agent.happenings.of_node import NodeHappenings
+from limpet.agent.original_sysctls import SYSCTLS_FILE, OriginalSysctls
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.settings import Settings, load_settings
 from limpet.base import faults
-from limpet.base.decoding import decode_plain_json
-from limpet.base.disk import read_if_there, refusals, write_durably
-from limpet.base.errors import LimpetError, StorageError
+from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import (
     allow_many_files,
     for_ever,
@@ -51,7 +48,6 @@ from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.pod.reaper import Reaper
 from limpet.datapath.node.ports.part import PortPart
-from limpet.linux.sysctl import read_sysctl
 from limpet.linux.underlay import read_lan
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
@@ -160,7 +156,7 @@ class _Agent:
         announcer, reaper = Announcer(), Reaper()
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
         self._ledgers = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
-        originals = _Originals(settings.folders.state_dir / "sysctls.json")
+        originals = OriginalSysctls(settings.folders.state_dir / SYSCTLS_FILE)
         self._cluster: ClusterSide | None = None
         self._happenings = NodeHappenings(settings.folders.state_dir)
         self._loop = Loop(self._tell)
@@ -210,7 +206,7 @@ class _Agent:
         dispatcher = Dispatcher(self._node, admin, settings.dns)
         self._server = Server(settings.folders.socket, dispatcher.answer)
 
-    def _cluster_side(self, settings: Settings, originals: _Originals) -> ClusterSide | None:
+    def _cluster_side(self, settings: Settings, originals: OriginalSysctls) -> ClusterSide | None:
         """None: the node has joined none. Raises: LimpetError."""
         if not (settings.folders.cluster_dir / "cluster.json").exists():
             return None
@@ -358,35 +354,3 @@ async def _resync(loop: Loop, repair: Repair, every_s: float, look: Callable[[],
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait((task,))
-
-
-class _Originals:
-    """Values that settings of the node had before we changed them: uninstall puts them back."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises: StorageError."""
-        self._path = path
-        self._values: dict[str, str] = {}
-        try:
-            found = decode_plain_json(read_if_there(path) or b"")
-        except msgspec.MsgspecError:
-            return
-        if isinstance(found, dict):
-            self._values = found
-
-    def keep(self, sysctl: str) -> None:
-        """Raises: StorageError; then the setting must not be changed."""
-        if sysctl == "net/ipv4/ip_forward":
-            # The kernel turns this one over with forwarding. Source: inet_forward_change.
-            self.keep("net/ipv4/conf/all/accept_redirects")
-        value = read_sysctl(sysctl)
-        if sysctl in self._values or value is None:
-            return
-        self._values[sysctl] = value
-        try:
-            with refusals("make folder", self._path.parent):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(self._path, json.dumps(self._values, indent=1, sort_keys=True).encode())
-        except StorageError:
-            del self._values[sysctl]
-            raise

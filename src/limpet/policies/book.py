@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.policies.labels import Labels
 from limpet.policies.parse import PolicyError, parse_labels, parse_namespace, parse_policy
 from limpet.policies.policy import Key, Policy
@@ -69,6 +70,7 @@ _KEPT = ("apiVersion", "kind", "metadata", "spec")
 def encode_book(book: Book) -> bytes:
     return json.dumps(
         {
+            "version": VERSION,
             "policies": [*book.documents.values()],
             "namespaces": dict(book.namespaces),
             "pods": [
@@ -81,8 +83,9 @@ def encode_book(book: Book) -> bytes:
 
 
 def decode_book(text: bytes) -> Book:
-    """Raises: PolicyError for what `encode_book` would not write."""
+    """Raises: NewerFormatError; PolicyError for what `encode_book` would not write."""
     try:
+        check_version(text)
         found = json.loads(text)
         book, _ = Book().with_documents(found["policies"])
         return replace(
@@ -95,5 +98,7 @@ def decode_book(text: bytes) -> Book:
                 for pod in found["pods"]
             },
         )
+    except NewerFormatError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PolicyError(f"not what was kept: {error!r}") from error

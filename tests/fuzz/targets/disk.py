@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from limpet.agent.original_sysctls import SYSCTLS_FILE, encode_originals, read_originals
 from limpet.agent.settings import Settings
 from limpet.agent.settings import load_settings as load_agent_settings
 from limpet.base.addresses import packed, parse_listen
@@ -176,6 +177,7 @@ def kept_macs_of_devices(data: bytes) -> None:
 
 
 _INSTALLED = {
+    "version": 1,
     "files": [
         {"role": "conflist", "path": "/etc/cni/net.d/10-limpet.conflist", "sha256": [], "mode": 420}
     ],
@@ -186,6 +188,15 @@ _INSTALLED = {
 @fuzzed(seeds=lambda: [json.dumps(_INSTALLED).encode()], errors=(StorageError,), shape=Shape.JSON)
 def record_of_an_installation(data: bytes) -> None:
     _in_folder("installed.json", Manifest.load)(data)
+
+
+@fuzzed(
+    seeds=lambda: [encode_originals({"net/ipv4/ip_forward": "0"})],
+    errors=(StorageError,),
+    shape=Shape.JSON,
+)
+def settings_of_the_kernel_as_they_were(data: bytes) -> None:
+    _in_folder(SYSCTLS_FILE, lambda folder: read_originals(folder / SYSCTLS_FILE))(data)
 
 
 _ASIDE = {

@@ -73,7 +73,10 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
         f"limpet.agent.{each}"
-        for each in ("answers", "dispatch", "happenings", "main", "policies", "settings", "status")
+        for each in (
+            *("answers", "dispatch", "happenings", "main", "original_sysctls", "policies"),
+            *("settings", "status"),
+        )
     }
     of_policies = {each for each in found if each.startswith("limpet.agent.policies.")}
     assert of_policies == {"limpet.agent.policies.slot"}

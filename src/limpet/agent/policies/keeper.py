@@ -17,6 +17,7 @@ from limpet.agent.status.said import Said
 from limpet.base.addresses import Prefix
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError
+from limpet.base.records.version import NewerFormatError
 from limpet.base.text.nearest import hint
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
@@ -224,7 +225,7 @@ class OwnPolicies(Policies):
         """`path`: of the file. Raises: LimpetError: it cannot be read, so a pod might be open."""
         super().__init__(loop, attachments, bridge_mac)
         self._path = path
-        self._book = _read(path)
+        self._book = kept_book(path)
         self._changing = asyncio.Lock()
 
     def _world(self, local: Mapping[Key, Pod]) -> World:
@@ -306,13 +307,15 @@ def _flow(source: object, target: object, arguments: Arguments) -> Flow:
     return Flow(*ends, protocol or None, port)
 
 
-def _read(path: Path) -> Book:
-    """Raises: StorageError, PolicyError."""
+def kept_book(path: Path) -> Book:
+    """Empty where there is no file. Raises: StorageError, PolicyError."""
     text = read_if_there(path)
     if text is None:
         return Book()
     try:
         return decode_book(text)
+    except NewerFormatError as error:
+        raise PolicyError(f"read {path}: {error}") from error
     except PolicyError as error:
         raise PolicyError(
             f"read {path}: {error} (put it right; without the file no policy holds)"

@@ -15,6 +15,7 @@ import msgspec
 from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import StorageError
+from limpet.base.records.version import VERSION, NewerFormatError, check_version
 
 
 def sha256(content: bytes) -> str:
@@ -54,10 +55,13 @@ class Manifest:
         if text is None:
             return cls(path)
         try:
+            check_version(text)
             document = decode_plain_json(text)
             files = [InstalledFile(**entry) for entry in document["files"]]
             return cls(path, {file.path: file for file in files}, list(document["folders"]))
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        except NewerFormatError as error:
+            raise StorageError("read", str(path), str(error)) from error
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 "read", str(path), f"not a record of an installation: {error}",
                 hint="move it away; uninstall then leaves the installed files to you",
@@ -67,6 +71,7 @@ class Manifest:
         """Raises: StorageError."""
         self.make_folder(self.path.parent, record=False)
         document = {
+            "version": VERSION,
             "files": [asdict(file) for file in self.files.values()],
             "folders": self.folders,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -18,9 +17,10 @@ from typing import Any
 import typer
 
 from limpet.agent.client import ask
+from limpet.agent.original_sysctls import SYSCTLS_FILE, read_originals
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Attached, Process
-from limpet.base.disk import read_if_there, read_regular, refusals, remove_durably
+from limpet.base.disk import read_regular, refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
 from limpet.cli.answers import Uninstalled
@@ -219,23 +219,22 @@ def _stop_by_signal(settings: Settings, removal: Removal) -> None:
 
 
 def _remove_kernel_state(settings: Settings, removal: Removal, *, keep_pods: bool) -> None:
-    path = settings.folders.state_dir / "sysctls.json"
-    text = read_if_there(path)
+    path = settings.folders.state_dir / SYSCTLS_FILE
+    originals: dict[str, str] | None = None
     try:
-        originals = json.loads(text) if text is not None else {}
-    except ValueError as error:
-        removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
-        originals = {}
+        originals = read_originals(path)
+    except StorageError as error:
+        removal.failures.append(f"{error}; kernel settings are not put back")
     gateways = bridge_of_segments("", granted_state(settings).segments).gateways
     ours = owners(settings.folders.run_dir)
     if keep_pods:
         ours = tuple(replace(each, links=tuple(filter(_is_of_no_pod, each.links))) for each in ours)
         gateways = ()
-    report = remove_kernel_state(ours, originals, gateways)
+    report = remove_kernel_state(ours, originals or {}, gateways)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
-    if not report.failed:
+    if originals is not None and not report.failed:
         remove_durably(path)
 
 

@@ -123,7 +123,10 @@ def test_only_what_somebody_else_wrote_counts_as_edited(tmp_path: Path) -> None:
     assert manifest.is_edited(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"files": [{"role": 1}], "folders": []}', "{}"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"version": 1, "files": [{"role": 1}], "folders": []}', '{"version": 1}', "{}"],
+)
 def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "installed.json").write_text(text)
 
