@@ -134,4 +134,4 @@ def test_the_command_says_where_the_node_asks_now_and_that_no_agent_runs(
         done.stdout == f"edge-1 asks its controller at {at(moved)} now (before: {at(controller)})\n"
     )
     assert "no agent runs" in done.stderr
-    assert launcher().run([*command, "--controller", at(moved), "--name", "x"]).returncode == 1
+    assert launcher().run([*command, "--controller", at(moved), "--name", "x"]).returncode == 2
