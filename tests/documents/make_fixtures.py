@@ -16,7 +16,10 @@ import msgspec
 from limpet.agent.original_sysctls import SYSCTLS_FILE, encode_originals
 from limpet.base.disk import Disk
 from limpet.cli.install.files import InstalledFile, Manifest
+from limpet.cli.install.flannel.aside import Aside, record_path
+from limpet.cloud.join import WAITING_PODS, WaitingPods
 from limpet.cloud.pod_reports import PodReports
+from limpet.cluster.api import PodAddress
 from limpet.cluster.datagrams.peer_datagram import Codec, Kind
 from limpet.cluster.exchange.digest import make_pushes
 from limpet.cluster.exchange.messages import encode
@@ -35,7 +38,9 @@ from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
 from limpet.paths.proven import write_paths
+from limpet.picture.timeline import Happening
 from limpet.policies.book import Book, encode_book
+from limpet.policies.heard import Heard
 from limpet.policies.policy import Key
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
@@ -50,6 +55,14 @@ from limpet.relay.stream.codec import (
     encode_control,
     encode_frame,
 )
+from limpet.services.catalog import Item
+from limpet.services.kept import KEPT_FILE, encode_items
+from limpet.services.values import Service
+from limpet.timeline.clock import Moment
+from limpet.timeline.log import Recorded
+from limpet.timeline.log import encode as encode_event
+from limpet.web.access.sessions import PageToken
+from limpet.web.access.tokens import encode_tokens
 from tests.unit.cluster_values import PINNED, documents, grant, known_of, node_key
 
 KNOWN = known_of(documents(1, sequence=3), documents(2, sequence=7), generation=4)
@@ -74,6 +87,11 @@ POLICY = {
     "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]},
 }
 BOOK = Book().with_documents([POLICY])[0].with_pod_labels(Key("default", "web-0"), {"app": "web"})
+SERVICES: list[Item] = [Service("default", "web", cluster_ips=("192.0.2.10",))]
+TOKEN = PageToken(name="ann", digest="0" * 64, expires_at_s=4e9)
+WAITING = WaitingPods(1, (PodAddress("net", "default", "web-0", "eth0", ("192.0.2.66",)),))
+ASIDE = Aside(1, rules={"iptables": "-N FLANNEL-FWD"})
+EVENT = Recorded(1, Moment("boot-1", 2.5, 1e9), Happening(kind="agent", words="it was started"))
 MARKS = {0: number_of(ip_address("192.0.2.66"))}
 MACS = {4: "0e:4c:00:00:00:04", 6: "0e:4c:00:00:00:06"}
 CONTROLS: tuple[Control, ...] = (
@@ -123,6 +141,20 @@ def _files_of_a_node(folder: Path) -> None:
     manifest.save()
     (folder / SYSCTLS_FILE).write_bytes(encode_originals(SYSCTLS))
     (folder / "policies.json").write_bytes(encode_book(BOOK))
+    (folder / "policies-of-kubernetes.jsonl").write_bytes(heard().encode())
+    (folder / KEPT_FILE).write_bytes(encode_items(SERVICES))
+    (folder / "page-tokens.json").write_bytes(encode_tokens([TOKEN]))
+    (folder / WAITING_PODS).write_bytes(msgspec.json.encode(WAITING))
+    record_path(folder).write_bytes(msgspec.json.encode(ASIDE))
+    (folder / "events.log").write_bytes(encode_event(EVENT))
+
+
+def heard() -> Heard:
+    found = Heard()
+    found.put_policy(Key("default", "closed"), POLICY)
+    found.namespaces["default"] = {"team": "web"}
+    found.is_whole = True
+    return found
 
 
 @contextmanager

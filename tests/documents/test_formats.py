@@ -19,10 +19,16 @@ from structlog.testing import capture_logs
 
 from limpet.agent.original_sysctls import OriginalSysctls, read_originals
 from limpet.agent.policies.keeper import kept_book
+from limpet.agent.policies.of_kubernetes import heard_before
 from limpet.base.disk import Disk
 from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.base.records.codec import NewerRecordError, encode_record
+from limpet.base.settings import Folders
 from limpet.cli.install.files import Manifest
+from limpet.cli.install.flannel.aside import load_aside
+from limpet.cloud.join import keep_waiting_pods
 from limpet.cloud.pod_reports import PodReports
+from limpet.cloud.workloads.service_source import load_catalog
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.identity import load_identity
@@ -36,19 +42,28 @@ from limpet.ipam.journal_codec import encode_base
 from limpet.ipam.ledger import Ledger
 from limpet.paths.proven import read_paths
 from limpet.policies.book import decode_book
+from limpet.policies.heard import decode_heard
 from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
+from limpet.services.kept import decode_items
+from limpet.timeline.log import decode as decode_events
+from limpet.web.access.tokens import TokenFile
 from tests.documents.make_fixtures import (
+    ASIDE,
     BOOK,
     CLUSTER,
     CONTROLS,
     ENTRIES,
+    EVENT,
     INSTALLED,
     KNOWN,
     MACS,
     MARKS,
     PACKET,
     PATHS,
+    SERVICES,
     SYSCTLS,
+    TOKEN,
+    heard,
     ledgers,
 )
 from tests.unit.cluster_values import NOTHING, PINNED, grant, node_key
@@ -181,9 +196,76 @@ def test_policies_of_a_person_are_read() -> None:
     assert decode_book((FIXTURES / "policies.json").read_bytes()) == BOOK
 
 
+def test_policies_of_kubernetes_are_read() -> None:
+    found = decode_heard((FIXTURES / "policies-of-kubernetes.jsonl").read_bytes())
+    assert found.world({}) == heard().world({})
+
+
+def test_services_are_read() -> None:
+    assert decode_items((FIXTURES / "services.jsonl").read_bytes()) == SERVICES
+
+
+def test_tokens_of_the_page_are_read() -> None:
+    assert TokenFile(FIXTURES / "page-tokens.json").all() == (TOKEN,)
+
+
+def test_pods_that_wait_for_their_records_are_kept(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    folders.cluster_dir.mkdir(parents=True)
+    shutil.copy(FIXTURES / "pods-to-keep.json", folders.cluster_dir)
+    keep_waiting_pods(folders)
+    assert [each.name for each in folders.data_dir.iterdir()] == ["net"]
+    assert not (folders.cluster_dir / "pods-to-keep.json").exists()
+
+
+def test_what_flannel_had_is_read() -> None:
+    assert load_aside(FIXTURES) == ASIDE
+
+
+def test_events_are_read_and_later_ones_refused_in_words() -> None:
+    data = (FIXTURES / "events.log").read_bytes()
+    assert list(decode_events(data)) == [EVENT]
+    with pytest.raises(NewerRecordError, match="format 2, this Limpet knows 1"):
+        list(decode_events(encode_record(b"LMTe", 2, 1, b"anything")))
+
+
+def test_later_paths_are_told_and_proven_again(tmp_path: Path) -> None:
+    path = tmp_path / "paths.json"
+    path.write_bytes(msgspec.json.encode({"version": 2, "paths": "anything"}))
+    with capture_logs() as logs:
+        assert read_paths(path) == {}
+    assert logs[0]["error"].startswith("it has format 2, this Limpet knows 1 (install")
+
+
+def test_later_services_are_told_and_heard_again(tmp_path: Path) -> None:
+    path = tmp_path / "services.jsonl"
+    path.write_bytes(b'anything\n{"end":"anything","version":2}\n')
+    with capture_logs() as logs:
+        assert not list(load_catalog(path))
+    assert logs[0]["error"].startswith("it has format 2, this Limpet knows 1 (install")
+
+
+def _folders(path: Path) -> Folders:
+    return Folders(state_dir=path, data_dir=path / "networks")
+
+
+def _keep_pods(path: Path) -> None:
+    folders = _folders(path.parent)
+    folders.cluster_dir.mkdir()
+    path.rename(folders.cluster_dir / path.name)
+    try:
+        keep_waiting_pods(folders)
+    finally:
+        (folders.cluster_dir / path.name).rename(path)
+
+
 @pytest.mark.parametrize(
     ("name", "read"),
     [
+        ("policies-of-kubernetes.jsonl", heard_before),
+        ("page-tokens.json", lambda path: TokenFile(path).all()),
+        ("pods-to-keep.json", _keep_pods),
+        ("flannel.json", lambda path: load_aside(path.parent)),
         ("installed.json", lambda path: Manifest.load(path.parent)),
         ("sysctls.json", OriginalSysctls),
         ("policies.json", kept_book),
@@ -195,7 +277,7 @@ def test_a_later_file_is_refused_in_words_and_left_alone(
     path = tmp_path / name
     first = (FIXTURES / name).read_bytes()
     later = re.sub(rb'"version": ?1\b', b'"version":2', first)
-    assert later != first
+    assert later != first, "it has a version"
     path.write_bytes(later)
 
     with pytest.raises(LimpetError, match=rf"{name}: it has format 2, this Limpet knows 1 \(inst"):

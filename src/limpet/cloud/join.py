@@ -22,9 +22,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from limpet.base.addresses import Prefix
+from limpet.base.decoding import decode_json
 from limpet.base.disk import Disk, read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.http.connection import LinkError
+from limpet.base.records.version import VERSION, check_version
 from limpet.base.settings import Folders
 from limpet.cloud.https import parse_controller
 from limpet.cloud.join_requests import JoinOrder, OwnRequests, ask_each
@@ -33,9 +35,6 @@ from limpet.cluster.api import (
     JoinAnswer,
     JoinBy,
     PodAddress,
-    PodReport,
-    decode,
-    encode,
     name_problem,
     parse_token,
 )
@@ -57,6 +56,13 @@ from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
 WAITING_PODS = "pods-to-keep.json"
 """In the cluster's folder: pods of the machine that this one replaces, not in the records yet."""
+
+
+class WaitingPods(msgspec.Struct, frozen=True):
+    """The file of that name."""
+
+    version: int
+    pods: tuple[PodAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +246,7 @@ def _keep_pods(
     if order.by is JoinBy.TOKEN:
         keep_bindings(data_dir, pods)
     else:  # the agent runs, and has the records: they are written when it begins anew
-        write_durably(folder / WAITING_PODS, encode(PodReport(0, pods)))
+        write_durably(folder / WAITING_PODS, msgspec.json.encode(WaitingPods(VERSION, pods)))
 
 
 def _write_last(folder: Path, order: JoinOrder, answer: JoinAnswer, name: str) -> None:
@@ -256,11 +262,16 @@ def _write_last(folder: Path, order: JoinOrder, answer: JoinAnswer, name: str) -
 
 def keep_waiting_pods(folders: Folders) -> None:
     """Addresses of pods of the machine that this one replaces are kept, also after a join that the
-    agent did itself. To be called before an agent has the records. Raises: StorageError, ApiError.
-    """
+    agent did itself. To be called before an agent has the records. Raises: StorageError, also for
+    what cannot be read: another pod could be given such an address."""
     path = folders.cluster_dir / WAITING_PODS
     if (waiting := read_if_there(path)) is not None:
-        keep_bindings(folders.data_dir, decode(waiting, PodReport).pods)
+        try:
+            check_version(waiting)
+            pods = decode_json(waiting, WaitingPods).pods
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise StorageError("read", str(path), str(error)) from error
+        keep_bindings(folders.data_dir, pods)
         remove_durably(path)
 
 

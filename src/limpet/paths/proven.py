@@ -15,12 +15,12 @@ from limpet.base.disk import read_regular, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
+from limpet.base.records.version import VERSION, check_version
 from limpet.base.timer import Timer
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 
 _log = structlog.get_logger("paths")
-_VERSION = 1
 _WRITE_AFTER_S = 1.0
 """Paths that change together are written together."""
 _TRY_AGAIN_S = 30.0
@@ -110,13 +110,13 @@ class _File(msgspec.Struct, frozen=True):
 def read_paths(path: Path) -> dict[str, PeerPath]:
     """By the peer's uid. What cannot be read is as if it were not there: it is proven again."""
     try:
-        found = decode_json(read_regular(path), _File)
-        if found.version != _VERSION:
-            raise ValueError(f"version {found.version} instead of {_VERSION}")
+        data = read_regular(path)
+        check_version(data)
+        found = decode_json(data, _File)
         return {uid: _parse(record) for uid, record in found.paths.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         _log.warning(
             "what was proven before is lost, and is proven again", path=str(path), error=str(error)
         )
@@ -153,4 +153,4 @@ def write_paths(path: Path, paths: Mapping[str, PeerPath]) -> None:
         )
         for uid, each in paths.items()
     }
-    write_durably(path, msgspec.json.encode(_File(_VERSION, records)))
+    write_durably(path, msgspec.json.encode(_File(VERSION, records)))

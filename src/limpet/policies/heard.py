@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from limpet.base.records.version import VERSION, check_version
 from limpet.policies.labels import Labels, Selector
 from limpet.policies.parse import API_VERSION, PolicyError, parse_labels, parse_policy
 from limpet.policies.policy import Direction, Key, NamedPort, Pod, Policy, World
@@ -72,17 +73,25 @@ class Heard:
         lines: list[dict[str, Any]] = [{"policy": each} for each in self._documents.values()]
         lines += [{"namespace": name, "labels": each} for name, each in self.namespaces.items()]
         lines += [_pod_line(pod) for pod in self.pods.values()]
-        return b"".join(json.dumps(line).encode() + b"\n" for line in (*lines, {"end": len(lines)}))
+        return b"".join(json.dumps(line).encode() + b"\n" for line in (*lines, _end(len(lines))))
+
+
+def _end(count: int) -> dict[str, int]:
+    """The last line: a file without it was cut."""
+    return {"end": count, "version": VERSION}
 
 
 def decode_heard(text: bytes) -> Heard:
-    """Raises: ValueError for what `encode` would not write."""
+    """Raises: NewerFormatError; ValueError for what `encode` would not write."""
     heard = Heard()
     try:
-        *lines, end = [json.loads(line) for line in text.splitlines()]
-        if end != {"end": len(lines)}:
+        *lines, end = text.splitlines() or [b""]
+        if not end.startswith(b'{"end"'):
             raise ValueError("it is cut off")
-        for line in lines:
+        check_version(end)
+        if json.loads(end) != _end(len(lines)):
+            raise ValueError("it is cut off")
+        for line in map(json.loads, lines):
             if "policy" in line:
                 document = line["policy"]
                 metadata = document["metadata"]

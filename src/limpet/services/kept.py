@@ -1,7 +1,7 @@
 """Services and EndpointSlices as they are kept on a node's disk: a line of JSON each, pure.
 
 The same object is always the same line, so who reads the file again looks only at lines that are
-new. The last line counts the others: a file without it was cut.
+new. The last line counts the others and has the version: a file without it was cut.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet.base.decoding import decode_json
+from limpet.base.records.version import VERSION, check_version
 from limpet.services.catalog import Catalog, Item
 from limpet.services.values import (
     NOT_EXPOSED,
@@ -29,7 +30,7 @@ AnyItem = TypeVar("AnyItem", Service, EndpointSlice)
 
 KEPT_FILE = "services.jsonl"
 """In the folder of what the node keeps of its cluster; replaced as a whole, durably."""
-_SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'["end",'
+_SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'{"end":'
 _WORDS: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
     Service: ("namespace", "name", "type", "distribution"),
     ServicePort: ("name", "protocol"),
@@ -54,7 +55,7 @@ def encode_lines(items: Iterable[Item]) -> bytes:
 
 def encode_end(count: int) -> bytes:
     """The last line of a file of so many items."""
-    return _END + str(count).encode() + b"]\n"
+    return _end(count) + b"\n"
 
 
 def encode_item(item: Item) -> bytes:
@@ -84,11 +85,18 @@ def decode_items(content: bytes) -> list[Item]:
 
 
 def split_items(content: bytes) -> list[bytes]:
-    """Lines of a whole file, not decoded. Raises: ValueError when it was cut."""
+    """Lines of a whole file, not decoded. Raises: NewerFormatError; ValueError when it was cut."""
     lines = content.split(b"\n")
-    if len(lines) < 2 or lines.pop() or lines.pop() != _END + str(len(lines)).encode() + b"]":
+    if len(lines) < 2 or lines.pop() or not (end := lines.pop()).startswith(_END):
         raise ValueError("it has no end")
+    check_version(end)
+    if end != _end(len(lines)):
+        raise ValueError("it has another end")
     return lines
+
+
+def _end(count: int) -> bytes:
+    return _END + b'%d,"version":%d}' % (count, VERSION)
 
 
 def decode_item(line: bytes) -> Item:

@@ -279,7 +279,9 @@ def _heard() -> Iterator[bytes]:
             "host": False,
         },
     ]
-    yield b"".join(msgspec.json.encode(each) + b"\n" for each in [*lines, {"end": len(lines)}])
+    yield b"".join(
+        msgspec.json.encode(each) + b"\n" for each in [*lines, {"end": len(lines), "version": 1}]
+    )
 
 
 @fuzzed(seeds=_heard, errors=(ValueError,), shape=Shape.JSON_LINES, most_bytes=16_384)

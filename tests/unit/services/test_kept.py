@@ -49,7 +49,7 @@ def test_a_file_that_was_cut_anywhere_is_refused() -> None:
 
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="no Service"):
-        decode_items(b'{"a": 1}\n["end",1]\n')
+        decode_items(b'{"a": 1}\n{"end":1,"version":1}\n')
 
 
 def test_words_that_come_again_are_one_text_in_memory() -> None:

@@ -12,6 +12,7 @@ from limpet.agent.policies.keeper import Arguments, Policies
 from limpet.agent.status.said import Said
 from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
+from limpet.base.records.version import NewerFormatError
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.policy_source import PolicySource
@@ -41,7 +42,7 @@ class KubernetesPolicies(Policies):
         """`path`: where it is kept. Raises: LimpetError: it is there, and cannot be read, so a pod
         might be open."""
         super().__init__(loop, attachments, bridge_mac)
-        self._heard = _read(path)
+        self._heard = heard_before(path)
         find = partial(find_api_server, settings)
         self._from = PolicySource(self._heard, path, find, tell=self.part.wake, random=random)
 
@@ -69,13 +70,15 @@ class KubernetesPolicies(Policies):
         )
 
 
-def _read(path: Path) -> Heard:
-    """Raises: StorageError, LimpetError."""
+def heard_before(path: Path) -> Heard:
+    """What is kept; nothing where there is no file. Raises: StorageError, LimpetError."""
     text = read_if_there(path)
     if text is None:
         return Heard()
     try:
         return decode_heard(text)
+    except NewerFormatError as error:
+        raise LimpetError(f"read {path}: {error}") from error
     except ValueError as error:
         raise LimpetError(
             f"read {path}: {error} (delete it where the API server can be reached: it tells all "

@@ -29,8 +29,7 @@ def check_version(data: bytes | str, known: int = VERSION) -> None:
         raise ValueError(str(error)) from error
     if version > known:
         raise NewerFormatError(
-            f"it has format {version}, this Limpet knows {known} (install the later Limpet again; "
-            "the file was left alone)"
+            f"it has format {version}, this Limpet knows {known} (install the later Limpet again)"
         )
     if version < 1:
         raise ValueError(f"it has format {version}, and the first one is 1")

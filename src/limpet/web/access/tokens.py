@@ -12,6 +12,7 @@ import msgspec
 from limpet.base.decoding import decode_json
 from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
+from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.cluster.api import name_problem
 from limpet.web.access.sessions import PageToken, digest_of
 
@@ -26,6 +27,7 @@ MOST = 256
 
 
 class Tokens(msgspec.Struct, frozen=True):
+    version: int = VERSION
     tokens: tuple[PageToken, ...] = ()
 
 
@@ -110,14 +112,17 @@ class TokenFile(TokenBook):
 
 
 def encode_tokens(tokens: Iterable[PageToken]) -> bytes:
-    return msgspec.json.encode(Tokens(tuple(sorted(tokens, key=lambda each: each.name))))
+    return msgspec.json.encode(Tokens(tokens=tuple(sorted(tokens, key=lambda each: each.name))))
 
 
 def parse_tokens(content: bytes, where: str) -> tuple[PageToken, ...]:
     """Raises: LimpetError."""
     try:
+        check_version(content)
         return decode_json(content, Tokens).tokens
-    except msgspec.MsgspecError as error:
+    except NewerFormatError as error:
+        raise LimpetError(f"read page tokens in {where}: {error}") from error
+    except (ValueError, msgspec.MsgspecError) as error:
         raise LimpetError(
             f"read page tokens in {where}: {error} (put it right, or remove it and make new ones: "
             "limpet ui token create)"

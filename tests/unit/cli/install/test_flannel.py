@@ -77,5 +77,5 @@ def test_a_record_that_is_damaged_is_refused_in_words(tmp_path: Path) -> None:
     assert load_aside(tmp_path) is None
     record_path(tmp_path).write_text('{"version": 2}')
 
-    with pytest.raises(StorageError, match=r"format 2 instead of 1 .*move it away"):
+    with pytest.raises(StorageError, match=r"format 2, this Limpet knows 1 .*move it away"):
         load_aside(tmp_path)

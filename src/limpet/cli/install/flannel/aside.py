@@ -10,9 +10,8 @@ import msgspec
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, remove_durably, write_durably
 from limpet.base.errors import StorageError
+from limpet.base.records.version import VERSION, check_version
 from limpet.cli.install.flannel.devices import Device
-
-_FORMAT = 1
 
 
 class AsideFile(msgspec.Struct, frozen=True):
@@ -46,9 +45,8 @@ def load_aside(state_dir: Path) -> Aside | None:
     if data is None:
         return None
     try:
+        check_version(data)
         found = decode_json(data, Aside)
-        if found.version != _FORMAT:
-            raise ValueError(f"format {found.version} instead of {_FORMAT}")
     except (msgspec.MsgspecError, ValueError) as error:
         raise StorageError(
             "read", str(path), str(error), hint="move it away; what flannel had is in it, as JSON"
@@ -60,7 +58,7 @@ def note_aside(
     state_dir: Path, files: tuple[Path, ...], devices: list[Device], rules: dict[str, str]
 ) -> Aside:
     """What is there now, beside what was noted before. Raises: StorageError."""
-    before = load_aside(state_dir) or Aside(_FORMAT)
+    before = load_aside(state_dir) or Aside(VERSION)
     kept = {file.path: file for file in before.files}
     for path in files:
         content = read_if_there(path)
@@ -68,7 +66,7 @@ def note_aside(
             mode = path.stat().st_mode & 0o7777
             kept[str(path)] = AsideFile(str(path), mode, content)
     found = Aside(
-        _FORMAT,
+        VERSION,
         tuple(kept.values()),
         tuple({each.ifname: each for each in (*before.devices, *devices)}.values()),
         {**before.rules, **rules},
