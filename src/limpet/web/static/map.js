@@ -16,7 +16,7 @@ const SINGLE_LINES = 800;
 
 let net = { nodes: [], pairs: [], me: "", rungs: [] };
 let rungs = []; // the best first
-let words = {};
+let rungWords = {};
 let sites = [];
 let points = [];
 let bundles = [];
@@ -49,7 +49,7 @@ async function load() {
   if (!answer?.ok) return;
   net = await answer.json();
   rungs = net.rungs.map(([rung]) => rung);
-  words = Object.fromEntries(net.rungs);
+  rungWords = Object.fromEntries(net.rungs);
   readColours();
   ({ sites, points } = layOut(net.nodes, canvas.clientWidth / Math.max(1, canvas.clientHeight)));
   arrange();
@@ -315,14 +315,14 @@ function distance(p, pair) {
 // In words
 
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-const way = (each) => (each[0] === "reached" ? words[each[1]] ?? each[1] : each[0]) + (each[2] == null ? "" : `, ${each[2] < 10 ? each[2].toPrecision(2) : Math.round(each[2])} ms`) + (each[3] ? `, ${Math.ceil(each[3] * 100)} % lost` : "");
+const way = (each) => (each[0] === "reached" ? rungWords[each[1]] ?? each[1] : each[0]) + (each[2] == null ? "" : `, ${each[2] < 10 ? each[2].toPrecision(2) : Math.round(each[2])} ms`) + (each[3] ? `, ${Math.ceil(each[3] * 100)} % lost` : "");
 function words(what) {
   if (!what) return "";
   if (what.node !== undefined) {
     const node = net.nodes[what.node];
     const counts = new Map();
     for (const place of ofNode[what.node]) counts.set(kind(net.pairs[place]), (counts.get(kind(net.pairs[place])) ?? 0) + 1);
-    const ways = [...counts].sort((a, b) => weight(a[0]) - weight(b[0])).map(([each, n]) => `${n} by ${words[each] ?? each}`).join(", ");
+    const ways = [...counts].sort((a, b) => weight(a[0]) - weight(b[0])).map(([each, n]) => `${n} by ${rungWords[each] ?? each}`).join(", ");
     return `${node[1]}${node[2] ? ` in ${node[2]}` : ""}: ${node[3]}${node[4].length ? `, ${node[4].join(", ")}` : ""}${node[5] == null ? "" : `, ${counted(node[5], "pod")}`}${ways ? `\n${ways}` : ""}`;
   }
   if (what.pair !== undefined) {
