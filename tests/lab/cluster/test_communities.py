@@ -137,11 +137,19 @@ def test_nodes_without_a_shared_community_have_neither_route_nor_vxlan_nor_path(
 
 def why_not_allowed(asked: Machine | LabController, one: str, other: str) -> str:
     """What the detail of a pair says, on a node or in the cloud, by uids."""
-    detail = convert(asked.ask("pair", one=one, other=other), PairDetail)
-    if detail.why_not_allowed:
-        told = [each.way.reach for each in (detail.there, detail.back) if each is not None]
-        assert {*told} <= {Reach.NOT_ALLOWED, Reach.UNKNOWN}
-    return detail.why_not_allowed
+
+    def detail() -> PairDetail:
+        return convert(asked.ask("pair", one=one, other=other), PairDetail)
+
+    def is_not_reached() -> bool:
+        found = detail()
+        told = {each.way.reach for each in (found.there, found.back) if each is not None}
+        return told <= {Reach.NOT_ALLOWED, Reach.UNKNOWN}
+
+    why = detail().why_not_allowed
+    if why:  # nodes tell the cloud of their ways a moment later
+        wait_until(is_not_reached, "the pair is not told as reached")
+    return why
 
 
 def test_a_pair_that_shares_no_community_says_so_on_either_node_and_in_the_cloud(
