@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from limpet.agent.original_sysctls import read_originals
+from limpet.agent.original_sysctls import OriginalSysctls, read_originals
 from limpet.agent.policies.keeper import kept_book
 from limpet.agent.policies.of_kubernetes import heard_before
 from limpet.base.disk import Disk
@@ -267,7 +267,7 @@ def _keep_pods(path: Path) -> None:
         ("pods-to-keep.json", _keep_pods),
         ("flannel.json", lambda path: load_aside(path.parent)),
         ("installed.json", lambda path: Manifest.load(path.parent)),
-        ("sysctls.json", read_originals),
+        ("sysctls.json", OriginalSysctls),
         ("policies.json", kept_book),
     ],
 )

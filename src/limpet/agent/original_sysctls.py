@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.linux.sysctl import read_sysctl
-
-_log = structlog.get_logger("agent")
 
 SYSCTLS_FILE = "sysctls.json"
 """In the agent's state folder."""
@@ -26,26 +23,15 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class OriginalSysctls:
-    """What is in the file when it is made, and what is kept since.
-
-    A file that cannot be read is left as it is, and nothing is kept: what was there before us is
-    lost already, and pods need their settings now. Uninstalling says what to do with it.
-    """
+    """What is in the file when it is made, and what is kept since."""
 
     def __init__(self, path: Path) -> None:
+        """Raises: StorageError, as `read_originals`."""
         self._path = path
-        self._values: dict[str, str] = {}
-        self._is_lost = False
-        try:
-            self._values = read_originals(path)
-        except StorageError as error:
-            _log.error("settings are changed and not kept", error=str(error))
-            self._is_lost = True
+        self._values = read_originals(path)
 
     def keep(self, sysctl: str) -> None:
         """Raises: StorageError; then the setting must not be changed."""
-        if self._is_lost:
-            return
         if sysctl == "net/ipv4/ip_forward":
             # The kernel turns this one over with forwarding. Source: inet_forward_change.
             self.keep("net/ipv4/conf/all/accept_redirects")
