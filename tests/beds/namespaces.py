@@ -190,9 +190,10 @@ class Bed:
 
 
 def connect_namespaces(one: Netns, ifname: str, two: Netns, peer_ifname: str) -> None:
-    """A veth pair between the two, both ends up."""
-    one.ip(
-        f"link add {ifname} type veth peer name {peer_ifname} netns {two.name}",
-        f"link set {ifname} up",
-    )
-    two.ip(f"link set {peer_ifname} up")
+    """A veth pair between the two, both ends up, and their addresses ready to send from."""
+    one.ip(f"link add {ifname} type veth peer name {peer_ifname} netns {two.name}")
+    for netns, name in ((one, ifname), (two, peer_ifname)):
+        # While a link-local address is being proven, no neighbour is asked for what comes from an
+        # address of another interface (`ndisc_send_ns`): "No route to host" after three seconds.
+        netns.sysctl(f"net/ipv6/conf/{name}/accept_dad", "0")
+        netns.ip(f"link set {name} up")

@@ -10,6 +10,7 @@ import pytest
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.effort import effort
+from tests.waiting import wait_until
 
 PAIRS = effort(500, 1500)
 WARM_UP = effort(250, 500)
@@ -35,13 +36,17 @@ def test_descriptors_threads_and_memory_stay_flat_over_thousands_of_pods(node: L
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(add_and_delete, pods, [count // AT_ONCE] * AT_ONCE))
 
+    def is_flat() -> bool:
+        """What is taken away behind the answer holds a namespace or a file for a moment."""
+        now = usage(node.agent_pid)
+        return now["fds"] <= seen[0]["fds"] + 1 and now["threads"] <= seen[0]["threads"]
+
     pairs(WARM_UP)
     seen = [usage(node.agent_pid)]
     for _ in range(RUNS):
         pairs(PAIRS)
+        wait_until(is_flat, "descriptors and threads are as many as before")
         seen.append(usage(node.agent_pid))
-        assert seen[-1]["fds"] <= seen[0]["fds"] + 1
-        assert seen[-1]["threads"] <= seen[0]["threads"]
         if seen[-1]["rss_kib"] < seen[-2]["rss_kib"] + GROWTH_KIB:
             return
     raise AssertionError(f"it grows with every {PAIRS} pods: {seen}")
