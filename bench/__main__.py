@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.bed import Bed
 from bench.figures import Figure, table
 from bench.measures import MEASURES
-from bench.netns import sweep
+from bench.nodes.netns import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.node import Node
-from bench.plugins import Limpet, Plugin, Reference
+from bench.nodes.node import Node
+from bench.nodes.plugins import Limpet, Plugin, Reference
 
 
 @dataclass

@@ -9,31 +9,31 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.bed import Bed, Samples
-from bench.controller import controller_https, controller_store, controller_watchers
-from bench.dns import dns
+from bench.controller.insiders import insiders
+from bench.controller.load import controller_https, controller_store, controller_watchers
+from bench.controller.strangers import strangers
+from bench.dns.names import dns
 from bench.figures import Figure, Target, Unit
-from bench.idle import tunnel_idle
-from bench.insiders import insiders
-from bench.kubernetes import kubernetes
-from bench.launch import launcher_floor, run
-from bench.member import member
-from bench.nats import nats_first, nats_silence
-from bench.node import Pod
-from bench.node_death import node_death
-from bench.node_pairs import across_route, across_route_masq, across_vxlan, across_vxlan_masq
-from bench.overlay import overlay
-from bench.plugins import Limpet, Plugin, Reference
-from bench.policies import policies
-from bench.port_security import port_security
-from bench.relay import relay_udp
-from bench.relay_tls import relay_tls
-from bench.resident import peak_resident_kib
-from bench.services import services
-from bench.sockets import sockets
-from bench.strangers import strangers
-from bench.suite import suite
-from bench.throughput import differences, link_settings, transfer
-from bench.tunnel import across_tunnel, tunnel_peers
+from bench.kube.nodes import kubernetes
+from bench.kube.suite import suite
+from bench.nodes.launch import launcher_floor, run
+from bench.nodes.member import member
+from bench.nodes.node import Pod
+from bench.nodes.plugins import Limpet, Plugin, Reference
+from bench.nodes.resident import peak_resident_kib
+from bench.paths.idle import tunnel_idle
+from bench.paths.nats import nats_first, nats_silence
+from bench.paths.node_pairs import across_route, across_route_masq, across_vxlan, across_vxlan_masq
+from bench.paths.overlay import overlay
+from bench.paths.relay import relay_udp
+from bench.paths.relay_tls import relay_tls
+from bench.paths.tunnel import across_tunnel, tunnel_peers
+from bench.policies.filtering import policies
+from bench.policies.port_security import port_security
+from bench.services.kube_proxy import services
+from bench.services.node_death import node_death
+from bench.services.sockets import sockets
+from bench.traffic.throughput import differences, link_settings, transfer
 
 AT_ONCE = 16
 PODS = 100

@@ -24,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.__main__ import BUILD, make_bed
-from bench.launch import Command, run
-from bench.node import Node, Pod
-from bench.plugins import Limpet, Plugin, Reference
+from bench.nodes.launch import Command, run
+from bench.nodes.node import Node, Pod
+from bench.nodes.plugins import Limpet, Plugin, Reference
 
 _SETTLE_S = 0.5
 """So that what the agent still does for the last request is not in the next one's timeline."""

@@ -1,0 +1,1 @@
+"""Names: the process that answers them, beside the real CoreDNS."""

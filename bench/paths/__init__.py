@@ -1,0 +1,1 @@
+"""From node to node: routes, VXLAN, tunnels, relays and NATs, and many peers at once."""

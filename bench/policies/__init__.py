@@ -1,0 +1,1 @@
+"""What it costs that pods are held to policies and to their addresses."""
