@@ -23,13 +23,13 @@ LONGEST_FIRST = (
     "clients",
     "controller",
     # make test-kube
-    "kube/test_installed.py",
-    "kube/test_day.py",
-    "kube/test_connectivity.py",
-    "kube/test_lost_objects.py",
-    "kube/test_replicas.py",
-    "kube/test_lost_world.py",
-    "kube/test_flannel_moves.py",
+    "kube/installed/test_installed.py",
+    "kube/faults/test_day.py",
+    "kube/installed/test_connectivity.py",
+    "kube/faults/test_lost_objects.py",
+    "kube/faults/test_replicas.py",
+    "kube/faults/test_lost_world.py",
+    "kube/flannel/test_flannel_moves.py",
 )
 
 

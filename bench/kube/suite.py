@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.kube.flannel_bed import BesideWorld, beside_world, reference_folder
+from tests.kube.flannel.flannel_bed import BesideWorld, beside_world, reference_folder
 from tests.waiting import wait_until
 
 from bench.bed import Bed

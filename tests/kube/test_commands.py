@@ -27,8 +27,8 @@ from limpet.lab.files import write_settings
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.launch import launcher
 from tests.controller.machines import Controller, free_port
-from tests.kube.test_accounts import kubeconfig_of, settings_in_the_manifests
-from tests.kube.test_manifests import MANIFEST, SPACE
+from tests.kube.installed.test_accounts import kubeconfig_of, settings_in_the_manifests
+from tests.kube.installed.test_manifests import MANIFEST, SPACE
 from tests.waiting import PATIENCE_S, wait_until
 from tests.web.test_access import Browser
 

@@ -17,7 +17,7 @@ from limpet.lab.kube.image import IMAGE
 from limpet.lab.world.wires import existing_namespaces, namespace_prefix
 from limpet.lab.world.worlds import FOLDER, take_down
 from tests.docs.worlds import on_this_machine
-from tests.kube.page_worlds import blocks_of
+from tests.kube.installed.page_worlds import blocks_of
 from tests.waiting import wait_until
 
 NAME = f"lku{os.getpid()}"

@@ -14,8 +14,8 @@ from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.world.node import LabNode
 from tests.agent.test_policies import Knock, limpet
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
-from tests.kube.test_joining_agent import kubeconfig_inside
-from tests.kube.test_manifests import User, admin, bound_token
+from tests.kube.installed.test_manifests import User, admin, bound_token
+from tests.kube.nodes.test_joining_agent import kubeconfig_inside
 from tests.waiting import wait_until
 
 __all__ = ["admin"]

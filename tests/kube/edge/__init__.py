@@ -1,0 +1,1 @@
+"""Nodes on machines with systemd, behind caches as edge clusters have them."""

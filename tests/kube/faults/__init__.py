@@ -1,0 +1,1 @@
+"""What a cluster goes through: objects lost, nonsense, wrong clocks, refusals, a day of it all."""
