@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 
-from tests.controller.hostile_member import HostileMember
+from tests.controller.attackers.hostile_member import HostileMember
 from tests.controller.machines import Controller, join_all
 
 from bench.bed import Bed

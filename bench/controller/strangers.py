@@ -8,7 +8,7 @@ import asyncio
 import time
 from contextlib import ExitStack
 
-from tests.beds.hostile_connections import hostile_connections
+from tests.beds.traffic.hostile_connections import hostile_connections
 from tests.controller.machines import Controller, join_all
 
 from bench.bed import Bed

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.beds.first_packet import FirstPackets
-from tests.beds.silence import Silence
+from tests.beds.traffic.first_packet import FirstPackets
+from tests.beds.traffic.silence import Silence
 
 from bench.bed import Bed
 from bench.figures import Figure, Target

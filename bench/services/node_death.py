@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.beds.tcp import serving
+from tests.beds.traffic.tcp import serving
 from tests.waiting import wait_until
 
 from bench.bed import Bed

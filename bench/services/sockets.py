@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address, ip_network
 
-from tests.beds.socket_bed import Cgroup, mounted
+from tests.beds.services.socket_bed import Cgroup, mounted
 
 from bench.bed import Bed
 from bench.figures import Figure, Target, Unit

@@ -16,7 +16,7 @@ from limpet.cni.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.lab.world.pod import LabPod
-from tests.beds.tcp import fetch, serving
+from tests.beds.traffic.tcp import fetch, serving
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
 

@@ -39,7 +39,7 @@ from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf
 from tests.beds.node_bed import NodeBed
-from tests.beds.shim_frames import cni_frame
+from tests.beds.traffic.shim_frames import cni_frame
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import PATIENCE_S, wait_until
 

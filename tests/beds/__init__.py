@@ -2,5 +2,6 @@
 
 `namespaces` makes every namespace; then a node with pods, nodes joined by a switch or a router, and
 sites joined by tunnels. Whole worlds of real agents and a controller: tests/lab/bed.py;
-`silence` and `first_packet` time what pods of such worlds notice, `tcp` lets a pod serve.
+`traffic.silence` and `traffic.first_packet` time what pods of such worlds notice, `traffic.tcp`
+lets a pod serve.
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from limpet.dns.handover.held import Holder, Left
-from tests.beds.dns_client import asking_all_the_time
+from tests.beds.traffic.dns_client import asking_all_the_time
 from tests.dns.test_process import ADDRESS, ITEMS, WEB, Place, ask, make_place, values
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -30,8 +30,8 @@ from limpet.services.kept import KEPT_FILE, encode_items
 from limpet.services.kept_here import FORGET_AFTER_S, HERE_FILE, encode_here
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
-from tests.beds.dns_client import Asking, asking_all_the_time
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
+from tests.beds.traffic.dns_client import Asking, asking_all_the_time
 from tests.waiting import PATIENCE_S, wait_until
 
 ADDRESS, ADDRESS_6 = "169.254.20.10", "fd5b:9ad1:7e3c::53"

@@ -33,7 +33,7 @@ from limpet.linux.set_elements import SetElements
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from tests.beds.namespaces import Netns
-from tests.beds.service_api import Object, ServiceApi, service, slices
+from tests.beds.services.service_api import Object, ServiceApi, service, slices
 from tests.effort import effort
 from tests.lab.bed import a_world, findings
 from tests.waiting import PATIENCE_S, wait_until

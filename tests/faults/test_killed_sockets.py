@@ -25,8 +25,8 @@ from limpet.lab.world.world import World
 from limpet.linux.bpf.library import Bpf
 from limpet.linux.socket_diag import can_end_sockets
 from tests.beds.namespaces import Netns
-from tests.beds.service_api import ServiceApi
-from tests.beds.socket_bed import Cgroup, mounted
+from tests.beds.services.service_api import ServiceApi
+from tests.beds.services.socket_bed import Cgroup, mounted
 from tests.faults import test_killed_services as killed
 from tests.faults.test_killed_services import STAYS, api, kill_amid_changes, node, wanted
 from tests.lab.bed import a_world

@@ -23,7 +23,7 @@ from limpet.services.values import (
     Service,
     ServicePort,
 )
-from tests.beds.tcp import serving
+from tests.beds.traffic.tcp import serving
 from tests.waiting import PATIENCE_S
 
 ADDRESS, PORT, TARGET_PORT = "10.96.0.7", 80, 8080

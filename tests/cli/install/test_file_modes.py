@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from limpet.linux.namespaces import Namespace
-from tests.beds.service_api import ServiceApi, service, slices
+from tests.beds.services.service_api import ServiceApi, service, slices
 from tests.beds.tunnel_bed import wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import CONFIG, LIMPET, cni
@@ -21,7 +21,7 @@ from tests.cli.install.test_install_ebpf import (
 )
 from tests.cli.install.test_install_join import Cloud, cluster_of, joining
 from tests.cli.install.test_install_tunnel import add_far_node, give_tun, has_tunnel
-from tests.datapath.tunnel.ipsec_bed import charon
+from tests.datapath.tunnel.ipsec.ipsec_bed import charon
 from tests.lab.policies_of_all_nodes import POLICY
 from tests.waiting import wait_until
 

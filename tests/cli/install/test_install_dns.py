@@ -9,7 +9,7 @@ import socket
 from limpet.linux.namespaces import Namespace
 from limpet.services.kept import encode_items
 from limpet.services.values import Service
-from tests.beds.dns_client import asking_all_the_time
+from tests.beds.traffic.dns_client import asking_all_the_time
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import (
     CONFIG,

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from limpet.linux.namespaces import Namespace
-from tests.beds.service_api import ServiceApi, service, slices
+from tests.beds.services.service_api import ServiceApi, service, slices
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_doctor_fix import found
 from tests.cli.install.test_install import CONFIG, LIMPET, limpet

@@ -25,7 +25,8 @@ from limpet.datapath.node.ports.ruleset import plan_frame
 from limpet.datapath.node.ports.state import PortTable
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import GATEWAYS
-from tests.beds.pod_frames import (
+from tests.beds.policies.ports_bed import Frame, PortsBed, packet_socket
+from tests.beds.traffic.pod_frames import (
     BROADCAST,
     arp,
     ethernet,
@@ -38,7 +39,6 @@ from tests.beds.pod_frames import (
     udp,
     with_hop_by_hop,
 )
-from tests.beds.ports_bed import Frame, PortsBed, packet_socket
 from tests.waiting import wait_until
 
 OUTSIDE4, OUTSIDE6 = "198.51.100.7", "2001:db8:7::7"

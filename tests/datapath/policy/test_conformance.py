@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.beds.namespaces import NetnsFactory
-from tests.beds.policy_matrix import PolicyMatrix
+from tests.beds.policies.policy_matrix import PolicyMatrix
 from tests.datapath.policy.conformance import ROWS
 from tests.datapath.policy.conformance.asks import Row
 from tests.datapath.policy.conformance.covered import COVERED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from limpet.datapath.policy.ruleset import NOTHING
 from limpet.policies.policy import World
 from tests.beds.namespaces import NetnsFactory, talk
-from tests.beds.policy_bed import PolicyBed
+from tests.beds.policies.policy_bed import PolicyBed
 from tests.policy_cases import Case, addresses_of, cases, flows
 from tests.policy_oracle import Someone, is_allowed
 from tests.waiting import PATIENCE_S

@@ -15,7 +15,7 @@ from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
 from limpet.policies.policy import Key, Pod, Policy, World
 from tests.beds.namespaces import NetnsFactory
-from tests.beds.policy_bed import PolicyBed
+from tests.beds.policies.policy_bed import PolicyBed
 
 
 @contextmanager

@@ -16,7 +16,14 @@ from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, Pod, World
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.beds.node_bed import NODE, OUTSIDE
-from tests.beds.service_bed import ADDRESSES, EXTERNAL, WEB, ServiceBed, endpoints_of, slices
+from tests.beds.services.service_bed import (
+    ADDRESSES,
+    EXTERNAL,
+    WEB,
+    ServiceBed,
+    endpoints_of,
+    slices,
+)
 from tests.datapath.policy.conformance.words import at, block, egress, ingress, of, pod, rule
 
 Enforce = Callable[..., None]

@@ -31,8 +31,8 @@ from limpet.services.values import (
 )
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import NODE, OUTSIDE, STATE
-from tests.beds.service_bed import ADDRESSES, EXTERNAL
-from tests.beds.socket_bed import SocketBed
+from tests.beds.services.service_bed import ADDRESSES, EXTERNAL
+from tests.beds.services.socket_bed import SocketBed
 from tests.service_oracle import Answer, Question, answer
 from tests.waiting import PATIENCE_S
 

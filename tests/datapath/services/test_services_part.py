@@ -19,7 +19,7 @@ from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, Exposure, Service
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.beds.node_bed import GATEWAYS, NODE, OUTSIDE
-from tests.beds.service_bed import (
+from tests.beds.services.service_bed import (
     ADDRESSES,
     EXTERNAL,
     WEB,

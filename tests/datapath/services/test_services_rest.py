@@ -24,8 +24,15 @@ from limpet.services.values import (
 )
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.node_bed import NODE, OUTSIDE
-from tests.beds.policy_bed import init_ack_of, packet_of, raw_socket
-from tests.beds.service_bed import ADDRESSES, EXTERNAL, WEB, ServiceBed, endpoints_of, slices
+from tests.beds.policies.policy_bed import init_ack_of, packet_of, raw_socket
+from tests.beds.services.service_bed import (
+    ADDRESSES,
+    EXTERNAL,
+    WEB,
+    ServiceBed,
+    endpoints_of,
+    slices,
+)
 from tests.datapath.services.test_services_part import accept, family, is_refused, listening
 from tests.waiting import PATIENCE_S, wait_until
 

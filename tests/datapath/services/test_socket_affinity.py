@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from limpet.services.values import Service
-from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
-from tests.beds.socket_bed import SocketBed
+from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
+from tests.beds.services.socket_bed import SocketBed
 from tests.datapath.services.test_sockets import ANY, bed, family, who_gets
 from tests.waiting import wait_until
 

@@ -22,8 +22,8 @@ from limpet.datapath.teardown import remove_kernel_state
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
-from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
-from tests.beds.socket_bed import SocketBed, mounted
+from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
+from tests.beds.services.socket_bed import SocketBed, mounted
 from tests.waiting import PATIENCE_S, wait_until
 
 MAPS = f"maps-{LAYOUT}"

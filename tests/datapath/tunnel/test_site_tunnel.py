@@ -18,8 +18,8 @@ from limpet.datapath.tunnel.diff import PutTunnelPeer
 from limpet.datapath.tunnel.handshake_reset import Step, encode
 from limpet.datapath.tunnel.state import PeerReading
 from tests.beds.overlay_bed import ping
+from tests.beds.traffic.tunnel_traffic import fragments, send_bulk
 from tests.beds.tunnel_bed import kernel_has_wireguard, wireguard_go
-from tests.beds.tunnel_traffic import fragments, send_bulk
 from tests.datapath.tunnel.noise import RESPONSE, initiation
 from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
 from tests.waiting import wait_until

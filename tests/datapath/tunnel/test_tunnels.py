@@ -10,14 +10,7 @@ import pytest
 
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from tests.beds.overlay_bed import ping
-from tests.beds.tunnel_bed import (
-    KernelWireguardTunnel,
-    Tunnel,
-    TunnelBed,
-    WireguardTunnel,
-    skip_without_kernel_wireguard,
-)
-from tests.beds.tunnel_traffic import (
+from tests.beds.traffic.tunnel_traffic import (
     Flow,
     counters,
     fragments,
@@ -27,7 +20,14 @@ from tests.beds.tunnel_traffic import (
     move,
     send_bulk,
 )
-from tests.datapath.tunnel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
+from tests.beds.tunnel_bed import (
+    KernelWireguardTunnel,
+    Tunnel,
+    TunnelBed,
+    WireguardTunnel,
+    skip_without_kernel_wireguard,
+)
+from tests.datapath.tunnel.ipsec.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
 from tests.waiting import wait_until
 
 KINDS = {

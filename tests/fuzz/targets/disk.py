@@ -37,9 +37,9 @@ from limpet.lab.command import LabError
 from limpet.lab.topology import parse_topology
 from limpet.linux.netlink.codec import parse_mac
 from limpet.paths.proven import read_paths, write_paths
+from tests.fuzz.scratch import in_file
 from tests.fuzz.target import Shape, fuzzed
 from tests.fuzz.targets.documents import FIXTURES
-from tests.fuzz.targets.scratch import in_file
 from tests.strategies import attachment
 
 # Addresses of pods

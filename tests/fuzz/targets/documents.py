@@ -27,8 +27,8 @@ from limpet.cluster.seal import check, read_sealed, seal
 from limpet.cluster.snapshot.file import read_documents
 from limpet.cluster.snapshot.log import HEADER_BYTES, cluster_mark, encode_header, parse_log
 from limpet.cluster.snapshot.log import encode_record as encode_document
+from tests.fuzz.scratch import in_file
 from tests.fuzz.target import Shape, fuzzed
-from tests.fuzz.targets.scratch import in_file
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,

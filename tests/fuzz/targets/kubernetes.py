@@ -34,9 +34,9 @@ from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.heard import decode_heard
 from limpet.policies.parse import PolicyError, parse_labels, parse_namespace, parse_policy
 from limpet.policies.policy import Key
+from tests.fuzz.scratch import in_file
 from tests.fuzz.target import Shape, fuzzed
 from tests.fuzz.targets.documents import POLICY_DOCUMENT, every_document
-from tests.fuzz.targets.scratch import in_file
 
 _RESOURCES: tuple[Resource[Any], ...] = (
     services.SERVICES,

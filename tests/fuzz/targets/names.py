@@ -22,8 +22,8 @@ from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver
 from limpet.services.catalog import Catalog
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
+from tests.fuzz.scratch import in_file
 from tests.fuzz.target import Shape, fuzzed
-from tests.fuzz.targets.scratch import in_file
 
 _DOMAIN = "cluster.local"
 _ASKED = (

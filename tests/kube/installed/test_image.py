@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.beds.socket_bed import Cgroup
+from tests.beds.services.socket_bed import Cgroup
 from tests.clients.containerd import _CONFIG
 from tests.clients.machine import CHECKOUT, Machine, Process, remove_leftovers
 from tests.waiting import wait_until

@@ -21,7 +21,7 @@ import yaml
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.programs import find_programs
 from limpet.lab.kube.world import KubeWorld
-from tests.beds.dns_client import asking_all_the_time
+from tests.beds.traffic.dns_client import asking_all_the_time
 from tests.kube.installed.cluster import (
     CONTROL_PLANE,
     Stream,

@@ -16,8 +16,8 @@ import dns.reversename
 import pytest
 
 from limpet.lab.world.node import LabNode
-from tests.beds.dns_client import asking_all_the_time
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
+from tests.beds.traffic.dns_client import asking_all_the_time
 from tests.controller.machines import Controller
 from tests.dns.test_process import ADDRESS, ADDRESS_6, Serving, ask, values
 from tests.kube.installed.test_manifests import User, admin

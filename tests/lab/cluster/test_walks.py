@@ -15,7 +15,7 @@ from limpet.lab.command import run_command
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.world import World
-from tests.beds.silence import Silence
+from tests.beds.traffic.silence import Silence
 from tests.lab.bed import ONE_LAN, a_world
 from tests.unit.test_walks import WALKS, steps
 from tests.waiting import PATIENCE_S

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limpet.lab.topology import load_topology
 from limpet.lab.world.world import World
-from tests.beds.first_packet import FirstPackets
+from tests.beds.traffic.first_packet import FirstPackets
 from tests.lab.bed import a_world
 from tests.lab.rungs import WITHIN_S, rung, tell
 from tests.waiting import wait_until

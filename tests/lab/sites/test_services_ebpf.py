@@ -21,8 +21,8 @@ from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-from tests.beds.socket_bed import Cgroup, mounted
-from tests.beds.tcp import fetch
+from tests.beds.services.socket_bed import Cgroup, mounted
+from tests.beds.traffic.tcp import fetch
 from tests.lab.bed import a_world
 from tests.lab.services import ADDRESS, NAME, PORT, TARGET_PORT, ipv4, tell, web
 from tests.waiting import PATIENCE_S, wait_until

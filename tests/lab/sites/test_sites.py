@@ -18,7 +18,7 @@ from limpet.lab.world.tunnels import end_tunnel
 from limpet.lab.world.world import World
 from limpet.picture.nodes import RelayLoad
 from limpet.picture.picture import Picture
-from tests.beds.silence import Silence
+from tests.beds.traffic.silence import Silence
 from tests.lab.bed import a_world, doctor, echo, echoing, limpet
 from tests.lab.forging import hearing
 from tests.lab.policies import policies_hold

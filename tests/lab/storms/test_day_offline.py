@@ -18,7 +18,7 @@ from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-from tests.beds.tcp import fetch, serving
+from tests.beds.traffic.tcp import fetch, serving
 from tests.lab.bed import a_world
 from tests.lab.services import ADDRESS, NAME, PORT, TARGET_PORT, ipv4, tell, web
 from tests.waiting import wait_until

@@ -24,7 +24,7 @@ from limpet.cni.frames import (
     encode_answer,
     request_length,
 )
-from tests.beds.shim_frames import cni_frame
+from tests.beds.traffic.shim_frames import cni_frame
 
 raw = st.binary(max_size=20).map(lambda b: os.fsdecode(b.replace(b"\0", b"")))
 names = raw.map(lambda name: "CNI_" + name.replace("=", "-"))

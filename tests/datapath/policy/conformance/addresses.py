@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.beds.policy_matrix import NODES
+from tests.beds.policies.policy_matrix import NODES
 from tests.datapath.policy.conformance.asks import Ask
 from tests.datapath.policy.conformance.words import (
     ALL,

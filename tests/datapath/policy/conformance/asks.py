@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.beds.policy_bed import Protocol
-from tests.beds.policy_matrix import PODS, Situation
+from tests.beds.policies.policy_bed import Protocol
+from tests.beds.policies.policy_matrix import PODS, Situation
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.beds.policy_matrix import Situation
+from tests.beds.policies.policy_matrix import Situation
 from tests.datapath.policy.conformance.asks import Ask, Row
 from tests.datapath.policy.conformance.words import (
     ALL,

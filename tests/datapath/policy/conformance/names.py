@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.policies.policy import NamedPort
-from tests.beds.policy_matrix import Ports, Situation
+from tests.beds.policies.policy_matrix import Ports, Situation
 from tests.datapath.policy.conformance.asks import Ask, Row
 from tests.datapath.policy.conformance.words import (
     ALL,

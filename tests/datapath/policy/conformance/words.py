@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from tests.beds.policy_matrix import LINK, NODES, Situation, address_of
+from tests.beds.policies.policy_matrix import LINK, NODES, Situation, address_of
 from tests.datapath.policy.conformance.asks import Ask, Moment, Row
 
 Spec = dict[str, Any]

@@ -38,7 +38,7 @@ from limpet.picture.pair import Direction, Outward, Way
 from limpet.relay.server.pairs import End, Relaying
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 from tests.unit.cluster_values import node_key, presence
 
 _RELAY = RelaySettings()

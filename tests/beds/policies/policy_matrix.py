@@ -27,7 +27,7 @@ from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, NamedPort, Pod, World
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.beds.node_bed import STATE, NodeBed
-from tests.beds.policy_bed import Protocol, packet_of, raw_socket
+from tests.beds.policies.policy_bed import Protocol, packet_of, raw_socket
 from tests.waiting import wait_until
 
 NODES = {"A": ("10.244.7.0/24", "fd00:7::/64"), "B": ("10.244.8.0/24", "fd00:8::/64")}

@@ -1,7 +1,7 @@
 """A program that holds connections open to keep others out, as many as it is told, and opens those
 anew that were ended:
 
-    python -m tests.beds.hostile_connections PORT SOURCES KIND=COUNT …
+    python -m tests.beds.traffic.hostile_connections PORT SOURCES KIND=COUNT …
 
 `silent` says nothing; `hello` sends the first byte of a TLS handshake; `head` is through the
 handshake and sends half of a request's head, `body` a head and half of the body. They come from

@@ -18,7 +18,7 @@ from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed
-from tests.datapath.tunnel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
+from tests.datapath.tunnel.ipsec.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
 from tests.waiting import PATIENCE_S, wait_until
 
 _FULL = ("-s", "1340", "-W", "15")

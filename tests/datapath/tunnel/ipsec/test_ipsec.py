@@ -33,9 +33,9 @@ from limpet.lab.clock import clock_environment
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.overlay_bed import ping
+from tests.beds.traffic.tunnel_traffic import Flow, is_silent, send_bulk
 from tests.beds.tunnel_bed import TunnelBed
-from tests.beds.tunnel_traffic import Flow, is_silent, send_bulk
-from tests.datapath.tunnel.ipsec_bed import (
+from tests.datapath.tunnel.ipsec.ipsec_bed import (
     IpsecTunnel,
     authority,
     charon,
@@ -522,7 +522,7 @@ def test_a_device_of_somebody_else_is_left_alone(tmp_path: Path, make_netns: Net
 
 
 def test_fetching_again_only_looks_at_a_stamp() -> None:
-    script = Path(__file__).parents[3] / "scripts" / "fetch-strongswan"
+    script = Path(__file__).parents[4] / "scripts" / "fetch-strongswan"
     program = charon()
     before = os.stat(program)
     done = subprocess.run([script], capture_output=True, text=True, timeout=20, check=True)

@@ -10,11 +10,11 @@ import pytest
 
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.table import TABLE, in_markdown
-from tests.unit.bounds.elsewhere import ELSEWHERE
-from tests.unit.bounds.probes import PROBES
+from tests.unit.base.bounds.elsewhere import ELSEWHERE
+from tests.unit.base.bounds.probes import PROBES
 
 _HERE = Path(__file__).parent
-_REPOSITORY = _HERE.parents[2]
+_REPOSITORY = _HERE.parents[3]
 
 for _path in _HERE.glob("*.py"):
     if _path.stem not in {"__init__", Path(__file__).stem}:
@@ -30,7 +30,7 @@ _PROBED_HERE = [
 
 @pytest.mark.parametrize("bound", _PROBED_HERE)
 def test_as_much_is_taken_and_no_more(bound: Bound) -> None:
-    assert id(bound) in PROBES, "a row without a probe: see tests/unit/bounds"
+    assert id(bound) in PROBES, "a row without a probe: see tests/unit/base/bounds"
     probe = PROBES[id(bound)]
     assert probe.takes(bound.most), f"{bound.most} {bound.unit} are not taken"
     assert not probe.takes(probe.above), f"{probe.above} {bound.unit} are taken"

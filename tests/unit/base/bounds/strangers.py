@@ -15,7 +15,7 @@ from limpet.cli.options import given_token
 from limpet.cluster.datagrams.reflection import Reflector, encode_question
 from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
 from limpet.relay.server.tls_server import handshake_rates
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 
 
 def _api() -> Admission[int]:

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.datapath.tunnel.diff import PutTunnelPeer, TakePeerAnew
 from tests.beds.overlay_bed import ping
+from tests.beds.traffic.tunnel_traffic import keys_of, move, send_bulk
 from tests.beds.tunnel_bed import (
     KernelWireguardTunnel,
     TunnelBed,
     WireguardTunnel,
     skip_without_kernel_wireguard,
 )
-from tests.beds.tunnel_traffic import keys_of, move, send_bulk
 from tests.datapath.tunnel.noise import RESPONSE, initiation
 
 

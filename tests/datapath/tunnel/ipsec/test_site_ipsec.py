@@ -25,8 +25,8 @@ from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
 from tests.beds.overlay_bed import Node
-from tests.beds.tunnel_traffic import is_silent
-from tests.datapath.tunnel.ipsec_bed import charon, identity
+from tests.beds.traffic.tunnel_traffic import is_silent
+from tests.datapath.tunnel.ipsec.ipsec_bed import charon, identity
 from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
 from tests.unit.cluster_values import CLUSTER_KEY, network, seal_network
 from tests.waiting import wait_until

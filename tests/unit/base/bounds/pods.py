@@ -10,7 +10,7 @@ from limpet.base.bounds.pods import ALLOWED_ADDRESSES, ALLOWED_MACS, PROBER_ANSW
 from limpet.base.errors import CniError, LimpetError
 from limpet.cli.connectivity.tasks import decode_outcomes
 from limpet.cni.protocol.request import parse_request
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 
 
 def _is_taken(key: str, values: list[str]) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from limpet.base.bounds import strangers
 from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.cluster.api import SERVER_NAME
-from tests.beds.hostile_connections import hostile_connections
+from tests.beds.traffic.hostile_connections import hostile_connections
 from tests.controller.machines import Controller, Node, join_all
 from tests.controller.test_api import resident_bytes, tls
 from tests.waiting import until

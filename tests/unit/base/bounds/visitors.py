@@ -13,7 +13,7 @@ from limpet.base.bounds.visitors import PAGE_BODY, PAGE_QUERY, PAGE_SESSIONS, PA
 from limpet.web.access.sessions import PageToken, Refused, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 
 _TOKEN = PageToken(name="ann", digest=digest_of("read"), expires_at_s=1e12)
 Ask = Callable[[str, str, str], http.client.HTTPResponse]

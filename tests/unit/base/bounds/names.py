@@ -16,7 +16,7 @@ from limpet.dns.resolver import Resolver
 from limpet.dns.server import Server
 from limpet.dns.turns import Turns
 from limpet.services.catalog import Catalog
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 from tests.unit.dns.test_resolver import resolver_of
 
 _QUESTION = bytes.fromhex("000100000001000000000000") + b"\x03web\x00" + b"\0\1\0\1"

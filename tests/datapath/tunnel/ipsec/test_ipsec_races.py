@@ -20,7 +20,7 @@ from limpet.datapath.tunnel.ipsec.state import IpsecPeer
 from limpet.datapath.tunnel.state import TunnelState
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed
-from tests.datapath.tunnel.ipsec_bed import IpsecTunnel
+from tests.datapath.tunnel.ipsec.ipsec_bed import IpsecTunnel
 from tests.waiting import PATIENCE_S, wait_until
 
 PREFIX = ip_network("10.244.78.0/24")

@@ -29,7 +29,7 @@ from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.membership import Membership
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 
 _NONCE = bytes(8)
 _FROM = IPv4Address("192.0.2.1")

@@ -8,7 +8,7 @@ from pathlib import Path
 from limpet.cluster.api import PodAddress
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import GRANT, PRESENCE
-from tests.controller.hostile_member import HostileMember
+from tests.controller.attackers.hostile_member import HostileMember
 from tests.controller.machines import Controller, join_all, until_bookmark
 
 _MEBIBYTE = 1 << 20

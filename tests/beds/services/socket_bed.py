@@ -19,7 +19,7 @@ from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel
 from limpet.datapath.services.sockets.side import SocketSide
 from tests.beds.namespaces import NetnsFactory
-from tests.beds.service_bed import ServiceBed
+from tests.beds.services.service_bed import ServiceBed
 from tests.waiting import wait_until
 
 _numbers = itertools.count()

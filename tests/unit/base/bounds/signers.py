@@ -21,7 +21,7 @@ from limpet.cluster.keys import SealError, uid_of
 from limpet.cluster.kinds import GRANT, KINDS, PRESENCE
 from limpet.cluster.seal import read_sealed, seal
 from limpet.controller.registry.rotation import bury_forged, check_counts, rotate_key
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 from tests.unit.cluster_values import CLUSTER_KEY, documents, grant, node_key, presence
 from tests.unit.controller.state.cluster_tables import new_tables
 

@@ -39,7 +39,7 @@ from tests.waiting import PATIENCE_S, wait_until
 @cache
 def charon() -> str:
     """The program, fetched if it is not there."""
-    script = Path(__file__).parents[3] / "scripts" / "fetch-strongswan"
+    script = Path(__file__).parents[4] / "scripts" / "fetch-strongswan"
     done = subprocess.run([script], capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

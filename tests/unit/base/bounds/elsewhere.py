@@ -5,9 +5,9 @@ from __future__ import annotations
 from limpet.base.bounds import members, strangers, words
 from limpet.base.bounds.bound import Bound
 
-_MEMBERS = "tests/controller/test_member_bounds.py::test_"
-_STRANGERS = "tests/controller/test_strangers.py::test_"
-_FIGURES = "tests/unit/base/test_metrics_server.py::test_"
+_MEMBERS = "tests/controller/attackers/test_member_bounds.py::test_"
+_STRANGERS = "tests/controller/attackers/test_strangers.py::test_"
+_FIGURES = "tests/unit/base/metrics/test_metrics_server.py::test_"
 _HEALTH = "tests/agent/test_service_health.py::test_"
 _RELAY = "tests/relay/test_relay_tls_faults.py::test_"
 ELSEWHERE: list[tuple[Bound, str]] = [

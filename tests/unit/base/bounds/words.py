@@ -37,7 +37,7 @@ from limpet.kubernetes.services import EndpointView, SliceView, slice_of
 from limpet.kubernetes.watch_event import Unreadable
 from limpet.services.catalog import left_out_in_words
 from limpet.services.values import Service
-from tests.unit.bounds.probes import probe
+from tests.unit.base.bounds.probes import probe
 
 
 def _stays(**values: Any) -> bool:

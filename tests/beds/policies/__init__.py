@@ -1,0 +1,1 @@
+"""Nodes whose pods are held to policies and to their addresses."""

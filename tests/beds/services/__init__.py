@@ -1,0 +1,1 @@
+"""Nodes that serve Services, and an API server that tells of them."""

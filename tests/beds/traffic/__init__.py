@@ -1,0 +1,1 @@
+"""Who asks, sends and serves in a bed, and what became of it."""

@@ -1,0 +1,1 @@
+"""Members and strangers that do a controller all the harm that they can."""
