@@ -18,7 +18,8 @@ WITHIN_S = 60.0
 """Nothing takes so long, and a loaded machine makes no failure."""
 
 CLIMBS_WITHIN_S = 100.0
-"""What tests/unit/plan/test_ladder_climbing.py holds (60 s), and what relays take to be back."""
+"""What tests/unit/paths/ladder/test_ladder_climbing.py holds (60 s), and what relays take to be
+back."""
 
 NATED = """
 [cloud]

@@ -17,8 +17,9 @@ import pytest
 from limpet.cli.owners import owners
 from limpet.linux.owned import Owned
 
-SOURCE = Path(__file__).parents[2] / "src" / "limpet"
-TESTS = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
+SOURCE = CHECKOUT / "src" / "limpet"
+TESTS = CHECKOUT / "tests"
 MOST_FILES = 12
 """Of a folder, its `__init__` left out; above it there is a second noun."""
 FULLER = {
@@ -26,6 +27,8 @@ FULLER = {
     *("kubernetes", "lab/world", "linux"),
 }
 """Folders of one noun that has more parts, up to `FULL` (docs/decisions/rooms.md)."""
+FULLER_BESIDE = {"tests/cli/install", "tests/fuzz/targets"}
+"""The same, of tests, bench and release."""
 FULL = 14
 MOST_LINES = 400
 LONGER = {
@@ -187,6 +190,22 @@ def test_every_folder_says_what_it_is_for_and_has_room() -> None:
         name = str(folder.relative_to(SOURCE))
         most = FULL if name in FULLER else MOST_FILES
         assert len(files) <= most, f"{folder}: {len(files)} files, look for a second noun"
+
+
+@pytest.mark.parametrize("beside", ["tests", "bench", "release"])
+def test_folders_beside_the_source_have_room_as_well(beside: str) -> None:
+    """`conftest` is left out like `__init__`: pytest says where it stands."""
+    for folder in sorted({path.parent for path in (CHECKOUT / beside).rglob("*.py")}):
+        names = {path.name for path in folder.glob("*.py")} - {"__init__.py", "conftest.py"}
+        most = FULL if str(folder.relative_to(CHECKOUT)) in FULLER_BESIDE else MOST_FILES
+        assert len(names) <= most, f"{folder}: {len(names)} files, look for a second noun"
+
+
+@pytest.mark.parametrize("beside", ["bench", "release"])
+def test_every_folder_of_the_bench_and_of_releases_says_what_it_is_for(beside: str) -> None:
+    for folder in sorted({path.parent for path in (CHECKOUT / beside).rglob("*.py")}):
+        face = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert face, f"{folder}: its __init__ does not say what it is for"
 
 
 def test_no_file_is_two_files() -> None:

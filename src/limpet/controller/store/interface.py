@@ -85,7 +85,7 @@ Event = Item | Deleted | Bookmark
 
 
 class Store(Protocol):
-    """What every store promises; `tests/unit/controller/test_stores.py` holds it to that."""
+    """What every store promises; `tests/unit/controller/store/test_stores.py` holds it to that."""
 
     async def get(self, kind: str, name: str) -> Item | None:
         """The item as of the last write that was answered, or of a later one."""
