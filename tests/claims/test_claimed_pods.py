@@ -43,6 +43,7 @@ def test_a_pod_of_another_node_is_not_gone_because_one_says_so(tmp_path: Path) -
         watcher = membership_of(identity, seal_network(network(), CLUSTER_KEY), *grants)
         gone = GonePods(watcher, endpoints=list, attached=list, changed=lambda: None)
         gone.begin()
+        watcher.replica.subscribe(gone.hear)
 
         claims = [
             _absent(CLAIMANT, CLAIMANT, "10.244.2.7", "10.244.3.7"),

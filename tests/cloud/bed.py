@@ -97,6 +97,7 @@ class Running:
             random=lambda: 0.0,
             elsewhere=elsewhere,
         )
+        self.membership.subscribe(self.session.hear)
 
     def close(self) -> None:
         self.ledgers.close()

@@ -53,6 +53,7 @@ class Node:
             self.courier.start()
         self.link_is_up()
         self.exchange.start()
+        self.membership.replica.subscribe(self.exchange.hear)
 
     def link_is_up(self) -> None:
         self.courier.set_links((self.host.link,))

@@ -47,6 +47,7 @@ class Listener:
         self.road = ApiServerSource(
             self.membership, lambda: find_api_server(settings), random=lambda: 0.0
         )
+        self.membership.subscribe(self.road.hear)
 
     @property
     def uid(self) -> str:

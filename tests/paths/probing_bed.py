@@ -128,6 +128,7 @@ class Node:
                 self.courier.share_tunnel_port(tunnel_port)
             self.read_links()
             self.probing.start()
+        self.membership.subscribe(self.probing.hear)
 
     def hear(self, event: Event) -> None:
         self.told.append(event)

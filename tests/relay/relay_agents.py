@@ -163,6 +163,7 @@ class Relay(Agent):
             tell=self.hear,
         )
         self.service.start()
+        self.membership.subscribe(self.service.hear)
 
     def hear(self, event: Event) -> None:
         if isinstance(event, RelayingChanged):

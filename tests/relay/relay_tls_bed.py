@@ -135,6 +135,7 @@ class Relay:
 
     async def start(self) -> None:
         await self.server.start()
+        self.membership.subscribe(self.server.hear)
         assert self.server.listeners.troubles == {}
 
     @property
@@ -160,6 +161,7 @@ class Site:
         self.relays = TlsRelays(
             self.membership, tunnel_port=self.tunnel.getsockname()[1], tell=self.told.append
         )
+        self.membership.subscribe(self.relays.hear)
 
     @property
     def lost(self) -> list[str]:

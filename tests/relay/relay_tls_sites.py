@@ -113,10 +113,12 @@ class RealRelay:
             tell=self._hear,
         )
         self._service.start()
+        self._membership.subscribe(self._service.hear)
         self._server = RelayTlsServer(
             self._service.attach_stream, self._membership, settings.tls_listen, self._hear
         )
         await self._server.start()
+        self._membership.subscribe(self._server.hear)
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, NodeAwaited):
@@ -170,6 +172,7 @@ class FarSite:
 
     async def _start(self) -> None:
         self._relays = TlsRelays(self._membership, tunnel_port=TUNNEL_PORT, tell=self.told.append)
+        self._membership.subscribe(self._relays.hear)
         self._courier = courier_of(self._membership)
         self._courier.on(Kind.PROBE, self._answer)
         self._courier.on(Kind.ANSWER, lambda received: self._answered.set_result(received.body))

@@ -260,6 +260,7 @@ class Node:
             tell=self._hear_event,
             tunnel_port=TUNNEL_PORT,
         )
+        self.membership.subscribe(self.relays.streams.hear)
         self.courier.set_links((self.link,))
         self.relays.set_links((self.link,))
         if self.is_relay:
@@ -271,6 +272,7 @@ class Node:
                 tell=self._hear_event,
             )
             self._service.start()
+            self.membership.subscribe(self._service.hear)
             self._server = RelayTlsServer(
                 self._service.attach_stream,
                 self.membership,
@@ -278,6 +280,7 @@ class Node:
                 self._hear_event,
             )
         self.relays.start()
+        self.membership.subscribe(self.relays.hear)
         self.tunnel = self.netns.open_socket(4, socket.SOCK_DGRAM)
         self.tunnel.bind(("0.0.0.0", TUNNEL_PORT))
         self.tunnel.setblocking(False)
@@ -296,6 +299,7 @@ class Node:
     async def _serve(self) -> None:
         if self._server is not None:
             await self._server.start()
+            self.membership.subscribe(self._server.hear)
 
     async def stop(self) -> None:
         if not self._running:

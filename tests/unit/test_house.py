@@ -268,6 +268,21 @@ def test_only_one_module_decodes_by_type() -> None:
     assert found == []
 
 
+def test_only_the_wiring_of_an_agent_takes_the_clusters_news() -> None:
+    """Everybody else has `hear`, so that one place says who hears what, in which order."""
+    found = {
+        name
+        for name, module in modules().items()
+        for each in ast.walk(module)
+        if isinstance(each, ast.Attribute)
+        and each.attr == "subscribe"
+        and ast.unparse(each.value).endswith(("membership", "replica"))
+    }
+
+    # A membership is a typed face of its own replica; policies are there without a cluster, too.
+    assert found == {"limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.membership"}
+
+
 def test_no_class_gets_more_fields_than_that_from_its_bases() -> None:
     large = {name for name, node in classes() if fields_with_bases(name, node) > MOST_FIELDS}
     assert large - FORMATS == FLAT

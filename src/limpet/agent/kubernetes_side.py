@@ -15,7 +15,7 @@ from limpet.base import faults
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import Session
-from limpet.cluster.membership import Membership
+from limpet.cluster.membership import Membership, News
 from limpet.cni.ledgers import Ledgers
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
@@ -107,6 +107,11 @@ class KubernetesSide:
     def pods_changed(self) -> None:
         if self.services is not None:
             self.services.pods_changed()
+
+    def hear(self, news: News) -> None:
+        self.look_around()
+        if news.network:
+            self.look_at_choice()
 
     def look_around(self) -> None:
         """Nodes, paths or this node's segments are others than before."""

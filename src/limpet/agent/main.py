@@ -194,6 +194,8 @@ class _Agent:
         self._cluster = self._cluster_side(settings, originals)
         membership = None if self._cluster is None else self._cluster.membership
         self._policies = PolicySlot(self._loop, node_part, settings, self._attachments, membership)
+        if membership is not None:
+            membership.replica.subscribe(self._policies.hear)
         admin = Admin(
             self._node,
             repair,

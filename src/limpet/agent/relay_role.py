@@ -11,7 +11,7 @@ import structlog
 from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.peer_socket import PeerSocket
-from limpet.cluster.membership import Membership
+from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import NodeAwaited, RelayTlsPortChanged, Tell
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.streams import OwnStreams
@@ -64,7 +64,7 @@ class RelayRole:
             await self.server.stop()
         await self.service.stop()
 
-    def hear(self) -> None:
+    def hear(self, _news: News) -> None:
         """The cluster's documents changed: who may be served; also what failed is tried again."""
         if self._running:
             self._streams.look()

@@ -28,6 +28,7 @@ from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Change
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS
@@ -149,6 +150,10 @@ class ServiceSide:
             (names[number], str(ip_address(address)), port): count
             for (number, address, port), count in found.items()
         }
+
+    def hear(self, change: Change) -> None:
+        """Documents of any kind are others than before."""
+        self._gone.hear(change)
 
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""

@@ -21,7 +21,7 @@ from limpet.agent.node_state import NodeInCluster
 from limpet.agent.settings import Settings
 from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.event_queue import EventQueue
+from limpet.base.event_queue import EventQueue, tell_each
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
@@ -32,6 +32,7 @@ from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.identity import Identity, boot_id
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.replica import Change
 from limpet.cluster.segments import wanted_versions
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
@@ -99,7 +100,7 @@ class ClusterSide:
                 f"segments = {[str(each) for each in segments]}: this node has joined a "
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
-        self._events: EventQueue[Event | News] = EventQueue(self._pass_on)
+        self._events: EventQueue[Event | News | Change] = EventQueue(self._pass_on)
         folder = identity.folder
         self.membership = Membership(
             identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
@@ -184,6 +185,7 @@ class ClusterSide:
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
+        self.membership.replica.subscribe(self.tell)
         self.peer_parts.start()
         self.kubernetes.begin()
 
@@ -216,23 +218,36 @@ class ClusterSide:
             for part in (self.exchange, self.probing, self.nat_traversal, self.session):
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
-    def tell(self, event: Event | News) -> None:
+    def tell(self, event: Event | News | Change) -> None:
         """Whoever has to know hears it, after what was told before."""
         self._events.tell(event)
 
-    def _pass_on(self, event: Event | News) -> None:
+    def _pass_on(self, event: Event | News | Change) -> None:
         """Who hears what, in which order; what goes into the timeline does so first."""
         self.happenings.hear(event)
         peer_parts, probing, nat_traversal = self.peer_parts, self.probing, self.nat_traversal
         match event:
-            case News():  # Exchange, Prober, Session and what makes relays hear it themselves
-                self.node.hear(event)
-                peer_parts.hear(event)
-                nat_traversal.role.hear()
-                self.watched.look()
-                self.kubernetes.look_around()
-                if event.network:
-                    self.kubernetes.look_at_choice()
+            # The cluster's documents
+            case News():
+                relays, role = nat_traversal.relays, nat_traversal.role
+                tell_each(
+                    event,
+                    relays.streams,
+                    self.session,
+                    self.kubernetes.api_server,
+                    self.node,
+                    peer_parts,
+                    role,
+                    self.watched,
+                    self.kubernetes,
+                    role.service,
+                    relays,
+                    probing,
+                    role.server,
+                )
+            case Change():  # after policies, which a node has without a cluster, too: agent/main.py
+                tell_each(event, self.kubernetes.services, self.exchange)
+            # This node's pods
             case PodsChanged():
                 self.session.pods_changed()
                 self.kubernetes.pods_changed()

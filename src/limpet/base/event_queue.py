@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from limpet.base.faults import noted
 
 T = TypeVar("T")
+Heard = TypeVar("Heard", contravariant=True)
+
+
+class Hearer(Protocol[Heard]):
+    def hear(self, event: Heard, /) -> None: ...
 
 
 class EventQueue(Generic[T]):
@@ -34,3 +39,11 @@ class EventQueue(Generic[T]):
                     self._pass_on(event)
         finally:
             self._is_passing_on = False
+
+
+def tell_each(event: T, *hearers: Hearer[T] | None) -> None:
+    """In this order, and also after one that has failed; None is somebody who is not there."""
+    for hearer in hearers:
+        if hearer is not None:
+            with noted(type(event).__name__):
+                hearer.hear(event)

@@ -91,7 +91,6 @@ class Session:
         """To watch from: what came before is in the snapshot."""
         self._state = SessionState("", False, time.monotonic(), error="", refused="", over=False)
         """Without what others know."""
-        membership.subscribe(self._heard)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self.run())
@@ -146,7 +145,7 @@ class Session:
             over=self._membership.removed,
         )
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         if self._membership.uid in news.uids:
             self._publisher.wake()
 

@@ -168,10 +168,6 @@ class Membership:
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """It is told nothing any more."""
-        self._listeners = [each for each in self._listeners if each != listener]
-
     def _hear(self, change: Change) -> None:
         uids = frozenset(name for kind, name in change.keys if kind in (GRANT.name, PRESENCE.name))
         network = any(kind == NETWORK.name for kind, _ in change.keys)

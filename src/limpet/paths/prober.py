@@ -109,7 +109,6 @@ class Prober:
         """In the network namespace of the calling thread; the courier listens."""
         self._port.open()
         self._port.look()
-        self._membership.subscribe(self._heard_news)
         self._running = True
         self._look(self._known_first(self._port.view.snapshot.nodes))
 
@@ -158,7 +157,7 @@ class Prober:
     def _known_first(self, uids: Iterable[str]) -> list[str]:
         return sorted(uids, key=lambda uid: uid not in self.paths)
 
-    def _heard_news(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         if not self._running:
             return
         before = self._port.view

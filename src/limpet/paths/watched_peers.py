@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from limpet.base.errors import LimpetError
 from limpet.base.timer import Timer
-from limpet.cluster.membership import Membership
+from limpet.cluster.membership import Membership, News
 from limpet.paths.prober import Prober
 from limpet.paths.watching import LONGEST_LOOK_S, Onlookers, serving
 
@@ -44,6 +44,9 @@ class WatchedPeers:
         self._onlookers.look(uids, time.monotonic() + for_s)
         self.look()
         return len(self._watched), len(self._probed())
+
+    def hear(self, _news: News) -> None:
+        self.look()
 
     def look(self) -> None:
         """Nodes, who of them answers, or who looks, are others than before."""

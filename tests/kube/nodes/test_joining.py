@@ -320,6 +320,7 @@ def test_agents_follow_the_controllers_to_another_leader(
             random=lambda: 0.0,
             hear_controllers=running.session.hear_controllers,
         )
+        running.membership.subscribe(road.hear)
         running.session.start()
         road.start()
         try:

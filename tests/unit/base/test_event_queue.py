@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base import faults
-from limpet.base.event_queue import EventQueue
+from limpet.base.event_queue import EventQueue, tell_each
 
 Told = dict[int, list["Happening"]]
 
@@ -98,3 +98,20 @@ def test_what_was_told_before_the_process_was_interrupted_is_heard_first() -> No
     queue.tell("third")
 
     assert heard == ["first", "second", "third"]
+
+
+def test_each_hears_also_after_one_that_has_failed() -> None:
+    class Hearer:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def hear(self, event: str) -> None:
+            heard.append((event, self.number))
+            if self.number == 1:
+                raise ValueError("of this hearer alone")
+
+    heard: list[tuple[str, int]] = []
+    before = faults.counts["str"]
+    tell_each("news", Hearer(0), Hearer(1), None, Hearer(2))
+    assert heard == [("news", 0), ("news", 1), ("news", 2)]
+    assert faults.counts["str"] == before + 1

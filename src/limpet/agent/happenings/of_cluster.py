@@ -23,6 +23,7 @@ from limpet.agent.kubernetes_side import KubernetesSide
 from limpet.base.timer import Timer
 from limpet.cloud.session import Session
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.replica import Change
 from limpet.datapath.event import Event, LinksChanged, PathsChanged, ReachChanged
 from limpet.datapath.peer_parts import PeerParts
 from limpet.paths.prober import Prober
@@ -92,7 +93,7 @@ class ClusterHappenings:
         """Set with the next event; another one each time."""
         return self._stirred
 
-    def hear(self, event: Event | News) -> None:
+    def hear(self, event: Event | News | Change) -> None:
         if not self._timer.is_set:
             return  # before the start, and after the end
         match event:

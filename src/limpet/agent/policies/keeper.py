@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, PodPolicies
 from limpet.agent.policies.said import Policies as SaidPolicies
@@ -31,6 +31,9 @@ from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import PolicyError
 from limpet.policies.policy import PROTOCOLS, Key, Pod, Policy, World
 from limpet.policies.verdict import Flow, judge
+
+if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
+    from limpet.cluster.replica import Change
 
 Arguments = dict[str, Any]
 
@@ -67,6 +70,9 @@ class Policies(ABC):
 
     def pods_changed(self) -> None:  # noqa: B027
         """This node has others than before."""
+
+    def hear(self, change: Change) -> None:  # noqa: B027
+        """The cluster's documents, of any kind, are others than before."""
 
     def close(self) -> None:
         self.part.close()

@@ -60,7 +60,6 @@ class ClusterPolicies(OwnPolicies):
             self._read_policy(name)
         for name in known.of(PODS.name):
             self._read_pods(name)
-        membership.replica.subscribe(self._hear)
 
     def start(self) -> None:
         self._tell_soon()
@@ -89,7 +88,7 @@ class ClusterPolicies(OwnPolicies):
 
     # What the cluster says
 
-    def _hear(self, change: Change) -> None:
+    def hear(self, change: Change) -> None:
         names = [name for kind, name in change.keys if kind == POLICY.name]
         others = [name for kind, name in change.keys if kind == PODS.name]
         for name in names:

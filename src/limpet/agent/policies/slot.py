@@ -48,19 +48,19 @@ class PolicySlot:
         """What is kept is in force when this returns. Raises: LimpetError."""
         if self._settings.policies.mode == "on" or self._path.exists() or self._cluster_has_some:
             self._loop.run("start", self.open().part)
-        elif self._membership is not None:
-            self._membership.replica.subscribe(self._hear)
 
     @property
     def _cluster_has_some(self) -> bool:
         membership = self._membership
         return membership is not None and bool(membership.replica.known.of(_POLICY))
 
-    def _hear(self, change: Change) -> None:
-        """The first policy that the cluster has."""
+    def hear(self, change: Change) -> None:
+        """The cluster's documents changed: with its first policy there are policies here."""
         if self.policies is None and any(kind == _POLICY for kind, _ in change.keys):
             with noted("opening network policies"):
                 self.open().part.wake("the cluster has policies")
+        if self.policies is not None:
+            self.policies.hear(change)
 
     def start(self) -> None:
         self._has_started = True

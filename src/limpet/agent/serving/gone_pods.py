@@ -63,7 +63,6 @@ class GonePods:
         which of theirs are gone."""
         for document in self._membership.replica.known.of(ABSENCE.name).values():
             self._read(document.name)
-        self._membership.replica.subscribe(self._hear)
 
     def close(self) -> None:
         self._timer.stop()
@@ -123,7 +122,7 @@ class GonePods:
 
     # Others'
 
-    def _hear(self, change: Change) -> None:
+    def hear(self, change: Change) -> None:
         uids = [name for kind, name in change.keys if kind == ABSENCE.name]
         before = self.addresses
         for uid in uids:

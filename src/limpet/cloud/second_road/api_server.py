@@ -136,7 +136,6 @@ class ApiServerSource:
         self._own = OwnObjects(membership, say_hello, random=random)
         self._task: asyncio.Task[None] | None = None
         self._state = ApiServerState("", False, time.monotonic())
-        membership.subscribe(self._heard)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._following.run())
@@ -174,7 +173,7 @@ class ApiServerSource:
             clock_ahead_s=next((each.clock_ahead_s for each in self._reflectors.values()), 0.0),
         )
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         if self._membership.uid in news.uids:
             self._writer.wake()
 

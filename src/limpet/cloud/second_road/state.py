@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from limpet.cluster.kinds import PRESENCE
+from limpet.cluster.membership import News
 
 PUBLISHED_THERE = frozenset({PRESENCE.name})
 """Kinds of documents that a node writes at the API server, and not to its controller."""
@@ -46,3 +47,5 @@ class SecondRoad(Protocol):
     async def stop(self) -> None: ...
 
     def network_changed(self) -> None: ...
+
+    def hear(self, news: News) -> None: ...

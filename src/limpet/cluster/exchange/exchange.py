@@ -84,7 +84,6 @@ class Exchange:
             nonce=lambda: os.urandom(NONCE_BYTES),
             now_s=time.monotonic(),
         )
-        self._membership.replica.subscribe(self._learn)
         self._courier.on(Kind.EXCHANGE, self._receive)
         self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
         links = self._links
@@ -119,7 +118,8 @@ class Exchange:
             self._gossip.suspect(uid, time.monotonic())
             self._run([])
 
-    def _learn(self, change: Change) -> None:
+    def hear(self, change: Change) -> None:
+        """Of documents of any kind: each goes on to neighbours."""
         if self._gossip is None:
             return
         told_by = self._from if change.source is Source.NEIGHBOUR else ("", None)

@@ -74,7 +74,6 @@ class Relays:
         self._running = True
         for kind in (Kind.RELAY_SEEN, Kind.RELAY_PAIR, Kind.RELAY_TOKEN, Kind.RELAY_BOUND):
             self._courier.on(kind, self._received)
-        self._membership.subscribe(self._heard_news)
         self._candidates.start()
         self._look()
         self._map_port()
@@ -106,7 +105,7 @@ class Relays:
         if port and self._settings.port_mapping:
             self._candidates.map_port(port)
 
-    def _heard_news(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         if not self._running:
             return
         self._map_port()

@@ -65,7 +65,6 @@ class TlsRelays:
         self._unproven = UnprovenBudget()
         """Of connections, apart from that of datagrams: where no UDP gets out, what is asked so in
         vain must not use up the only way."""
-        membership.subscribe(self._heard)
 
     def open(self, wanted: OpenStream, addresses: Iterable[Endpoint]) -> None:
         """Tells StreamOpened or StreamFailed in a while. `addresses`: of the relay, TCP."""
@@ -187,7 +186,7 @@ class TlsRelays:
         if self._links.pop(uid, None) is not None:
             _log.info("not relayed over TLS any more", relay=self._membership.name_of(uid), why=why)
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         for uid in news.uids:
             link = self._links.get(uid)
             if link is not None and not self._membership.is_relay(uid):

@@ -113,8 +113,7 @@ class RelayService:
         """Follows the node's grant from now on. To be called in the node's network namespace."""
         self._running = True
         for kind in _HANDLED:
-            self._courier.on(kind, self._hear)
-        self._membership.subscribe(self._news)
+            self._courier.on(kind, self._received)
         if not self.has_role:
             remove_leftovers(self._settings.ports)
         self._follow_role()
@@ -215,7 +214,7 @@ class RelayService:
             self._run.paths.check()
         self._follow_role()
 
-    def _news(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         if not self._running:
             return
         if self._membership.uid in news.uids:
@@ -250,7 +249,7 @@ class RelayService:
 
     # What nodes say
 
-    def _hear(self, received: Received) -> None:
+    def _received(self, received: Received) -> None:
         """Raises: DatagramError, which the courier counts."""
         if not self._membership.is_member(received.uid):
             raise DatagramError(Drop.UNHANDLED, "its sender is no member")

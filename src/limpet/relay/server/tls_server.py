@@ -81,12 +81,10 @@ class RelayTlsServer:
     async def start(self) -> None:
         """Raises: ConfigError: the node's certificates cannot be used."""
         self._context = mutual_context(self._membership.identity, server=True)
-        self._membership.subscribe(self._heard)
         self.listeners.start()
         self._sweep()
 
     async def stop(self) -> None:
-        self._membership.unsubscribe(self._heard)
         self._timer.stop()
         self.listeners.stop()
         greeting = [task for places in self._greeting for task in places]
@@ -194,7 +192,7 @@ class RelayTlsServer:
         self.counters["dropped"] += node.session.dropped
         node.close()
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> None:
         own = self._membership.uid in news.uids
         for uid in list(self._nodes) if own else news.uids & self._nodes.keys():
             if not self._is_served(uid):
