@@ -52,6 +52,31 @@ def test_a_large_table_counts_as_put_until_something_of_it_is_changed(
     inside(make_netns, Nftables, check)
 
 
+def test_a_table_is_read_as_it_was_put_until_others_change_it(make_netns: NetnsFactory) -> None:
+    at = f"inet {NFT_TABLE}"
+    sets = "\tset links {\n\t\ttype ifname\n\t}\n"
+    # As nft does not print it: with the chain's priority as a number.
+    chain = "\tchain sources {\n\t\ttype filter hook input priority 0;\n\t}\n"
+    frame = f"table {at} {{\n{sets}{chain}}}\n"
+
+    def check(nft: Nftables) -> None:
+        assert nft.read_table() == ("", {})
+        nft.put_table(frame, adding=f'add element {at} links {{ "eth0" }}\n')
+        assert nft.read_table() == (frame, {"links": frozenset({"eth0"})})
+        nft.run(f'add element {at} links {{ "eth1" }}', what="another link")
+        assert nft.read_table() == (frame, {"links": frozenset({"eth0", "eth1"})})
+        assert nft.read_ruleset(frame) != frame
+        nft.run(f"add rule {at} sources drop", what="another rule")
+        changed, elements = nft.read_table()
+        assert elements == {"links": {"eth0", "eth1"}}
+        assert changed != frame
+        assert "\t\tdrop\n" in changed
+        nft.run(f"delete table {at}", what="the table")
+        assert nft.read_table() == ("", {})
+
+    inside(make_netns, Nftables, check)
+
+
 def test_a_large_table_does_not_change_how_later_ones_are_printed(make_netns: NetnsFactory) -> None:
     def check(nft: Nftables) -> None:
         nft.put_table(LARGE)

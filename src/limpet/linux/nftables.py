@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_TABLE
@@ -109,7 +110,10 @@ class Nftables:
             self._lib.nft_ctx_output_set_flags(self._context, before)
 
     def read_counter(self, name: str) -> int:
-        """Packets that a counter of our table has seen; 0 when it is not there."""
+        """Packets that a counter of our table has seen; 0 when it is not there.
+
+        Tables are read without counters, since what these say is part of no plan.
+        """
         try:
             listed = self.run(f"list counter {self._at} {name}", what=f"counter {name}")
         except KernelError:
@@ -117,14 +121,14 @@ class Nftables:
         found = re.search(r"packets (\d+)", listed)
         return int(found[1]) if found else 0
 
-    def put_table(self, ruleset: str) -> None:
+    def put_table(self, ruleset: str, *, adding: str = "") -> None:
         """Replaces our table by `ruleset` (empty: by none) in one transaction; no packet meets
-        neither."""
+        neither. `adding`: commands that fill its sets, where the ruleset has no elements."""
         self.run(
-            f"add table {self._at}\ndelete table {self._at}\n{ruleset}",
+            f"add table {self._at}\ndelete table {self._at}\n{ruleset}{adding}",
             what=f"table {self._table}",
         )
-        self._put, self._printed = _Print(ruleset), _Print(self.list_table() or "")
+        self._put, self._printed = _Print(ruleset, adding), _Print(self.list_table() or "")
 
     def keep(self, wanted: str) -> bool:
         """Our table is `wanted` (empty: there is none) when this returns; True: it was not before.
@@ -135,6 +139,15 @@ class Nftables:
             return False
         self.put_table(wanted)
         return True
+
+    def read_table(self) -> Listing:
+        """Our table, to be compared with one that is planned as a frame and elements.
+
+        Large maps (Services, sets of policies) are read as the kernel holds them instead
+        (`SetElements`), since libnftables keeps two kilobytes of each element. Raises: KernelError.
+        """
+        frame, elements = split_listing(self.list_table() or "")
+        return Listing(self._put.frame if frame == self._printed.frame else frame, elements)
 
     def read_ruleset(self, wanted: str) -> str:
         """`wanted` when the kernel has just that, else what it has (empty: nothing).
@@ -159,29 +172,35 @@ class Nftables:
 
 Elements = dict[str, frozenset[str]]
 """Elements by the name of their set or map, as nft prints them but for quotes and white space."""
-_BLOCK = re.compile(r"\n\t(?:map|set) (\w+) \{\n(.*?)\n\t\}", re.DOTALL)
+
+
+class Listing(NamedTuple):
+    frame: str
+    """The table without elements: as it was put, where nft prints what it printed right after
+    that, else as it prints it; empty: there is no table."""
+    elements: Elements
+    """But for those that packets have put there."""
+
+
+_BLOCK = re.compile(r"\n\t(?:map|set) (\S+) \{\n(.*?)\n\t\}", re.DOTALL)
 _ELEMENTS = re.compile(r"\n\t\telements = \{(.*?)\}", re.DOTALL)
 _DYNAMIC = "flags dynamic"
 
 
-def split_listing(listing: str) -> tuple[str, Elements]:
-    """A table without elements, and these, but for those that packets have put there."""
+def split_listing(listing: str) -> Listing:
+    """Of a table as nft prints it."""
     elements: Elements = {}
     for name, text in _BLOCK.findall(listing):
         found = _ELEMENTS.search("\n" + text)
         if found and _DYNAMIC not in text:
             items = found[1].replace('"', "").split(",")
             elements[name] = frozenset(" ".join(item.split()) for item in items)
-    return _ELEMENTS.sub("", listing), elements
+    return Listing(_ELEMENTS.sub("", listing), elements)
 
 
 class _Print:
     """What tells a table's text from others: thousands of elements are not kept for that."""
 
-    def __init__(self, text: str) -> None:
-        self.whole = _digest(text)
-        self.frame = _digest(_ELEMENTS.sub("", text))
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    def __init__(self, text: str, adding: str = "") -> None:
+        self.whole = hashlib.sha256(f"{text}{adding}".encode()).digest()
+        self.frame = _ELEMENTS.sub("", text)

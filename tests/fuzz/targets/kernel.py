@@ -279,10 +279,10 @@ table inet limpet {
 @fuzzed(seeds=lambda: [_LISTING], shape=Shape.TEXT, most_bytes=16_384)
 def listing_of_nft(data: bytes) -> None:
     text = data.decode(errors="replace")
-    split_listing(text)
-    parse_ends(text)
+    listing = split_listing(text)
+    read_listing("inet", "limpet", *listing)
+    parse_ends(listing)
     parse_counters(text)
-    read_listing("inet", "limpet", text)
 
 
 @fuzzed(

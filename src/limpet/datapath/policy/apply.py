@@ -166,4 +166,4 @@ def _version(lines: Sequence[str]) -> int:
 
 
 def _read(family: str, nft: Nftables) -> Table:
-    return read_listing(family, NFT_POLICY_TABLE, nft.list_table() or "")
+    return read_listing(family, NFT_POLICY_TABLE, *nft.read_table())

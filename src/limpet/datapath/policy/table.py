@@ -187,25 +187,30 @@ def _elements(verb: str, at: str, name: str, elements: Iterable[str]) -> list[st
 
 
 _BLOCK = re.compile(r"^\t(set|map|chain|counter) (\S+) \{\n(.*?)^\t\}", re.DOTALL | re.MULTILINE)
-_HELD = re.compile(r"^\t\telements = \{(.*?)\}\n", re.DOTALL | re.MULTILINE)
 
 
-def read_listing(family: str, name: str, listing: str) -> Table:
-    """The table that nft has listed, without what was counted."""
+def read_listing(
+    family: str, name: str, frame: str, elements: Mapping[str, frozenset[str]]
+) -> Table:
+    """The table that nft has listed: what it has beside elements, and these by set or map."""
     counters: list[str] = []
     sets: dict[str, NamedSet] = {}
     chains: dict[str, tuple[str, ...]] = {}
-    for kind, block, body in _BLOCK.findall(listing):
+    for kind, block, body in _BLOCK.findall(frame):
+        lines = tuple(line.strip() for line in body.splitlines())
         if kind == "counter":
             counters.append(block)
         elif kind == "chain":
-            chains[block] = tuple(line.strip() for line in body.splitlines())
+            chains[block] = lines
         else:
-            held = _HELD.search(body)
-            items = held[1].split(",") if held else []
-            sets[block] = NamedSet(
-                "map" if kind == "map" else "set",
-                tuple(line.strip() for line in _HELD.sub("", body).splitlines()),
-                frozenset(" ".join(item.split()) for item in items),
-            )
+            held = elements.get(block, frozenset())
+            if lines[:1] and lines[0].startswith("type ifname"):
+                held = frozenset(map(_with_quotes, held))
+            sets[block] = NamedSet("map" if kind == "map" else "set", lines, held)
     return Table(family, name, tuple(counters), sets, chains)
+
+
+def _with_quotes(element: str) -> str:
+    """A link's name as nft prints it, and what follows it."""
+    ifname, space, rest = element.partition(" ")
+    return f'"{ifname}"{space}{rest}'

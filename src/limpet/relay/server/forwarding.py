@@ -26,7 +26,7 @@ from typing import NamedTuple
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, Kind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
-from limpet.linux.nftables import Nftables, split_listing
+from limpet.linux.nftables import Listing, Nftables
 from limpet.linux.owned import Owned
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.pairs import End, Entry, Place
@@ -74,7 +74,7 @@ class RelayKernel:
 
     def read(self) -> list[End]:
         """Whose packets the table hands on, whoever has put it there. Raises: KernelError."""
-        return parse_ends(self._nft.list_table() or "")
+        return parse_ends(self._nft.read_table())
 
     def put(self, tunnel_port: int, entries: Iterable[Entry]) -> None:
         """Replaces the table in one transaction. Raises: KernelError."""
@@ -305,11 +305,10 @@ def parse_counters(listing: str) -> dict[str, Counted]:
 _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
 
 
-def parse_ends(listing: str) -> list[End]:
-    """Ends and places in a table as nft prints it, without where their packets go."""
-    _, elements = split_listing(listing)
+def parse_ends(table: Listing) -> list[End]:
+    """Ends and places in a table that nft has listed, without where their packets go."""
     found = []
-    for item in sorted({*elements.get("ends4", ()), *elements.get("ends6", ())}):
+    for item in sorted({*table.elements.get("ends4", ()), *table.elements.get("ends6", ())}):
         match = _ITEM.fullmatch(item)
         if match is None:
             continue  # none of ours

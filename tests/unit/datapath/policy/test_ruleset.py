@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
 from limpet.datapath.policy.table import change_steps, read_listing
+from limpet.linux.nftables import split_listing
 from limpet.policies.compiler import compile_sides
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, Pod, World
@@ -212,7 +213,7 @@ def test_the_tables_of_an_isolated_pod() -> None:
 def test_what_nft_would_list_is_read_back_as_it_was_planned() -> None:
     planned = plan_tables(compile_sides(world(WEB, CLIENT), [WEB]), [PORT])
     for table in (planned.inet, planned.bridge):
-        assert read_listing(table.family, table.name, table.text) == table
+        assert read_listing(table.family, table.name, *split_listing(table.text)) == table
 
 
 def test_nothing_is_planned_where_no_pod_of_the_node_is_isolated() -> None:

@@ -94,6 +94,8 @@ def read_rules() -> Rules:
     """Raises: LimpetError without libnftables, KernelError."""
     nft = HandleNftables()
     try:
+        # As nft prints them, not compared with a plan (`Nftables.read_table`): they are put again
+        # elsewhere, to be tried there.
         listing = nft.run("list ruleset", what="others' rules")
     finally:
         nft.close()

@@ -12,7 +12,7 @@ from limpet.datapath.node.ports.plan import key_of
 from limpet.datapath.node.ports.ruleset import FORGED_COUNTER
 from limpet.datapath.node.ports.state import PortTable
 from limpet.linux.netlink.set_codec import BRIDGE
-from limpet.linux.nftables import Nftables, split_listing
+from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import SetElements
 
 _WHAT = "port security"
@@ -28,8 +28,6 @@ class PortKernel:
         self._elements = SetElements(NFT_PORTS_TABLE, family=BRIDGE)
         self._lacks: str | None = None
         """Why the kernel can have no such table; None: nobody has tried."""
-        self._put, self._printed = "", ""
-        """The frame that was put last, and what nft printed right after."""
 
     def close(self) -> None:
         """The table stays."""
@@ -38,11 +36,7 @@ class PortKernel:
 
     def read(self) -> PortTable:
         """Of a table that an earlier agent has put, the frame is unknown. Raises: KernelError."""
-        listing = self._nft.list_table()
-        if listing is None:
-            return PortTable()
-        frame, elements = split_listing(listing)
-        return PortTable(self._put if frame == self._printed else frame, elements)
+        return PortTable(*self._nft.read_table())
 
     def apply(self, change: Change) -> None:
         """Raises: KernelError."""
@@ -56,10 +50,7 @@ class PortKernel:
                     self._put_table(after)
 
     def _put_table(self, table: PortTable) -> None:
-        at = f"bridge {NFT_PORTS_TABLE}"
-        self._nft.run(f"add table {at}\ndelete table {at}\n{_text(table)}", what=_WHAT)
-        frame, _ = split_listing(self._nft.list_table() or "")
-        self._put, self._printed = table.frame, frame
+        self._nft.put_table(table.frame, adding=_adding(table))
 
     def why_not(self) -> str:
         """Why this kernel can have no such table at all, tried once; empty: it can."""
@@ -87,14 +78,14 @@ def _keys(elements: Mapping[str, frozenset[str]]) -> dict[str, list[bytes]]:
     return {name: [key_of(each) for each in sorted(held)] for name, held in elements.items()}
 
 
-def _text(table: PortTable) -> str:
-    """As a file for nft."""
-    adding = [
-        f"add element bridge {NFT_PORTS_TABLE} {name} {{ {', '.join(map(_quoted, sorted(held)))} }}"
+def _adding(table: PortTable) -> str:
+    """Commands of nft that put its elements there."""
+    return "".join(
+        f"add element bridge {NFT_PORTS_TABLE} {name} "
+        f"{{ {', '.join(map(_quoted, sorted(held)))} }}\n"
         for name, held in table.elements.items()
         if held and table.frame
-    ]
-    return table.frame + "".join(f"{line}\n" for line in adding)
+    )
 
 
 def _quoted(element: str) -> str:
