@@ -189,6 +189,7 @@ class Publisher:
             _log.warning("showed what a former key has signed", shown=len(stays), withdrawn=taken)
         self._left = left
         if left:
+            # Once, and to be woken for nothing does no harm.
             asyncio.get_running_loop().call_later(_LEFT_S, self._wake.set)
         return _LEFT_S
 

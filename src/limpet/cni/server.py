@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from limpet.base.process.listeners import listen_on_socket
+from limpet.base.timer import Timer
 from limpet.cni import frames as shim
 
 _log = structlog.get_logger("server")
@@ -40,7 +41,8 @@ class _Connection:
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
         self._unsent = memoryview(b"")
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: Timer | None = None
+        """None: nothing is waited for, as with almost every connection."""
 
     def read(self) -> None:
         """Takes what has come in; the rest of the request is waited for."""
@@ -111,11 +113,12 @@ class _Connection:
     ) -> None:
         if self._patience is None:
             add(self._socket, then)
-            self._patience = self._loop.call_later(_PATIENCE_S, self.close)
+            self._patience = Timer("requests", self.close)
+            self._patience.set_in(_PATIENCE_S)
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
-            self._patience.cancel()
+            self._patience.stop()
             self._patience = None
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
@@ -136,6 +139,7 @@ class Server:
         """Requests that are being answered."""
         self.connections: set[_Connection] = set()
         self._listener: socket.socket | None = None
+        self._again = Timer("requests", self._accept_again)
 
     async def start(self) -> None:
         """Raises: StorageError."""
@@ -151,9 +155,8 @@ class Server:
             return
         except OSError as error:
             _log.error("no connection can be accepted", error=error.strerror or str(error))
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._listener)
-            loop.call_later(_REST_S, self._accept_again)
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._again.set_in(_REST_S)
             return
         connection.setblocking(False)
         served = _Connection(connection, self)
@@ -161,8 +164,8 @@ class Server:
         served.read()
 
     def _accept_again(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        assert self._listener is not None
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
         """Takes no more requests; those that were taken are answered."""
@@ -170,6 +173,7 @@ class Server:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("the socket file stays", path=str(self._path), error=str(error))
+        self._again.stop()
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()

@@ -215,6 +215,8 @@ class _Connection:
         self._socket = accepted
         self._in, self._out = bytearray(), bytearray()
         self._loop = asyncio.get_running_loop()
+        # A handle that is cancelled lets go what it calls; by a `Timer` this would refer to itself,
+        # and each connection that has ended would wait for the garbage collector.
         self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._is_writing = False
         self._loop.add_reader(accepted, self._readable)

@@ -22,6 +22,7 @@ from limpet.base.bounds.strangers import (
     FIGURES_S,
 )
 from limpet.base.process.listeners import close_server, open_listener, start_server
+from limpet.base.timer import Timer
 
 _log = structlog.get_logger("metrics")
 
@@ -57,7 +58,7 @@ class MetricsServer:
         self._connections: Places[asyncio.StreamWriter] = Places(
             FIGURES_CONNECTIONS.most, FIGURES_CONNECTIONS_OF_ONE.most
         )
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry = Timer("metrics", lambda: self._run(self.start()))
         self._tried = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.troubles: dict[Listen, str] = {}
@@ -90,9 +91,7 @@ class MetricsServer:
             self._servers.append(server)
             self.addresses += [each.getsockname()[:2] for each in server.sockets]
         if self._waiting:
-            self._retry = asyncio.get_running_loop().call_later(
-                self._retry_s, lambda: self._run(self.start())
-            )
+            self._retry.set_in(self._retry_s)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -106,8 +105,7 @@ class MetricsServer:
         return await start_server(self._connected, listener, limit_bytes=limit_bytes)
 
     async def stop(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
+        self._retry.stop()
         for server in self._servers:
             await close_server(server)
         for writer in list(self._connections):

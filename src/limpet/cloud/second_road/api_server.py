@@ -54,7 +54,7 @@ def find_api_server(settings: SourceSettings) -> Access:
     """Raises: AccessError."""
     server = plain_access(settings.server) if settings.server is not None else None
     if settings.kubeconfig is not None:
-        # Pods have their account, and a cache on the node has an address.
+        # Only here: pods have their account, and a cache on the node has an address.
         from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 
         access = read_kubeconfig([settings.kubeconfig], settings.context or "")
@@ -249,6 +249,7 @@ class ApiServerSource:
         if changes.listed:
             self._listed[kind].set()
             if all(each.is_set() for each in self._listed.values()):
+                # Once for all that was listed, and once more does no harm.
                 asyncio.get_running_loop().call_later(_TAKEN_S, give_memory_back)
 
     def _hear_status(self, network: Carrier) -> None:

@@ -191,6 +191,7 @@ class UdpSockets:
         if flood > _BATCH // 2:
             loop = asyncio.get_running_loop()
             loop.remove_reader(opened.fileno())
+            # Once, for this socket; one that was closed meanwhile is passed over.
             loop.call_later(_PAUSE_S, self._listen, version, opened)
 
 

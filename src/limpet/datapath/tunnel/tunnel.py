@@ -6,7 +6,6 @@ A program that makes it is started in a thread of its own, and everything else g
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
@@ -14,6 +13,7 @@ import structlog
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.ownership import TUNNEL_GROUP
+from limpet.base.timer import Timer
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
@@ -71,7 +71,7 @@ class Tunnel:
         """The kernel need not be read: nothing has changed there since the last round."""
         self._asked: dict[PeerChange, None] = {}
         """Asked for beside the plan; done in the next round."""
-        self._calls: list[asyncio.TimerHandle] = []
+        self._calls = [Timer("tunnel", self._call) for _ in _CALL_AFTER_S]
         self._program = TunnelProgram(kernel.program, on_start=self._started, wake=wake)
 
     def begin(self) -> None:
@@ -83,7 +83,7 @@ class Tunnel:
     def close(self) -> None:
         """The device stays."""
         for call in self._calls:
-            call.cancel()
+            call.stop()
         self._program.close()
         self.kernel.close()
 
@@ -276,8 +276,8 @@ class Tunnel:
         made = wanted and (have.device is None or not have.device.private_key)
         failures = [str(each) for each in self.kernel.apply(changes)]
         if made and self.up:
-            loop = asyncio.get_running_loop()
-            self._calls = [loop.call_later(delay_s, self._call) for delay_s in _CALL_AFTER_S]
+            for call, delay_s in zip(self._calls, _CALL_AFTER_S, strict=True):
+                call.set_in(delay_s)
         self.made |= made
         self._is_known = not failures
         self._settle_problem(failures)

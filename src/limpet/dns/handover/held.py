@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limpet.base.process.listeners import listen_on_socket
+from limpet.base.timer import Timer
 
 SOCKET = "dns-held.sock"
 """In the run_dir."""
@@ -40,7 +41,7 @@ class Holder:
         self._of: socket.socket | None = None
         """The connection of whoever has left them."""
         self._connections: set[socket.socket] = set()
-        self._forget: asyncio.TimerHandle | None = None
+        self._forget = Timer("names", self._drop)
 
     def start(self) -> None:
         """Raises: StorageError."""
@@ -83,18 +84,15 @@ class Holder:
         self._leave(connection)
 
     def _leave(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(connection)
+        asyncio.get_running_loop().remove_reader(connection)
         connection.close()
         self._connections.discard(connection)
         if connection is self._of:
             self._of = None
-            self._forget = loop.call_later(self._hold_s, self._drop)
+            self._forget.set_in(self._hold_s)
 
     def _drop(self) -> None:
-        if self._forget is not None:
-            self._forget.cancel()
-            self._forget = None
+        self._forget.stop()
         for fd in self._held:
             os.close(fd)
         self._held, self._of = [], None

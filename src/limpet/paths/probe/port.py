@@ -245,6 +245,7 @@ class ProbePort:
         ):
             answered = False
             if not late:
+                # Once for each probe, with its words; bounded as datagrams of a peer are.
                 asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
         if not answered:
             self.counters[f"refused_{name}"] += 1

@@ -11,6 +11,7 @@ from functools import partial
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
+from limpet.base.timer import Timer
 from limpet.relay.client.peer import StreamEvent, StreamFailed, StreamWanted
 from limpet.relay.messages import REASONS
 from limpet.relay.stream.codec import (
@@ -54,10 +55,13 @@ class _Heartbeat:
         self.answered: asyncio.Future[str] = self._loop.create_future()
         """With the first answer, empty; else why there is none."""
         self._asked_s = 0.0
-        self._timer: asyncio.Handle = self._loop.call_soon(self._ping)
+        self._next = Timer("relay over TLS", self._ping)
+        self._overdue = Timer("relay over TLS", self._look)
+        self._next.set_in(0.0)
 
     def stop(self, why: str) -> None:
-        self._timer.cancel()
+        self._next.stop()
+        self._overdue.stop()
         _answer(self.answered, why)
 
     def hear(self) -> None:
@@ -70,12 +74,12 @@ class _Heartbeat:
             self._session.end("nobody needs it")
             return
         self._asked_s = self._loop.time()
-        self._timer = self._loop.call_later(PONG_WITHIN_S, self._look)
+        self._overdue.set_in(PONG_WITHIN_S)
         self._session.send_control(Ping())
 
     def _look(self) -> None:
         if self._session.heard_s >= self._asked_s:
-            self._timer = self._loop.call_later(PING_EVERY_S - PONG_WITHIN_S, self._ping)
+            self._next.set_in(PING_EVERY_S - PONG_WITHIN_S)
         else:
             self._session.end(f"nothing came from it for {PONG_WITHIN_S:g} s")
 

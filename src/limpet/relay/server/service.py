@@ -323,7 +323,7 @@ class RelayService:
                 return
             self._unasked.tell(end)
             if not end.reachable and delays:
-                loop.call_later(delays[0], again, delays[1:])
+                loop.call_later(delays[0], again, delays[1:])  # it looks anew each time
 
         again(_TELL_AGAIN_S)
 
