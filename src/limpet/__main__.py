@@ -10,6 +10,7 @@ _HELP = frozenset({"-h", "--help"})
 
 def main() -> int:
     """Exit code. Agent and controller start without the command line's libraries."""
+    # Below: each imports only what its own process is to have in memory.
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"] and _names_settings_alone(arguments[1:]):
         # Which msgspec imports where it is there, for what typing has too: 0.3 MiB.
@@ -65,6 +66,7 @@ def _serve_names(arguments: list[str]) -> int:
         from limpet.dns.handover.keeper import keep
 
         return keep([sys.executable, *sys.orig_argv[1:]])
+    # Only where no keeper runs it: the keeper stays small.
     from limpet.agent.names.main import main as names
 
     return names(arguments)

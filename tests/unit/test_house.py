@@ -38,6 +38,17 @@ LONGER = {
 }
 """Files of one noun that has no second one in it. They grow no more."""
 MOST_LINES_OF_TESTS = 700
+OWN_ALARMS = {
+    "limpet.base.timer",
+    "limpet.cloud.publisher",
+    "limpet.cloud.second_road.api_server",
+    "limpet.cluster.datagrams.udp_sockets",
+    "limpet.dns.server",
+    "limpet.paths.probe.port",
+    "limpet.relay.server.service",
+}
+"""Modules that ask the event loop for a time themselves: for something that is done once and never
+called off, or of so many that a `Timer` costs too much. The reason stands where they ask."""
 MOST_FIELDS = 12
 MOST_ARGUMENTS = 8
 FORMATS = {
@@ -281,6 +292,68 @@ def test_only_the_wiring_of_an_agent_takes_the_clusters_news() -> None:
 
     # A membership is a typed face of its own replica; policies are there without a cluster, too.
     assert found == {"limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.membership"}
+
+
+def test_all_else_that_is_done_later_is_a_timers() -> None:
+    found = {
+        name
+        for name, module in modules().items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and node.attr in ("call_later", "call_at")
+    }
+
+    assert found == OWN_ALARMS
+
+
+def local_imports_without_a_reason(source: str) -> Iterator[int]:
+    """Lines of imports in functions with no comment on them, directly above, or above the imports
+    that they follow."""
+    lines = ["", *source.splitlines()]
+    within = (
+        node
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    reasoned_to = 0
+    for node in sorted(within, key=lambda each: each.lineno):
+        end = node.end_lineno or node.lineno
+        above = lines[node.lineno - 1].strip()
+        if (
+            above.startswith("#")
+            or any("#" in line for line in lines[node.lineno : end + 1])
+            or not "".join(lines[reasoned_to + 1 : node.lineno]).strip()
+        ):
+            reasoned_to = end
+        else:
+            yield node.lineno
+
+
+def test_an_import_in_a_function_says_why_it_stands_there() -> None:
+    """But for the command line, where each command imports what it alone needs."""
+    assert list(local_imports_without_a_reason(UNREASONED)) == [3, 11]
+    found = [
+        f"{path}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.relative_to(SOURCE).parts[0] not in ("cli", "__main__.py")
+        for line in local_imports_without_a_reason(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "imports in functions without a comment: " + " ".join(found)
+
+
+UNREASONED = """
+def one():
+    import a
+    import b  # it is large
+    import c
+
+def two():
+    # Only here.
+    from d import (e, f)
+    g()
+    import h
+"""
 
 
 def test_no_class_gets_more_fields_than_that_from_its_bases() -> None:

@@ -85,6 +85,7 @@ class RelayRole:
     async def _change_server(self, *, wanted: bool) -> None:
         try:
             if wanted:
+                # Only now: few nodes have the role, and the others do without its TLS server.
                 from limpet.relay.server.tls_server import RelayTlsServer
 
                 server = RelayTlsServer(

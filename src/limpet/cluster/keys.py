@@ -99,6 +99,7 @@ def _context(what: str) -> bytes:
 
 
 def _private(private_key: bytes) -> Ed25519PrivateKey:
+    # Only here: a node that is in no cluster needs no crypto in memory.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:

@@ -48,6 +48,7 @@ class Metrics:
     def _collect(self) -> Iterator[Metric]:
         yield from self._of_node()
         if self._cluster is not None:
+            # Only here: a node on its own need not have a cluster's side in memory.
             from limpet.agent.figures.cluster import of_cluster
 
             yield from of_cluster(self._cluster)

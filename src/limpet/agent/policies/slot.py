@@ -87,8 +87,9 @@ class PolicySlot:
     def _make(self) -> Policies:
         loop, pods, bridge_mac = self._loop, self._attachments, self._node_part.bridge_mac
         # Only now, and each only where it is meant: most nodes have no policies, and do without
-        # what they take in memory; with those of a person no client of an API server is needed.
+        # what they take in memory.
         if self._settings.policies.mode == "on":
+            # Only here: with those of a person no client of an API server is needed.
             from limpet.agent.policies.of_kubernetes import KubernetesPolicies
 
             return KubernetesPolicies(
@@ -100,9 +101,11 @@ class PolicySlot:
                 random=random.random,
             )
         if self._membership is not None:
+            # Only here: a node on its own does without the cluster's documents.
             from limpet.agent.policies.of_cluster import ClusterPolicies
 
             return ClusterPolicies(loop, self._path, pods, bridge_mac, self._membership)
+        # Only here, as above.
         from limpet.agent.policies.keeper import OwnPolicies
 
         return OwnPolicies(loop, self._path, pods, bridge_mac)

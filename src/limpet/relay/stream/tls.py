@@ -10,6 +10,7 @@ from limpet.base.errors import ConfigError
 from limpet.base.http.tls import NO_CHECK_TIME
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.cluster.identity import Identity
+from limpet.cluster.keys import uid_of
 
 _TCP_NOTSENT_LOWAT = 25
 """Source: include/uapi/linux/tcp.h."""
@@ -90,8 +91,6 @@ def _uid_of_peer(connection: ssl.SSLSocket) -> str | None:
     """The node that the other side has proven to be; None: a certificate of no node."""
     from cryptography import x509  # only where TLS is spoken to a relay or by one
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    from limpet.cluster.keys import uid_of
 
     der = connection.getpeercert(binary_form=True)
     if der is None:

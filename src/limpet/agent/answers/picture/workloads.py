@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from limpet.agent.policies.said import Policies
 from limpet.agent.status.services import EndpointStatus, ServiceLine
 from limpet.base.addresses import Prefix
@@ -100,8 +102,6 @@ def policies_on_pair(
 
 def named_nodes(services: Iterable[Service], uids: Mapping[str, str]) -> tuple[Service, ...]:
     """With nodes by their uids, where these are known by name."""
-    from msgspec.structs import replace
-
     return tuple(
         replace(
             service,
