@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, NamedPort, Pod, World
+from limpet.policies.policy import Key, NamedPort, PolicyPod, PolicyWorld
 from tests.policy_oracle import Flow, Someone
 
 NAMESPACES = ("alpha", "beta")
@@ -30,17 +30,17 @@ class Case:
     pods: tuple[Someone, ...]
     """Their `address` is the one of IPv4."""
 
-    def world(self) -> World:
+    def world(self) -> PolicyWorld:
         parsed = [parse_policy(each) for each in self.policies]
-        return World(
+        return PolicyWorld(
             {each.key: each for each in parsed},
             self.namespaces,
             {pod.key: pod for pod in map(self.pod, range(len(self.pods)))},
         )
 
-    def pod(self, number: int) -> Pod:
+    def pod(self, number: int) -> PolicyPod:
         someone = self.pods[number]
-        return Pod(
+        return PolicyPod(
             Key(someone.namespace, f"p{number}"),
             tuple(ip_address(addresses_of(number)[version]) for version in (4, 6)),
             someone.labels,

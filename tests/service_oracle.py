@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Literal
 
-from limpet.services.rotation import Here, Target, candidates, rotate
+from limpet.services.rotation import Here, RotationTarget, candidates, rotate
 from limpet.services.values import EndpointSlice, Service, ServicePort
 
 Drawn = Counter[tuple[str, int]]
@@ -88,7 +88,7 @@ def _of(
     return _drawn(rotation.near)
 
 
-def _drawn(targets: Iterable[Target]) -> Drawn:
+def _drawn(targets: Iterable[RotationTarget]) -> Drawn:
     found: Drawn = Counter()
     for each in targets:
         found[each.address, each.port] += each.weight

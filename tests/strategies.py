@@ -23,10 +23,10 @@ from limpet.datapath.node.pod.attachment import (
     Attachment,
     Bandwidth,
     BridgeSpec,
+    HostPortMapping,
     Netns,
     PodLink,
     PodName,
-    PortMapping,
     RouteSpec,
 )
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
@@ -82,7 +82,7 @@ bridge_specs = st.builds(
 )
 
 port_mappings = st.builds(
-    PortMapping,
+    HostPortMapping,
     host_port=st.integers(1, 65535),
     container_port=st.integers(1, 65535),
     protocol=st.sampled_from(["tcp", "udp", "sctp"]),
@@ -129,7 +129,7 @@ def attachment(
     name: str,
     *given: str,
     bridge: BridgeSpec | None = None,
-    ports: tuple[PortMapping, ...] = (),
+    ports: tuple[HostPortMapping, ...] = (),
     hairpin: bool = False,
     isolated: bool = False,
 ) -> Attachment:

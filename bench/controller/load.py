@@ -23,7 +23,7 @@ from limpet.cluster.api import WatchKind
 from limpet.controller.registry.registry import Registry
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.store.interface import Put
+from limpet.controller.store.interface import StorePut
 from limpet.controller.store.sqlite import SqliteStore
 
 WATCHERS = 2000
@@ -118,14 +118,14 @@ async def _store_writes(folder: Path, writes: int = 2000, alone: int = 300) -> t
 
     async def write(name: str) -> None:
         async with some:
-            await store.write([Put("a", name, b"x" * 600)])
+            await store.write([StorePut("a", name, b"x" * 600)])
 
     started_s = time.perf_counter()
     await asyncio.gather(*(write(f"m{number}") for number in range(writes)))
     at_once = writes / (time.perf_counter() - started_s)
     started_s = time.perf_counter()
     for number in range(alone):
-        await store.write([Put("a", f"s{number}", b"x" * 600)])
+        await store.write([StorePut("a", f"s{number}", b"x" * 600)])
     one_by_one = alone / (time.perf_counter() - started_s)
     await store.close()
     return at_once, one_by_one

@@ -27,10 +27,10 @@ from bench.nodes.part import serve
 from bench.paths.wireguard_end import DATA, INITIATION, Session, WireguardEnds
 from limpet.base.addresses import Endpoint
 from limpet.base.process.log import configure_log
-from limpet.cluster.datagrams.peer_datagram import Codec, Datagram, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, Datagram, DatagramError
 from limpet.cluster.documents import Source
 from limpet.cluster.exchange import messages as exchange
-from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
+from limpet.cluster.exchange.digest import DocumentIndex, make_listings, make_pushes
 from limpet.cluster.exchange.messages import NONCE_BYTES as EXCHANGE_NONCE_BYTES
 from limpet.cluster.exchange.messages import Message, Push, Want
 from limpet.cluster.identity import load_identity
@@ -43,7 +43,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.tunnel.key import tunnel_key_of
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import STANDBY_S, Question
@@ -55,7 +55,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Candidate, Probe
+from limpet.paths.probe.messages import NONCE_BYTES, Candidate, Probe, ProbeAnswer
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""
@@ -80,7 +80,7 @@ class _Peers:
     def __init__(self, membership: Membership, count: int) -> None:
         self.counters: Counter[str] = Counter()
         self._membership = membership
-        self._index = Index(membership.replica.known)
+        self._index = DocumentIndex(membership.replica.known)
         self._other = uid_of(public_key_of(node_key(0)))
         self._count = count
         pinned = membership.identity.pinned_key
@@ -141,16 +141,16 @@ class _Peers:
     # Probes
 
     def _take_probe(self, peer: _Peer, end: Endpoint, datagram: Datagram) -> None:
-        if datagram.kind == Kind.PROBE:
+        if datagram.kind == BodyKind.PROBE:
             probe = parse_probe(datagram.body)
             self.counters["answered"] += 1
             self.counters["answered_of_size"] += probe.padding_bytes > 0
             way = PeerPath(transports.TUNNEL, _PATH_BYTES, endpoint=end)
-            answer = Answer(probe.nonce, 1, end[0], end[1], FIRST_ADDRESS + peer.number, way)
-            self._say(peer, end, Kind.ANSWER, encode_answer(answer))
+            answer = ProbeAnswer(probe.nonce, 1, end[0], end[1], FIRST_ADDRESS + peer.number, way)
+            self._say(peer, end, BodyKind.ANSWER, encode_answer(answer))
             if peer.ladder is None:
                 self._begin(peer, way)
-        elif datagram.kind == Kind.ANSWER:
+        elif datagram.kind == BodyKind.ANSWER:
             asked = self._asked.pop(parse_answer(datagram.body).nonce, None)
             if asked is not None and peer.ladder is not None:
                 _, question, sent_s = asked
@@ -169,7 +169,7 @@ class _Peers:
     def _begin(self, peer: _Peer, way: PeerPath) -> None:
         """It has known the way for long; nodes do not ask in step with each other."""
         assert way.endpoint is not None
-        facts = Facts(tunnel=True, endpoints=(way.endpoint,))
+        facts = CandidateFacts(tunnel=True, endpoints=(way.endpoint,))
         peer.ladder = Ladder(way, leads=peer.uid < self._other)
         at_s = time.monotonic() + random.random() * STANDBY_S * self._stretch()
         peer.ladder.settle(facts, (), at_s=at_s, urgent=False)
@@ -210,9 +210,9 @@ class _Peers:
             in_use=question.in_use,
             padding_bytes=padding_for(size, 4) if size else 0,
         )
-        self._say(peer, (candidate.address, candidate.port), Kind.PROBE, encode_probe(probe))
+        self._say(peer, (candidate.address, candidate.port), BodyKind.PROBE, encode_probe(probe))
 
-    def _say(self, peer: _Peer, end: Endpoint, kind: Kind, body: bytes) -> None:
+    def _say(self, peer: _Peer, end: Endpoint, kind: BodyKind, body: bytes) -> None:
         self._send(peer.number, end, peer.codec.encode(kind, body, to_uid=self._other))
 
     def _stretch(self) -> float:
@@ -259,7 +259,7 @@ class _Peers:
         return []
 
     def _tell(self, peer: _Peer, end: Endpoint, session: Session, message: Message) -> None:
-        data = peer.codec.encode(Kind.EXCHANGE, exchange.encode(message), to_uid=self._other)
+        data = peer.codec.encode(BodyKind.EXCHANGE, exchange.encode(message), to_uid=self._other)
         ours, theirs, our_port, their_port = self._inner[peer.number]
         packet = udp_packet(ours, theirs, our_port, their_port, data)
         self._send(peer.number, end, session.seal(packet))

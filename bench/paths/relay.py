@@ -28,7 +28,7 @@ from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.relay.server.forwarding import RelayKernel
-from limpet.relay.server.pairs import End, Entry, Place
+from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TUNNEL_PORT = 51820
@@ -102,8 +102,8 @@ class _Site:
             self._device.remove()
 
     @property
-    def place(self) -> Place:
-        return Place((ip_address(self.address), _TUNNEL_PORT), ip_address(self.gateway))
+    def place(self) -> UdpFlow:
+        return UdpFlow((ip_address(self.address), _TUNNEL_PORT), ip_address(self.gateway))
 
     def send_to(self, other: _Site, *, relayed: bool) -> None:
         """From now on by this way."""
@@ -133,8 +133,8 @@ def _two_sites(folder: Path) -> Iterator[tuple[_Site, _Site]]:
             kernel = RelayKernel(_RELAY_PORTS)
             undo.callback(kernel.close)
             entries = [
-                Entry(
-                    End(str(this.port), str(that.port), this.port, that.port, this.place),
+                ForwardingEntry(
+                    PairEnd(str(this.port), str(that.port), this.port, that.port, this.place),
                     that.place,
                 )
                 for this, that in ((one, other), (other, one))

@@ -16,7 +16,7 @@ from limpet.kubernetes.client import Client
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import Metadata, Object, Resource
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.services import ENDPOINT_SLICES, SliceView
 
 ENDPOINTS = 5
@@ -101,7 +101,7 @@ class ServiceObjects:
         self._client.close()
         await asyncio.sleep(0)  # what was aborted ends
 
-    async def _hear(self, changes: Changes[SliceView]) -> None:
+    async def _hear(self, changes: ObjectChanges[SliceView]) -> None:
         now_s = time.monotonic()
         for each in changes.put:
             for port in each.ports or ():

@@ -25,7 +25,7 @@ from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.datapath.loop import Loop
-from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.state import Surroundings
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
 from limpet.services.kept import KEPT_FILE
@@ -157,7 +157,7 @@ class _Limpet:
             gateways=(ip_address("10.1.0.1"),),
             is_bridge_filtered=True,
         )
-        part = ServicesPart(loop, catalog, Asked(lambda: around, lambda: Here("limpet")))
+        part = ServicesPart(loop, catalog, ServicesContext(lambda: around, lambda: Here("limpet")))
         loop.add(part)
         loop.start()
         loop.run("start", part)

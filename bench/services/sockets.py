@@ -28,8 +28,8 @@ from bench.traffic.flows import Flows, in_turns
 from bench.traffic.flows import Way as Road
 from limpet.base.process.log import configure_log
 from limpet.datapath.loop import Loop
-from limpet.datapath.services.part import Asked, ServicesPart
-from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel
+from limpet.datapath.services.part import ServicesContext, ServicesPart
+from limpet.datapath.services.sockets.apply import AttachPoint, PodNamespaces, SocketKernel
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import Surroundings
 from limpet.lab.command import run_command
@@ -81,7 +81,7 @@ class _Wires:
         undo.callback(cgroup.close)
         self._client_netns, self._server_netns = client, server
         pins = undo.enter_context(mounted("bpf")) / "limpet"
-        self._serve(node, _items(size), Place(pins, cgroup.path), str(client.path), undo)
+        self._serve(node, _items(size), AttachPoint(pins, cgroup.path), str(client.path), undo)
         Part(server, ["bench.services.part", "server"], undo)
         self._client = Part(client, ["bench.services.sockets_part", str(cgroup.path)], undo)
 
@@ -89,7 +89,7 @@ class _Wires:
         self,
         node: Netns,
         items: Iterable[Service | EndpointSlice],
-        place: Place,
+        place: AttachPoint,
         pod: str,
         undo: ExitStack,
     ) -> None:
@@ -107,7 +107,9 @@ class _Wires:
             loop = Loop()
             undo.callback(loop.close)
             side = SocketSide(SocketKernel(place, PodNamespaces(lambda: [pod])))
-            part = ServicesPart(loop, catalog, Asked(lambda: around, lambda: Here("here")), side)
+            part = ServicesPart(
+                loop, catalog, ServicesContext(lambda: around, lambda: Here("here")), side
+            )
             undo.callback(part.close)
             loop.add(part)
             loop.run("bench", part)

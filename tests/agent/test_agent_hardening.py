@@ -23,7 +23,7 @@ from limpet.base.errors import AgentUnavailable, StorageError
 from limpet.base.settings import PodSettings
 from limpet.cni import frames as shim
 from limpet.cni import server
-from limpet.cni.server import Server
+from limpet.cni.server import CniServer
 from limpet.cni.shim_binary import shim_path
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
@@ -511,7 +511,7 @@ def _converse(path: Path, talk: Callable[[socket.socket], bytes]) -> bytes:
             return talk(connection)
 
     async def run() -> bytes:
-        listening = Server(path, _echo)
+        listening = CniServer(path, _echo)
         await listening.start()
         try:
             return await asyncio.to_thread(client)

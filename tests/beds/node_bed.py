@@ -21,7 +21,7 @@ from limpet.cni.protocol.values import CniRequest, MainConf, NetworkConf, PodWis
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.diff import Change, diff_node
 from limpet.datapath.node.plan import plan_node
-from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, BridgeSpec, HostPortMapping
 from limpet.datapath.node.pod.interface import create_pod_interface
 from limpet.datapath.node.state import NodePlan
 from limpet.linux.namespaces import Namespace, namespace_id
@@ -147,7 +147,7 @@ class NodeBed:
         number: int,
         *,
         conf: NetworkConf = CONF,
-        ports: tuple[PortMapping, ...] = (),
+        ports: tuple[HostPortMapping, ...] = (),
         bandwidth: Bandwidth = NO_LIMITS,
     ) -> Pod:
         """A pod with its interface, and the node as it should be with it."""

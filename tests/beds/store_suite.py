@@ -33,8 +33,8 @@ from limpet.controller.store.interface import (
     Deleted,
     Event,
     Item,
-    Put,
     Store,
+    StorePut,
     TooOldError,
 )
 from tests.waiting import PATIENCE_S
@@ -70,8 +70,8 @@ async def told(store: Store, since: str, kinds: tuple[str, ...] = ("a",)) -> lis
 
 def test_what_was_written_is_read_also_by_the_next_process(with_store: Callable[..., Any]) -> None:
     async def write(store: Store) -> None:
-        (first,) = await store.write([Put("a", "x", b"1")])
-        (second,) = await store.write([Put("a", "x", b"2", first)])
+        (first,) = await store.write([StorePut("a", "x", b"1")])
+        (second,) = await store.write([StorePut("a", "x", b"2", first)])
         assert await store.get("a", "x") == Item("a", "x", b"2", second)
 
     async def read(store: Store) -> None:
@@ -87,10 +87,10 @@ def test_what_was_written_is_read_also_by_the_next_process(with_store: Callable[
 @pytest.mark.parametrize(
     "change",
     [
-        Put("a", "there", b"2"),
-        Put("a", "there", b"2", "another-1"),
+        StorePut("a", "there", b"2"),
+        StorePut("a", "there", b"2", "another-1"),
         Delete("a", "there", "another-1"),
-        Put("a", "absent", b"2", "another-1"),
+        StorePut("a", "absent", b"2", "another-1"),
         Delete("a", "absent", "another-1"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_change_that_does_not_fit_changes_nothing(
     with_store: Callable[..., Any], change: Change
 ) -> None:
     async def body(store: Store) -> None:
-        (version,) = await store.write([Put("a", "there", b"1")])
+        (version,) = await store.write([StorePut("a", "there", b"1")])
         with pytest.raises(ConflictError):
             await store.write([change])
         assert (await store.listing("a")).items == (Item("a", "there", b"1", version),)
@@ -109,7 +109,7 @@ def test_a_change_that_does_not_fit_changes_nothing(
 def test_of_many_that_create_at_once_one_wins(with_store: Callable[..., Any]) -> None:
     async def body(store: Store) -> None:
         outcomes = await asyncio.gather(
-            *(store.write([Put("a", "x", b"%d" % n)]) for n in range(50)),
+            *(store.write([StorePut("a", "x", b"%d" % n)]) for n in range(50)),
             return_exceptions=True,
         )
         winners = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, list)]
@@ -126,14 +126,16 @@ def test_of_many_that_count_up_by_compare_and_swap_none_is_lost(
     with_store: Callable[..., Any],
 ) -> None:
     async def body(store: Store) -> None:
-        await store.write([Put("a", "x", b"0")])
+        await store.write([StorePut("a", "x", b"0")])
 
         async def count_up() -> None:
             while True:
                 item = await store.get("a", "x")
                 assert item is not None
                 try:
-                    await store.write([Put("a", "x", b"%d" % (int(item.value) + 1), item.version)])
+                    await store.write(
+                        [StorePut("a", "x", b"%d" % (int(item.value) + 1), item.version)]
+                    )
                 except ConflictError:
                     continue
                 return
@@ -150,11 +152,11 @@ def test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing(
     with_store: Callable[..., Any],
 ) -> None:
     async def body(store: Store) -> None:
-        await store.write([Put("a", "before", b"1")])
+        await store.write([StorePut("a", "before", b"1")])
         listing = await store.listing("a")
         assert await told(store, listing.version) == [Bookmark(listing.version)]
-        (version,) = await store.write([Put("a", "after", b"2")])
-        (other,) = await store.write([Put("b", "other", b"3")])
+        (version,) = await store.write([StorePut("a", "after", b"2")])
+        (other,) = await store.write([StorePut("b", "other", b"3")])
         (gone,) = await store.write([Delete("a", "after", version)])
 
         events = await told(store, listing.version)
@@ -173,8 +175,8 @@ def test_from_a_mark_all_is_told_also_of_kinds_that_have_no_item(
         kinds = ("a", "none", "b")
         mark = await store.mark(kinds)
         events = store.watch(kinds, mark)
-        (version,) = await store.write([Put("a", "x", b"1")])
-        (other,) = await store.write([Put("b", "y", b"2")])
+        (version,) = await store.write([StorePut("a", "x", b"1")])
+        (other,) = await store.write([StorePut("b", "y", b"2")])
         async with asyncio.timeout(PATIENCE_S):
             told = [await anext(events)]
             while len(told) < 3 or not isinstance(told[-1], Bookmark):
@@ -192,7 +194,7 @@ def test_a_watcher_hears_of_what_is_written_while_it_waits(with_store: Callable[
         assert isinstance(await anext(events), Bookmark)
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
-        (version,) = await store.write([Put("a", "x", b"1")])
+        (version,) = await store.write([StorePut("a", "x", b"1")])
         assert await waiting == Item("a", "x", b"1", version)
 
     with_store(body)
@@ -200,8 +202,8 @@ def test_a_watcher_hears_of_what_is_written_while_it_waits(with_store: Callable[
 
 def test_a_watch_goes_on_after_the_store_was_opened_anew(with_store: Callable[..., Any]) -> None:
     async def write(store: Store) -> tuple[str, str]:
-        (version,) = await store.write([Put("a", "x", b"1")])
-        (later,) = await store.write([Put("a", "y", b"2")])
+        (version,) = await store.write([StorePut("a", "x", b"1")])
+        (later,) = await store.write([StorePut("a", "y", b"2")])
         return version, later
 
     version, later = with_store(write)
@@ -216,7 +218,7 @@ def test_a_version_that_was_compacted_is_too_old_and_a_later_one_is_not(
     async def body(store: Store) -> None:
         start = (await store.listing("a")).version
         for number in range(4 * KEPT_DELETIONS):
-            (version,) = await store.write([Put("a", str(number), b"1")])
+            (version,) = await store.write([StorePut("a", str(number), b"1")])
             (deleted,) = await store.write([Delete("a", str(number), version)])
         with pytest.raises(TooOldError):
             await told(store, start)
@@ -268,9 +270,9 @@ class _AgainstADictionary(RuleBasedStateMachine):
         for name, value, what in wanted:
             version = self.model[name].version if name in self.model else "none-0"
             if what == "c":
-                changes.append(Put("a", name, value))
+                changes.append(StorePut("a", name, value))
             elif what == "r":
-                changes.append(Put("a", name, value, version))
+                changes.append(StorePut("a", name, value, version))
             else:
                 changes.append(Delete("a", name, version))
 
@@ -355,8 +357,8 @@ def test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written(
     async def body(store: Store) -> None:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(StorageError):
-                await store.write([Put("a", "\ud800", b"no text")])
-            await store.write([Put("a", "x", b"1")])
+                await store.write([StorePut("a", "\ud800", b"no text")])
+            await store.write([StorePut("a", "x", b"1")])
             item = await store.get("a", "x")
             assert item is not None
             assert item.value == b"1"

@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from limpet.base.addresses import Address
-from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
 from limpet.cluster.datagrams.unproven_budget import (
     ADDRESS_BURST,
     ADDRESS_PER_S,
@@ -160,7 +160,11 @@ def test_nothing_is_sent_to_an_address_that_is_no_other_nodes(bed: Places) -> No
                 assert contact is not None
                 for each in set(contact.addresses) - {address_of(bed.watcher)}:
                     bed.watcher.courier.send(
-                        Kind.EXCHANGE, b"", to_uid=bed.claimant.uid, address=each, port=contact.port
+                        BodyKind.EXCHANGE,
+                        b"",
+                        to_uid=bed.claimant.uid,
+                        address=each,
+                        port=contact.port,
                     )
             assert seen() == 0
 
@@ -215,7 +219,7 @@ def test_an_overlay_probe_is_answered_to_who_asks_and_nowhere_else(bed: Places) 
     def send(kind: ProbeKind, answer_at: Address | None, nonce: int) -> None:
         """From the claimant's node; of the overlay, as it would be over the link."""
         probe = Probe(bytes([nonce] * 8), kind, 1, answer_at=answer_at)
-        data = codec.encode(Kind.PROBE, encode_probe(probe), to_uid=bed.watcher.uid)
+        data = codec.encode(BodyKind.PROBE, encode_probe(probe), to_uid=bed.watcher.uid)
         over = kind is ProbeKind.OVERLAY
         ends = (ip_address("10.244.3.1"), ip_address("10.244.1.1")) if over else (claimant, watcher)
         with bed.claimant.netns.entered(), RouteSocket() as route:

@@ -14,7 +14,7 @@ from limpet.cluster.kinds import ABSENCE
 from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.replica import Outcome
 from limpet.cluster.seal import seal
-from limpet.policies.policy import Key, Pod
+from limpet.policies.policy import Key, PolicyPod
 from tests.beds.member import membership_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -63,8 +63,8 @@ def test_a_pod_that_two_nodes_tell_of_is_each_nodes_own() -> None:
     """Or the one who names another's pod would take it, and what policies allow it, away."""
     key = Key("shop", "web-0")
     web = {"app": "web"}
-    victims = Pod(key, (ip_address("10.244.2.7"),), web)
-    claimed = Pod(key, (ip_address("10.244.3.7"),), {"app": "admin"})
+    victims = PolicyPod(key, (ip_address("10.244.2.7"),), web)
+    claimed = PolicyPod(key, (ip_address("10.244.3.7"),), {"app": "admin"})
     for uids in (("a", "b"), ("b", "a")):
         told = {f"{uids[0]}/4": {key: victims}, f"{uids[1]}/4": {key: claimed}}
         merged = pods_of_others(told)

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.base.addresses import Endpoint
-from limpet.cluster.datagrams.peer_datagram import Codec, Datagram, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, Datagram, DatagramError
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.keys import uid_of
 from limpet.cluster.nodes import NodeEntry
@@ -19,7 +19,7 @@ from limpet.cluster.topology import transports
 from limpet.datapath.event import AnswerSeen
 from limpet.nat.mapping import NatView
 from limpet.paths.probe.codec import encode_answer, parse_probe
-from limpet.paths.probe.messages import Answer
+from limpet.paths.probe.messages import ProbeAnswer
 from tests.beds.overlay_bed import is_lost, ping
 from tests.beds.tunnel_bed import TunnelBed
 from tests.claims.claims_bed import counting
@@ -103,12 +103,12 @@ class Liar:
                 probe: Datagram = reader.parse(data)
             except DatagramError:
                 continue
-            if probe.kind == Kind.PROBE:
+            if probe.kind == BodyKind.PROBE:
                 nonce = parse_probe(probe.body).nonce
-                answer = Answer(nonce, 1, *self.endpoint, self.endpoint[0])
+                answer = ProbeAnswer(nonce, 1, *self.endpoint, self.endpoint[0])
                 to_uid = uid_of(probe.public_key)
                 body = encode_answer(answer)
-                opened.sendto(self._codec.encode(Kind.ANSWER, body, to_uid=to_uid), source)
+                opened.sendto(self._codec.encode(BodyKind.ANSWER, body, to_uid=to_uid), source)
 
 
 def test_what_a_member_says_of_a_nodes_nat_leads_no_other_to_that_member() -> None:

@@ -14,8 +14,8 @@ from typing import TypeVar
 import pytest
 
 from limpet.base.bounds.members import SEQUENCE
+from limpet.cluster.datagrams.peer_datagram import BodyKind as Datagram
 from limpet.cluster.datagrams.peer_datagram import Codec
-from limpet.cluster.datagrams.peer_datagram import Kind as Datagram
 from limpet.cluster.documents import Kind, Sealed
 from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity, load_identity

@@ -12,9 +12,9 @@ import pytest
 
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
-    Kind,
-    Outcome,
-    Target,
+    ConnectivityTarget,
+    TargetKind,
+    TargetOutcome,
     Task,
     decode_outcomes,
     encode_task,
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 MTU_BYTES = 1450
 ADDRESSES = {"a": ("10.9.0.1", "fd00:9::1"), "b": ("10.9.0.2", "fd00:9::2")}
-PODS = tuple(Target(Kind.POD, "b", each) for each in ADDRESSES["b"])
+PODS = tuple(ConnectivityTarget(TargetKind.POD, "b", each) for each in ADDRESSES["b"])
 
 
 def run_in(netns: str, *words: str) -> str:
@@ -70,7 +70,9 @@ def answering(netns: str) -> Iterator[None]:
         assert process.wait(timeout=20) == 0
 
 
-def outcomes(netns: str, *targets: Target, patience_s: float = 20.0) -> list[Outcome]:
+def outcomes(
+    netns: str, *targets: ConnectivityTarget, patience_s: float = 20.0
+) -> list[TargetOutcome]:
     task = encode_task(Task(targets, patience_s))
     addresses = ",".join(ADDRESSES["a"])
     words = ("env", f"POD_IPS={addresses}", sys.executable, "-m", "limpet", "connectivity", "pod")
@@ -78,8 +80,8 @@ def outcomes(netns: str, *targets: Target, patience_s: float = 20.0) -> list[Out
 
 
 def test_whole_packets_and_streams_go_there_and_back(wire: tuple[str, str]) -> None:
-    nodes = tuple(Target(Kind.NODE, "b", each) for each in ADDRESSES["b"])
-    outside = Target(Kind.OUTSIDE, "door", ADDRESSES["b"][1], ANSWER_PORT)
+    nodes = tuple(ConnectivityTarget(TargetKind.NODE, "b", each) for each in ADDRESSES["b"])
+    outside = ConnectivityTarget(TargetKind.OUTSIDE, "door", ADDRESSES["b"][1], ANSWER_PORT)
 
     *found, door = outcomes(wire[0], *PODS, *nodes, outside)
 
@@ -121,7 +123,10 @@ def test_a_black_hole_for_large_packets_is_named(wire: tuple[str, str]) -> None:
 
 
 def test_who_is_not_there_does_not_answer(wire: tuple[str, str]) -> None:
-    absent = (Target(Kind.POD, "c", "10.9.0.9"), Target(Kind.OUTSIDE, "c", "10.9.0.2", 9))
+    absent = (
+        ConnectivityTarget(TargetKind.POD, "c", "10.9.0.9"),
+        ConnectivityTarget(TargetKind.OUTSIDE, "c", "10.9.0.2", 9),
+    )
 
     found = outcomes(wire[0], *absent, patience_s=1.0)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from limpet.base.http.connection import LinkError
 from limpet.cloud.https import parse_controller
-from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cluster.api import (
     Code,
     PodAnswer,
@@ -121,7 +121,7 @@ def test_a_refusal_comes_with_its_code_and_words(authority: Authority) -> None:
     refused = Refused(Code.STALE, "send all pods", version=5)
     serve = says(answer(encode(refused), "409 Conflict"))
 
-    with pytest.raises(RefusedError, match="send all pods") as caught:
+    with pytest.raises(ControllerRefusedError, match="send all pods") as caught:
         against(authority, serve, report)
     assert caught.value.refused == refused
 
@@ -160,7 +160,7 @@ def test_lines_of_a_watch_come_whole_however_they_were_cut(authority: Authority,
 def test_a_watch_that_is_refused_says_why(authority: Authority) -> None:
     refused = Refused(Code.TOO_OLD, "no longer known")
     serve = says(answer(encode(refused), "410 Gone"))
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(ControllerRefusedError) as caught:
         against(authority, serve, watch)
     assert caught.value.refused == refused
 
@@ -255,7 +255,7 @@ def test_no_bytes_lead_to_anything_but_an_error_in_words(
     for work in (report, watch):
         try:
             against(authority, says(head + data), work)
-        except (LinkError, RefusedError):
+        except (LinkError, ControllerRefusedError):
             pass
         else:
             assert work is watch

@@ -22,7 +22,7 @@ from limpet.cli.install.joining import join_cluster
 from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster import api
-from limpet.cluster.api import PodAddress, format_token, parse_token, token_id
+from limpet.cluster.api import InterfaceAddresses, format_token, parse_token, token_id
 from limpet.cluster.reported_pods import record_bytes
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
@@ -139,7 +139,7 @@ def test_new_hardware_keeps_the_addresses_of_the_pods_of_the_dead_machine(
     dead = Member(tmp_path / "dead", "edge-1")
     joined = dead.join(controller)
     pods = [
-        PodAddress("limpet", "default", f"web-{number}", "eth0", (f"10.244.0.{number}",))
+        InterfaceAddresses("limpet", "default", f"web-{number}", "eth0", (f"10.244.0.{number}",))
         for number in (7, 8)
     ]
 
@@ -168,9 +168,11 @@ def test_pods_of_a_dead_machine_that_said_all_it_may_come_in_pages(
     """A node that can't join, its token spent, was what came of one answer with all of them."""
     longest = members.REPORTED_NAME.most
 
-    def pod(number: int) -> PodAddress:
+    def pod(number: int) -> InterfaceAddresses:
         address = str(ip_address("10.244.0.0") + number)
-        return PodAddress("limpet", "n" * longest, f"{number:0{longest}}", "eth0", (address,))
+        return InterfaceAddresses(
+            "limpet", "n" * longest, f"{number:0{longest}}", "eth0", (address,)
+        )
 
     each_bytes = record_bytes([pod((1 << 16) - 1)])
     pods = [pod((1 << 12) + number) for number in range(members.REPORTED_BYTES.most // each_bytes)]

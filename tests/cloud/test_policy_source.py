@@ -10,7 +10,7 @@ from typing import Any
 
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.kubernetes.access.access import Access, parse_server
-from limpet.policies.heard import Heard, decode_heard
+from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key
 from tests.beds.rogue import STREAM, answer, serving, take_request
 from tests.waiting import until
@@ -26,7 +26,9 @@ def policy(name: str, spec: Any) -> dict[str, Any]:
 DOORS = policy("doors", {"podSelector": {}})
 
 
-def hear(heard: Heard, path: Path, *policies: dict[str, Any], becomes: Callable[[], bool]) -> None:
+def hear(
+    heard: ReadPolicies, path: Path, *policies: dict[str, Any], becomes: Callable[[], bool]
+) -> None:
     """A server's whole list, until it has become so."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +63,7 @@ def hear(heard: Heard, path: Path, *policies: dict[str, Any], becomes: Callable[
 
 def test_a_policy_that_cannot_be_read_any_more_goes_on_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "kept"
-    first = Heard()
+    first = ReadPolicies()
     hear(first, path, DOORS, becomes=lambda: first.is_whole and bool(first.policies))
     heard = decode_heard(path.read_bytes())
     before = heard.policies[Key("shop", "doors")]

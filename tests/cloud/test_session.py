@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
-    PodAddress,
+    InterfaceAddresses,
     PublishAnswer,
     PublishRequest,
     Refused,
@@ -191,7 +191,7 @@ async def send_what_is_counted_and_not_written(identity: Identity) -> None:
     nonsense = PublishRequest(Sealed("presence", b"", b""))
     try:
         while True:
-            with contextlib.suppress(RefusedError):
+            with contextlib.suppress(ControllerRefusedError):
                 await link.ask("PUT", "/v1/documents", nonsense, PublishAnswer, revision=0)
     finally:
         link.close()
@@ -245,7 +245,7 @@ def test_which_pod_holds_which_address_is_told_again_to_a_controller_that_forgot
     node = member("n")
     done = controller.command("controller", "backup", str(tmp_path / "backup"))
     assert done.returncode == 0, done.stderr
-    pod = PodAddress("limpet", "default", "web", "eth0", ("10.244.0.7",))
+    pod = InterfaceAddresses("limpet", "default", "web", "eth0", ("10.244.0.7",))
     keep_bindings(node.folders.data_dir, [pod])
 
     def pods() -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from limpet.base.addresses import UnderlayLink
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
@@ -95,7 +95,7 @@ class Post:
         )
         self.got: list[Received] = []
         self._changed = asyncio.Event()
-        for kind in Kind:
+        for kind in BodyKind:
             self.courier.on(kind, self._take)
         with host.netns.entered():
             self.courier.start()

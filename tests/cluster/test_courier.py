@@ -13,7 +13,7 @@ import pytest
 
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import TokenBucket
-from limpet.cluster.datagrams.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import MAX_BODY_BYTES, BodyKind, Codec, DatagramError
 from limpet.cluster.datagrams.peer_socket import GROUP
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.keys import public_key_of
@@ -54,17 +54,17 @@ def test_a_message_says_who_sent_it_and_where_an_answer_goes(bed: CourierBed, ad
         async with posts(one, two):
             to = ip_address(address)
             assert one.courier.send(
-                Kind.PROBE, b"are you there", to_uid=two.uid, address=to, port=PORT, hop_limit=1
+                BodyKind.PROBE, b"are you there", to_uid=two.uid, address=to, port=PORT, hop_limit=1
             )
             (received,) = await two.receive()
-            assert (received.kind, received.body) == (Kind.PROBE, b"are you there")
+            assert (received.kind, received.body) == (BodyKind.PROBE, b"are you there")
             assert received.uid == one.uid
             assert str(received.address) == one.host.address(to.version).partition("/")[0]
             assert (received.port, received.to_address) == (PORT, to)
             assert received.ifindex == two.host.link.ifindex
             assert received.hop_limit == 1
             assert not received.to_anybody
-            two.courier.answer(received, Kind.ANSWER, b"I am")
+            two.courier.answer(received, BodyKind.ANSWER, b"I am")
             (answer,) = await one.receive()
             assert (answer.uid, answer.body, answer.address) == (two.uid, b"I am", to)
             assert answer.hop_limit == 64
@@ -79,7 +79,7 @@ def test_a_broadcast_reaches_everybody_on_the_link_once_and_can_be_answered(
     async def scenario(bed: CourierBed) -> None:
         one, two, three = (Post(bed.host(number)) for number in (1, 2, 3))
         async with posts(one, two, three):
-            one.courier.broadcast(Kind.EXCHANGE, b"I am new", [one.host.link.ifindex])
+            one.courier.broadcast(BodyKind.EXCHANGE, b"I am new", [one.host.link.ifindex])
             for other in (two, three):
                 (received,) = await other.receive()
                 assert (received.uid, received.body, received.hop_limit) == (
@@ -89,7 +89,7 @@ def test_a_broadcast_reaches_everybody_on_the_link_once_and_can_be_answered(
                 )
                 assert received.to_anybody
                 assert received.address.is_link_local == (6 in versions)
-                other.courier.answer(received, Kind.PROBE, b"hello")
+                other.courier.answer(received, BodyKind.PROBE, b"hello")
             answers = await one.receive(2)
             assert {answer.uid for answer in answers} == {two.uid, three.uid}
             copies = 2 if versions == (4, 6) else 1
@@ -106,7 +106,7 @@ def test_what_comes_twice_counts_once(bed: CourierBed) -> None:
     async def scenario() -> None:
         one, two = bed.host(1), Post(bed.host(2))
         async with posts(two):
-            data = Codec(node_key(1), PINNED).encode(Kind.EXCHANGE, b"once", to_uid=two.uid)
+            data = Codec(node_key(1), PINNED).encode(BodyKind.EXCHANGE, b"once", to_uid=two.uid)
             with one.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
                 for _ in range(3):
                     raw.sendto(data, ("192.0.2.2", PORT))
@@ -118,10 +118,10 @@ def test_what_comes_twice_counts_once(bed: CourierBed) -> None:
 
 def test_what_is_not_a_neighbours_word_for_us_is_dropped_and_counted(bed: CourierBed) -> None:
     foreign = public_key_of(node_key(99))
-    good = Codec(node_key(1), PINNED).encode(Kind.EXCHANGE, b"good")
+    good = Codec(node_key(1), PINNED).encode(BodyKind.EXCHANGE, b"good")
     spoilt = bytes((*good[:-65], good[-65] ^ 1, *good[-64:]))
-    others = Codec(node_key(1), PINNED).encode(Kind.EXCHANGE, b"", to_uid=grant(7).uid)
-    own = Codec(node_key(2), PINNED).encode(Kind.EXCHANGE, b"echo")
+    others = Codec(node_key(1), PINNED).encode(BodyKind.EXCHANGE, b"", to_uid=grant(7).uid)
+    own = Codec(node_key(2), PINNED).encode(BodyKind.EXCHANGE, b"echo")
     said = {
         "foreign": [b"", b"hello", os.urandom(500), Codec(node_key(1), foreign).encode(1, b"")],
         "malformed": [good[:100]],
@@ -152,8 +152,8 @@ def test_a_handler_that_fails_costs_its_message_alone(bed: CourierBed) -> None:
     async def scenario() -> None:
         one, two = Post(bed.host(1)), Post(bed.host(2))
         async with posts(one, two):
-            two.courier.on(Kind.PROBE, lambda _received: bool(1 // 0))
-            for kind in (Kind.PROBE, Kind.EXCHANGE):
+            two.courier.on(BodyKind.PROBE, lambda _received: bool(1 // 0))
+            for kind in (BodyKind.PROBE, BodyKind.EXCHANGE):
                 one.courier.send(
                     kind, b"", to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
                 )
@@ -172,7 +172,11 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
         async with posts(one, two):
             for body in (b"a", b"b", b"c"):
                 one.courier.send(
-                    Kind.EXCHANGE, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                    BodyKind.EXCHANGE,
+                    body,
+                    to_uid=two.uid,
+                    address=ip_address("192.0.2.2"),
+                    port=PORT,
                 )
             (answer,) = await one.receive()
             assert decode(answer.body) == Push((tombstone,))
@@ -184,7 +188,7 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
 
 
 def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: CourierBed) -> None:
-    junk = Codec(node_key(9), PINNED).encode(Kind.EXCHANGE, b"x" * 500)
+    junk = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
 
     async def scenario() -> None:
         one, two, three = Post(bed.host(1)), Post(bed.host(2)), bed.host(3)
@@ -193,7 +197,11 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: Cou
 
             def call(body: bytes) -> None:
                 one.courier.send(
-                    Kind.EXCHANGE, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                    BodyKind.EXCHANGE,
+                    body,
+                    to_uid=two.uid,
+                    address=ip_address("192.0.2.2"),
+                    port=PORT,
                 )
 
             call(b"first")
@@ -217,7 +225,7 @@ def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_m
     bed: CourierBed,
 ) -> None:
     """As of a pod behind its node's masquerade, or of whoever shares a NAT with the node."""
-    junk = Codec(node_key(9), PINNED).encode(Kind.EXCHANGE, b"x" * 500)
+    junk = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
 
     async def scenario() -> None:
         one, two = Post(bed.host(1)), Post(bed.host(2))
@@ -226,7 +234,11 @@ def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_m
 
             def call(body: bytes) -> None:
                 one.courier.send(
-                    Kind.EXCHANGE, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                    BodyKind.EXCHANGE,
+                    body,
+                    to_uid=two.uid,
+                    address=ip_address("192.0.2.2"),
+                    port=PORT,
                 )
 
             call(b"first")
@@ -257,17 +269,17 @@ def test_a_link_that_went_and_came_back_is_heard_again(bed: CourierBed) -> None:
     async def scenario() -> None:
         one, two = Post(bed.host(1)), Post(bed.host(2))
         async with posts(one, two):
-            one.courier.broadcast(Kind.EXCHANGE, b"before", [one.host.link.ifindex])
+            one.courier.broadcast(BodyKind.EXCHANGE, b"before", [one.host.link.ifindex])
             await two.receive()
             old = two.host.link.ifindex
             two.host.netns.ip("link del eth0")
             two.courier.set_links(())
-            two.courier.broadcast(Kind.EXCHANGE, b"nowhere", [old])
+            two.courier.broadcast(BodyKind.EXCHANGE, b"nowhere", [old])
             assert two.courier.counters["unsendable"] > 0
             two.host.plug()
             assert two.host.link.ifindex != old
             two.courier.set_links((two.host.link,))
-            one.courier.broadcast(Kind.EXCHANGE, b"after", [one.host.link.ifindex])
+            one.courier.broadcast(BodyKind.EXCHANGE, b"after", [one.host.link.ifindex])
             assert [received.body for received in await two.receive(2)] == [b"before", b"after"]
             group = str(GROUP)
             assert group in two.host.netns.run("ip", "maddr", "show", "dev", "eth0")
@@ -284,12 +296,12 @@ def test_a_large_message_goes_in_fragments_and_a_larger_one_is_refused(bed: Cour
             for address in ("192.0.2.2", "2001:db8::2"):
                 body = os.urandom(MAX_BODY_BYTES)
                 to = ip_address(address)
-                one.courier.send(Kind.EXCHANGE, body, to_uid=two.uid, address=to, port=PORT)
+                one.courier.send(BodyKind.EXCHANGE, body, to_uid=two.uid, address=to, port=PORT)
             for received in await two.receive(2):
                 assert len(received.body) == MAX_BODY_BYTES
             with pytest.raises(DatagramError):
                 one.courier.send(
-                    Kind.EXCHANGE, bytes(MAX_BODY_BYTES + 1), to_uid="", address=to, port=PORT
+                    BodyKind.EXCHANGE, bytes(MAX_BODY_BYTES + 1), to_uid="", address=to, port=PORT
                 )
 
     run(scenario)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.exchange import gossip
@@ -228,7 +228,11 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
         try:
             for body in (encode(one_digest()), encode(Push((forged,))), b"no message at all"):
                 assert stranger.courier.send(
-                    Kind.EXCHANGE, body, to_uid=one.uid, address=ip_address("192.0.2.1"), port=PORT
+                    BodyKind.EXCHANGE,
+                    body,
+                    to_uid=one.uid,
+                    address=ip_address("192.0.2.1"),
+                    port=PORT,
                 )
             await until(lambda: one.exchange.counters.get("malformed", 0) == 1)
             assert one.exchange.counters["stranger"] == 2

@@ -295,13 +295,15 @@ class Node:
         data = await self.fetch("PUT", "/v1/documents", api.encode(request))
         return api.decode(data, api.PublishAnswer).version
 
-    async def report(self, sequence: int, pods: Sequence[api.PodAddress], base: int | None) -> int:
+    async def report(
+        self, sequence: int, pods: Sequence[api.InterfaceAddresses], base: int | None
+    ) -> int:
         request = api.PodReport(sequence, tuple(pods), base)
         return (await self.post("/v1/pods", request, api.PodAnswer)).sequence
 
-    async def own_pods(self) -> list[api.PodAddress]:
+    async def own_pods(self) -> list[api.InterfaceAddresses]:
         """What the controller has of its reports, page by page."""
-        pods: list[api.PodAddress] = []
+        pods: list[api.InterfaceAddresses] = []
         pages, number = 1, 0
         while number < pages:
             page = api.decode(await self.fetch("GET", f"/v1/pods?page={number}", b""), api.PodPage)

@@ -16,7 +16,7 @@ import pytest
 
 from limpet.base.bounds.members import PUBLISHED_AT_ONCE, REPORTS_AT_ONCE
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import SERVER_NAME, Code, PodAddress
+from limpet.cluster.api import SERVER_NAME, Code, InterfaceAddresses
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import KINDS, POLICY, PRESENCE
 from limpet.cluster.seal import read_sealed
@@ -200,7 +200,7 @@ def test_the_same_name_with_a_new_key_is_a_new_node(controller: Controller) -> N
 def test_new_hardware_takes_the_segments_and_the_pods_of_a_dead_machine(
     controller: Controller,
 ) -> None:
-    pods = [PodAddress("limpet", "default", "web-0", "eth0", ("10.244.0.2",))]
+    pods = [InterfaceAddresses("limpet", "default", "web-0", "eth0", ("10.244.0.2",))]
 
     async def body(dead: Node, other: Node) -> None:
         await dead.report(7, pods, None)
@@ -358,8 +358,8 @@ def test_a_watch_goes_on_where_it_was_after_the_controller_was_started_anew(
 
 
 def test_reports_of_pods_add_up_and_a_gap_asks_for_all_of_them(controller: Controller) -> None:
-    def pod(name: str, *addresses: str) -> PodAddress:
-        return PodAddress("limpet", "default", name, "eth0", addresses)
+    def pod(name: str, *addresses: str) -> InterfaceAddresses:
+        return InterfaceAddresses("limpet", "default", name, "eth0", addresses)
 
     async def body(node: Node) -> None:
         assert await node.report(1, [pod("a", "10.244.0.2"), pod("b", "10.244.0.3")], None) == 1

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from limpet.base.errors import ControllerUnavailable, LimpetError
-from limpet.cluster.api import Code, PodAddress
+from limpet.cluster.api import Code, InterfaceAddresses
 from limpet.cluster.kinds import GRANT
 from limpet.cluster.kinds.grant import Grant
 from tests.controller.machines import Controller, Node, Refusal, of_kind
@@ -67,7 +67,7 @@ async def live(world: World, node: Node, token: str) -> None:
     await world.insist(lambda: node.join(token))
     await world.insist(lambda: publish(node, 1))
     await world.insist(lambda: node.request_segments(4, 6))
-    pods = [PodAddress("limpet", "default", node.name, "eth0", ("10.0.0.1",))]
+    pods = [InterfaceAddresses("limpet", "default", node.name, "eth0", ("10.0.0.1",))]
     await world.insist(lambda: node.report(1, pods, None))
     await world.insist(lambda: publish(node, 2))
     await world.insist(lambda: node.request_segments(6))

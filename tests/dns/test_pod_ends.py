@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.dns.handover.held import Holder, Left
+from limpet.dns.handover.held import Left, SocketHolder
 from tests.beds.traffic.dns_client import asking_all_the_time
 from tests.dns.test_process import ADDRESS, ITEMS, WEB, Place, ask, make_place, values
 from tests.waiting import PATIENCE_S, wait_until
@@ -27,8 +27,8 @@ def held_by_an_agent(run_dir: Path, hold_s: float = 60.0) -> Iterator[None]:
     run_dir.mkdir(parents=True, exist_ok=True)
     loop = asyncio.new_event_loop()
 
-    async def begin() -> Holder:
-        holder = Holder(run_dir, hold_s)
+    async def begin() -> SocketHolder:
+        holder = SocketHolder(run_dir, hold_s)
         holder.start()
         return holder
 

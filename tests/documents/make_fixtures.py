@@ -19,8 +19,8 @@ from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import Aside, record_path
 from limpet.cloud.join import WAITING_PODS, WaitingPods
 from limpet.cloud.pod_reports import PodReports
-from limpet.cluster.api import PodAddress
-from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.api import InterfaceAddresses
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
 from limpet.cluster.exchange.digest import make_pushes
 from limpet.cluster.exchange.messages import encode
 from limpet.cluster.identity import ClusterFile
@@ -40,7 +40,7 @@ from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
 from limpet.paths.proven import write_paths
 from limpet.picture.timeline import Happening
 from limpet.policies.book import Book, encode_book
-from limpet.policies.heard import Heard
+from limpet.policies.heard import ReadPolicies
 from limpet.policies.policy import Key
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
@@ -89,7 +89,7 @@ POLICY = {
 BOOK = Book().with_documents([POLICY])[0].with_pod_labels(Key("default", "web-0"), {"app": "web"})
 SERVICES: list[Item] = [Service("default", "web", cluster_ips=("192.0.2.10",))]
 TOKEN = PageToken(name="ann", digest="0" * 64, expires_at_s=4e9)
-WAITING = WaitingPods(1, (PodAddress("net", "default", "web-0", "eth0", ("192.0.2.66",)),))
+WAITING = WaitingPods(1, (InterfaceAddresses("net", "default", "web-0", "eth0", ("192.0.2.66",)),))
 ASIDE = Aside(1, rules={"iptables": "-N FLANNEL-FWD"})
 EVENT = Recorded(1, Moment("boot-1", 2.5, 1e9), Happening(kind="agent", words="it was started"))
 MARKS = {0: number_of(ip_address("192.0.2.66"))}
@@ -117,7 +117,7 @@ def main(folder: Path) -> None:
     write_paths(folder / "paths.json", PATHS)
     (push,) = make_pushes(KNOWN, [("presence", grant(2).uid)])
     (folder / "push.datagram").write_bytes(
-        Codec(node_key(2), PINNED).encode(Kind.EXCHANGE, encode(push), to_uid=grant(1).uid)
+        Codec(node_key(2), PINNED).encode(BodyKind.EXCHANGE, encode(push), to_uid=grant(1).uid)
     )
     asyncio.run(_database(folder))
     journal = JournalFile(Folder(folder), Disk(), 4096)
@@ -149,8 +149,8 @@ def _files_of_a_node(folder: Path) -> None:
     (folder / "events.log").write_bytes(encode_event(EVENT))
 
 
-def heard() -> Heard:
-    found = Heard()
+def heard() -> ReadPolicies:
+    found = ReadPolicies()
     found.put_policy(Key("default", "closed"), POLICY)
     found.namespaces["default"] = {"team": "web"}
     found.is_whole = True

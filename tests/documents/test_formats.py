@@ -29,7 +29,7 @@ from limpet.cli.install.flannel.aside import load_aside
 from limpet.cloud.join import keep_waiting_pods
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.workloads.service_source import load_catalog
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError, DropReason
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.identity import load_identity
 from limpet.cluster.kinds import KINDS
@@ -117,7 +117,7 @@ def test_a_datagram_is_read_and_a_later_one_refused() -> None:
     data = (FIXTURES / "push.datagram").read_bytes()
     datagram = codec.parse(data)
     datagram.check()
-    assert datagram.kind == Kind.EXCHANGE
+    assert datagram.kind == BodyKind.EXCHANGE
     push = decode(datagram.body)
     assert isinstance(push, Push)
     known = NOTHING
@@ -128,7 +128,7 @@ def test_a_datagram_is_read_and_a_later_one_refused() -> None:
 
     with pytest.raises(DatagramError, match="version 2, this Limpet knows 1") as caught:
         codec.parse(data[:3] + b"\x02" + data[4:])
-    assert caught.value.drop is Drop.NEWER
+    assert caught.value.drop is DropReason.NEWER
 
 
 def test_a_journal_is_read_and_a_later_one_refused_and_left_alone(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import Code, PodAddress
+from limpet.cluster.api import Code, InterfaceAddresses
 from limpet.cluster.kinds import GRANT
 from limpet.controller.store.database import connect, make_database
-from limpet.controller.store.interface import Delete, Item, Put
+from limpet.controller.store.interface import Delete, Item, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.controller.machines import (
     Controller,
@@ -105,7 +105,7 @@ def test_on_a_full_disk_what_cannot_be_written_is_refused_and_the_rest_goes_on(
             assert (refusal.status, refusal.code) == (503, Code.TRY_AGAIN)
             assert str(controller.database) in refusal.refused.error
             assert "make room" in refusal.refused.error
-            pods = [PodAddress("n", "default", "p" * 200, "eth0", ("10.0.0.1",))]
+            pods = [InterfaceAddresses("n", "default", "p" * 200, "eth0", ("10.0.0.1",))]
             for work in (
                 a.request_segments(4),
                 a.report(1, pods * 200, None),
@@ -200,13 +200,13 @@ async def _record(path: Path) -> Recording:
         name = f"n{draw.randrange(12)}"
         value = draw.randbytes(draw.choice((40, 3_000, 60_000)))
         if name not in versions:
-            (versions[name],) = await store.write([Put("a", name, value)])
+            (versions[name],) = await store.write([StorePut("a", name, value)])
             items[name] = value
         elif number % 7 == 0:
             await store.write([Delete("a", name, versions.pop(name))])
             del items[name]
         else:
-            (versions[name],) = await store.write([Put("a", name, value, versions[name])])
+            (versions[name],) = await store.write([StorePut("a", name, value, versions[name])])
             items[name] = value
         moments.append(_moment(path, items))
     await store.close()
@@ -237,7 +237,7 @@ async def _read(path: Path) -> dict[str, bytes]:
     store = SqliteStore(path, kept_deletions=4)
     try:
         items = (await store.listing("a")).items
-        (version,) = await store.write([Put("b", "x", b"1")])
+        (version,) = await store.write([StorePut("b", "x", b"1")])
         assert await store.get("b", "x") == Item("b", "x", b"1", version)
     finally:
         await store.close()

@@ -29,8 +29,8 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
-from limpet.policies.heard import Heard
-from limpet.policies.policy import Key, Pod
+from limpet.policies.heard import ReadPolicies
+from limpet.policies.policy import Key, PolicyPod
 from tests.agent.test_policies import CONF, listed, pod
 from tests.beds.namespaces import Netns
 from tests.conftest import SEGMENTS, NodeFactory
@@ -359,13 +359,13 @@ def test_after_a_reboot_while_cut_off_a_pod_is_closed_before_its_first_packet(
         storm.stop()
 
 
-def as_heard() -> Heard:
+def as_heard() -> ReadPolicies:
     """What an API server has told before it could not be reached any more."""
-    heard = Heard()
+    heard = ReadPolicies()
     heard.put_policy(Key("shop", "clients"), json.loads(json.dumps(CLIENTS)))
     heard.namespaces["shop"] = {}
     for name in ("web", "client", "stranger"):
-        heard.pods[Key("shop", name)] = Pod(Key("shop", name), (), {"app": name})
+        heard.pods[Key("shop", name)] = PolicyPod(Key("shop", name), (), {"app": name})
     return heard
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from limpet.base.http.connection import Answer, Headers
+from limpet.base.http.connection import Headers, HttpAnswer
 from limpet.cli.main import main
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER
-from limpet.controller.admin.api_server import Caller, Cluster
+from limpet.controller.admin.api_server import Caller, ClusterAccess
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.pods import PODS, post_to_pod
@@ -265,7 +265,7 @@ def test_whoever_may_nothing_is_told_which_right_is_missing_and_gets_it_by_one_b
     wait_until(lambda: carla("node", "list") == 0, "carla may ask")
 
 
-async def ask_each(kubeconfig: Path, headers: Headers) -> list[Answer]:
+async def ask_each(kubeconfig: Path, headers: Headers) -> list[HttpAnswer]:
     """For a join token, at both replicas."""
     client = Client(read_kubeconfig([kubeconfig]))
     try:
@@ -380,7 +380,7 @@ def test_who_acts_on_the_page_is_named_beside_the_account_that_it_asks_as(
     api: ControlPlane, person: Person, replicas: dict[str, Controller]
 ) -> None:
     async def act() -> None:
-        caller = Caller(Cluster(read_kubeconfig([api.kubeconfig]), SPACE))
+        caller = Caller(ClusterAccess(read_kubeconfig([api.kubeconfig]), SPACE))
         try:
             await caller("community.create", by="page token ann", community="lifts")
         finally:

@@ -19,17 +19,17 @@ import pytest
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import (
-    ConflictError,
     ExistsError,
     GoneError,
     NoResourceError,
     NotFoundError,
+    ObjectConflictError,
     StatusError,
 )
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import CONFIG_MAPS, ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ class Follower:
             selection=Selection(SPACE, f"set={label}"),
         )
 
-    async def _hear(self, changes: Changes[ConfigMap]) -> None:
+    async def _hear(self, changes: ObjectChanges[ConfigMap]) -> None:
         self.lists += changes.listed
         for _, name in changes.gone:
             self.gone.append(name)
@@ -162,7 +162,7 @@ def test_an_object_is_made_once_changed_by_who_has_seen_it_and_deleted_as_it_was
         changed = ConfigMap(metadata=made.metadata, data={"value": "b"})
         newer = await client.replace(CONFIG_MAPS, changed, namespace=SPACE)
         assert newer.data == {"value": "b"}
-        with pytest.raises(ConflictError, match="has been modified"):
+        with pytest.raises(ObjectConflictError, match="has been modified"):
             await client.replace(CONFIG_MAPS, changed, namespace=SPACE)
         patched = await client.patch(CONFIG_MAPS, "one", {"data": {"more": "c"}}, namespace=SPACE)
         assert patched.data == {"value": "b", "more": "c"}
@@ -170,9 +170,9 @@ def test_an_object_is_made_once_changed_by_who_has_seen_it_and_deleted_as_it_was
         with pytest.raises(StatusError, match="patch configmaps one"):
             await client.patch(CONFIG_MAPS, "one", [test], namespace=SPACE)
         old = made.metadata
-        with pytest.raises(ConflictError):
+        with pytest.raises(ObjectConflictError):
             await client.delete(CONFIG_MAPS, "one", namespace=SPACE, uid="other")
-        with pytest.raises(ConflictError):
+        with pytest.raises(ObjectConflictError):
             await client.delete(
                 CONFIG_MAPS, "one", namespace=SPACE, resource_version=old.resource_version
             )

@@ -34,8 +34,8 @@ from limpet.controller.store.interface import (
     Event,
     Item,
     Listing,
-    Put,
     Store,
+    StorePut,
 )
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
@@ -98,14 +98,14 @@ class AsGrants:
         if change.kind != "a" or not change.name.isprintable():
             return change
         uid = self._uid(change.name)
-        if not isinstance(change, Put):
+        if not isinstance(change, StorePut):
             return replace(change, kind=NODE, name=uid)
         labels = {"value": change.value.hex(), "name": change.name}
         signed = seal(
             GRANT, grant(1, uid=uid, name=f"{self._mark}-{uid}", labels=labels), CLUSTER_KEY
         )
         value = msgspec.json.encode(NodeRecord(signed.sealed, 0.0))
-        return Put(NODE, uid, value, change.version)
+        return StorePut(NODE, uid, value, change.version)
 
     def _here(self, item: Item) -> Item:
         body = msgspec.json.decode(msgspec.json.decode(item.value, type=NodeRecord).sealed.body)
@@ -196,7 +196,7 @@ def test_communities_are_heard_of_beside_a_kind_that_has_no_object(
             following = asyncio.create_task(follow_others(store, registry, mark, hear))
             for name in ("cranes", "buoys"):
                 record = msgspec.json.encode(CommunityRecord())
-                await other.write([Put(COMMUNITY, name, record)])
+                await other.write([StorePut(COMMUNITY, name, record)])
                 await until(lambda: (COMMUNITY, name) in heard)  # noqa: B023 - within its turn
             following.cancel()
             await asyncio.wait((following,))

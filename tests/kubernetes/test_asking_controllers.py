@@ -9,7 +9,7 @@ import pytest
 
 from limpet.base.errors import ControllerUnavailable
 from limpet.cluster.api import Code
-from limpet.controller.admin.api_server import Cluster, call_cluster
+from limpet.controller.admin.api_server import ClusterAccess, call_cluster
 from limpet.kubernetes.access.access import Access, parse_server
 from tests.beds.rogue import serving
 from tests.kubernetes.test_client import answering, refused, said
@@ -35,7 +35,7 @@ def asked(*answers: bytes) -> tuple[dict[str, Any] | str, int]:
 
     async def run() -> dict[str, Any] | str:
         async with serving(answering(requests, pods, token, *answers), None) as at:
-            cluster = Cluster(Access(parse_server(f"http://{at}"), "test"), "limpet-system")
+            cluster = ClusterAccess(Access(parse_server(f"http://{at}"), "test"), "limpet-system")
             try:
                 return await asyncio.to_thread(call_cluster, cluster, "network.show")
             except ControllerUnavailable as error:

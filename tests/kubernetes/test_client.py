@@ -18,12 +18,12 @@ from limpet.kubernetes.access.access import Access, AccessError, parse_server
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import (
     BusyError,
-    ConflictError,
     ExistsError,
     FutureVersionError,
     GoneError,
     NoResourceError,
     NotFoundError,
+    ObjectConflictError,
     StatusError,
 )
 from limpet.kubernetes.lists import Selection
@@ -336,7 +336,7 @@ def test_files_that_hold_no_certificate_are_named(tmp_path: Path, content: bytes
         (404, "NotFound", 'x "node-1" not found', {"name": "node-1"}, NotFoundError, "not found"),
         (404, "NotFound", "could not find", {}, NoResourceError, "kubectl apply -f deploy/crds"),
         (409, "AlreadyExists", "already exists", {"name": "x"}, ExistsError, "already"),
-        (409, "Conflict", "has been modified", {"name": "x"}, ConflictError, "modified"),
+        (409, "Conflict", "has been modified", {"name": "x"}, ObjectConflictError, "modified"),
         (410, "Expired", "too old resource version", {}, GoneError, "too old"),
         (
             403,

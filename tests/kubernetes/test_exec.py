@@ -14,7 +14,7 @@ from limpet.base.http.connection import LinkError
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import StatusError
-from limpet.kubernetes.exec import Stream, run_in_pod
+from limpet.kubernetes.exec import ExecStream, run_in_pod
 from limpet.kubernetes.objects import Metadata
 from limpet.kubernetes.pods import Pod
 
@@ -44,15 +44,15 @@ def run(handler: Handler, *, silence_s: float = 20.0) -> tuple[int, bytes, bytes
         await site.start()
         port = runner.addresses[0][1]
         client = Client(plain_access(f"http://127.0.0.1:{port}"))
-        said = {Stream.STDOUT: b"", Stream.STDERR: b""}
+        said = {ExecStream.STDOUT: b"", ExecStream.STDERR: b""}
 
-        def hear(stream: Stream, data: bytes) -> None:
+        def hear(stream: ExecStream, data: bytes) -> None:
             said[stream] += data
 
         words = ["limpet", "path", "--", "a b", "ü&container=x"]
         try:
             code = await run_in_pod(client, POD, "agent", words, hear, silence_s=silence_s)
-            return code, said[Stream.STDOUT], said[Stream.STDERR]
+            return code, said[ExecStream.STDOUT], said[ExecStream.STDERR]
         finally:
             client.close()
             await runner.cleanup()

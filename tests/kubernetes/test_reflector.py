@@ -12,7 +12,7 @@ from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import ConfigMap, Resource
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from tests.beds.rogue import STREAM, answer, chunk, serving, take_request
 from tests.waiting import until
 
@@ -54,7 +54,7 @@ class Follower:
             client, THINGS, self._hear, mirror=True, random=lambda: 0.0, silence_s=silence_s
         )
 
-    async def _hear(self, changes: Changes[ConfigMap]) -> None:
+    async def _hear(self, changes: ObjectChanges[ConfigMap]) -> None:
         if self.troubles:
             self.troubles -= 1
             raise RuntimeError("it has not taken them")

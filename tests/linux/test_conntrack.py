@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.datapath.node.pod.attachment import PortMapping
+from limpet.datapath.node.pod.attachment import HostPortMapping
 from limpet.linux.conntrack import forget_flows
 from tests.beds.namespaces import Netns
 from tests.beds.node_bed import NODE, OUTSIDE, NodeBed, Pod
@@ -23,8 +23,10 @@ FAMILIES = pytest.mark.parametrize("family", [0, 1], ids=["ipv4", "ipv6"])
 def flows(bed: NodeBed) -> Iterator[tuple[NodeBed, Pod, Pod, Netns]]:
     """Two pods, each with flows out of the cluster, to its hostPort, and to the node; all open."""
     outside = bed.outside()
-    one = bed.pod("one", 2, ports=(PortMapping(8080, 80, "tcp"), PortMapping(5300, 53, "udp")))
-    two = bed.pod("two", 3, ports=(PortMapping(8081, 80, "tcp"),))
+    one = bed.pod(
+        "one", 2, ports=(HostPortMapping(8080, 80, "tcp"), HostPortMapping(5300, 53, "udp"))
+    )
+    two = bed.pod("two", 3, ports=(HostPortMapping(8081, 80, "tcp"),))
     with ExitStack() as open_flows:
         for family, wild in ((0, "0.0.0.0"), (1, "::")):
             version = 6 if family else 4
@@ -118,7 +120,7 @@ def test_a_new_pod_does_not_get_what_was_meant_for_the_old_one(bed: NodeBed) -> 
     # A client that goes on sending to a hostPort from one port: as long as the flow is tracked, its
     # packets go to the address that served the port before.
     outside = bed.outside()
-    old = bed.pod("old", 2, ports=(PortMapping(5300, 53, "udp"),))
+    old = bed.pod("old", 2, ports=(HostPortMapping(5300, 53, "udp"),))
     with outside.open_socket(4, socket.SOCK_DGRAM) as client:
         client.bind(("192.0.2.2", 40000))
         with old.netns.open_socket(4, socket.SOCK_DGRAM) as server:
@@ -127,7 +129,7 @@ def test_a_new_pod_does_not_get_what_was_meant_for_the_old_one(bed: NodeBed) -> 
             client.sendto(b"for the old one", (NODE[0], 5300))
             assert server.recv(64) == b"for the old one"
         del bed.pods["old"]
-        new = bed.pod("new", 3, ports=(PortMapping(5300, 53, "udp"),))
+        new = bed.pod("new", 3, ports=(HostPortMapping(5300, 53, "udp"),))
 
         with bed.node.entered():
             assert forget_flows([ip_address(old.addresses[0])]) == 1

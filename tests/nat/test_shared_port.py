@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from limpet.base.ownership import NFT_SHARED_PORT_TABLE
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.shared_port import SharedPort, ruleset
 from limpet.linux.nftables import Nftables
 from tests.cluster.courier_bed import CourierBed, Post, run
@@ -74,7 +74,7 @@ def test_each_of_the_two_gets_what_is_its_own_by_the_port_of_the_tunnel(
             tunnel_socket(two, version) as there,
         ):
             one.courier.send(
-                Kind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+                BodyKind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
             )
             here.sendto(b"of the tunnel", (str(to), TUNNEL_PORT))
             (received,) = await two.receive()
@@ -87,7 +87,7 @@ def test_each_of_the_two_gets_what_is_its_own_by_the_port_of_the_tunnel(
             data, source = there.recvfrom(100)
             assert (data, source[:2]) == (b"of the tunnel", (address.format(1), TUNNEL_PORT))
 
-            two.courier.answer(received, Kind.ANSWER, b"!")
+            two.courier.answer(received, BodyKind.ANSWER, b"!")
             (answer,) = await one.receive()
             assert (answer.body, answer.by_tunnel) == (b"!", True)
             assert (answer.address, answer.port) == (to, TUNNEL_PORT)
@@ -107,7 +107,7 @@ def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
             firewall.close()
         with sharing(one, two):
             two.courier.send(
-                Kind.PROBE,
+                BodyKind.PROBE,
                 b"nobody has asked",
                 to_uid=one.uid,
                 address=ip_address(address.format(1)),
@@ -115,7 +115,7 @@ def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
                 by_tunnel=True,
             )
             one.courier.send(
-                Kind.PROBE,
+                BodyKind.PROBE,
                 b"?",
                 to_uid=two.uid,
                 address=ip_address(address.format(2)),
@@ -123,7 +123,7 @@ def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
                 by_tunnel=True,
             )
             (asked,) = await two.receive()
-            two.courier.answer(asked, Kind.ANSWER, b"!")
+            two.courier.answer(asked, BodyKind.ANSWER, b"!")
             (answer,) = await one.receive()
             assert answer.body == b"!"
 
@@ -137,10 +137,10 @@ def test_an_answer_leaves_from_the_address_that_was_asked(bed: CourierBed) -> No
         to = ip_address("192.0.2.222")
         with sharing(one, two):
             one.courier.send(
-                Kind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+                BodyKind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
             )
             (asked,) = await two.receive()
-            two.courier.answer(asked, Kind.ANSWER, b"!")
+            two.courier.answer(asked, BodyKind.ANSWER, b"!")
             (answer,) = await one.receive()
             assert answer.address == to
 
@@ -152,7 +152,7 @@ def test_what_is_for_a_relay_says_so(bed: CourierBed) -> None:
         one, two = Post(bed.host(1)), Post(bed.host(2))
         with sharing(one, two):
             one.courier.send(
-                Kind.RELAY_CHECK,
+                BodyKind.RELAY_CHECK,
                 b"",
                 to_uid=two.uid,
                 address=ip_address("192.0.2.2"),
@@ -173,7 +173,7 @@ def test_what_is_larger_than_the_link_is_not_cut_into_pieces(bed: CourierBed) ->
 
         def send(size: int) -> bool:
             return one.courier.send(
-                Kind.PROBE,
+                BodyKind.PROBE,
                 bytes(size),
                 to_uid=two.uid,
                 address=to,

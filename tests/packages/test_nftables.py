@@ -15,9 +15,9 @@ from limpet.datapath.policy.ruleset import LocalPort, plan_tables
 from limpet.datapath.tunnel.ipsec import port
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
-from limpet.policies.policy import IpBlock, Key, Pod, Policy, Rule, World
+from limpet.policies.policy import IpBlock, Key, Policy, PolicyPod, PolicyRule, PolicyWorld
 from limpet.relay.server import forwarding
-from limpet.relay.server.pairs import End, Entry, Place
+from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow
 from tests.packages.roots import PACKAGES, SUITES, RootMachine
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
 from tests.unit.datapath.overlay import test_filter as overlay
@@ -48,15 +48,17 @@ def tables() -> Iterator[str]:
     yield plan_frame(wide=False)
     yield shared_port.ruleset(51820, {4: 40000, 6: 40001})
     yield port.ruleset(4500, 4501)
-    places = [Place((ip_address(f"203.0.113.{n}"), 51820), ip_address("192.0.2.1")) for n in (1, 2)]
-    ends = [End("a", "b", 21000, 21001, places[0]), End("b", "a", 21001, 21000, places[1])]
-    entries = [Entry(ends[0], places[1]), Entry(ends[1], places[0])]
+    places = [
+        UdpFlow((ip_address(f"203.0.113.{n}"), 51820), ip_address("192.0.2.1")) for n in (1, 2)
+    ]
+    ends = [PairEnd("a", "b", 21000, 21001, places[0]), PairEnd("b", "a", 21001, 21000, places[1])]
+    entries = [ForwardingEntry(ends[0], places[1]), ForwardingEntry(ends[1], places[0])]
     elements = forwarding.elements_of(entries, limited=True, named=(21000, 21001))
     yield forwarding.ruleset((21000, 22999), 51820, 10**6, elements)
-    pod = Pod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
-    rule = Rule((IpBlock(ip_network("203.0.113.0/24"), (ip_network("203.0.113.8/30"),)),))
+    pod = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
+    rule = PolicyRule((IpBlock(ip_network("203.0.113.0/24"), (ip_network("203.0.113.8/30"),)),))
     policy = Policy(Key("shop", "p"), Selector(), frozenset({"egress"}), (), (rule,))
-    sides = compile_sides(World({policy.key: policy}, {}, {pod.key: pod}), [pod])
+    sides = compile_sides(PolicyWorld({policy.key: policy}, {}, {pod.key: pod}), [pod])
     planned = plan_tables(sides, [LocalPort(pod.key, "", "", "", pod.addresses)])
     yield from (each.text for each in (planned.inet, planned.bridge) if each)
 

@@ -13,7 +13,7 @@ import pytest
 
 from limpet.base import faults
 from limpet.base.errors import LimpetError
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import Received
 from limpet.cluster.datagrams.unproven_budget import ADDRESS_BURST
 from limpet.cluster.topology import transports
@@ -24,7 +24,7 @@ from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
-from limpet.paths.probe.messages import Answer, Probe
+from limpet.paths.probe.messages import Probe, ProbeAnswer
 from tests.beds.namespaces import Netns
 from tests.paths.probing_bed import PORT, Node, PathBed, introduce
 from tests.waiting import PATIENCE_S
@@ -353,7 +353,7 @@ def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: 
     async def scenario() -> None:
         async with running(one, two):
             two.courier.send(
-                Kind.PROBE,
+                BodyKind.PROBE,
                 encode_probe(Probe(bytes(8), ProbeKind.LINK, 1)),
                 to_uid=one.uid,
                 address=ip_address("192.0.2.1"),
@@ -373,11 +373,11 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
         if received.uid != one.uid or probe.kind is not ProbeKind.LINK:
             return
         body = encode_answer(
-            Answer(probe.nonce, 1, received.address, received.port, received.to_address)
+            ProbeAnswer(probe.nonce, 1, received.address, received.port, received.to_address)
         )
         for node, hop_limit in ((two, 64), (three, 1)):
             node.courier.send(
-                Kind.ANSWER,
+                BodyKind.ANSWER,
                 body,
                 to_uid=one.uid,
                 address=received.address,
@@ -388,7 +388,7 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
     async def scenario() -> None:
         for node in (one, two, three):
             node.start()
-        two.courier.on(Kind.PROBE, answers_wrongly)
+        two.courier.on(BodyKind.PROBE, answers_wrongly)
         try:
             introduce(one, two, three)
             await one.until_counted("unproven", 6)

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
@@ -279,7 +279,7 @@ def test_what_comes_by_the_wrong_port_is_not_answered(bed: PathBed) -> None:
                 (ProbeKind.SITE, TUNNEL_PORT, True),
             ):
                 two.courier.send(
-                    Kind.PROBE,
+                    BodyKind.PROBE,
                     encode_probe(Probe(bytes(8), ask, 1)),
                     to_uid=one.uid,
                     address=here,

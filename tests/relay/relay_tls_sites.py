@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import RelaySettings
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import Received
 from limpet.datapath.event import Event, NodeAwaited
 from limpet.relay.client.peer import StreamEvent
@@ -174,8 +174,8 @@ class FarSite:
         self._relays = TlsRelays(self._membership, tunnel_port=TUNNEL_PORT, tell=self.told.append)
         self._membership.subscribe(self._relays.hear)
         self._courier = courier_of(self._membership)
-        self._courier.on(Kind.PROBE, self._answer)
-        self._courier.on(Kind.ANSWER, lambda received: self._answered.set_result(received.body))
+        self._courier.on(BodyKind.PROBE, self._answer)
+        self._courier.on(BodyKind.ANSWER, lambda received: self._answered.set_result(received.body))
 
     async def _stop(self) -> None:
         await self._relays.stop()
@@ -184,13 +184,13 @@ class FarSite:
     def _answer(self, received: Received) -> None:
         assert received.by_tunnel
         seen = f"{received.address} {received.port}".encode()
-        self._courier.answer(received, Kind.ANSWER, seen)
+        self._courier.answer(received, BodyKind.ANSWER, seen)
 
     async def _probed(self, peer: str, endpoint: Endpoint) -> Endpoint:
         self._answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         address, port = endpoint
         assert self._courier.send(
-            Kind.PROBE, b"?", to_uid=peer, address=address, port=port, by_tunnel=True
+            BodyKind.PROBE, b"?", to_uid=peer, address=address, port=port, by_tunnel=True
         )
         async with asyncio.timeout(PATIENCE_S):
             seen = (await self._answered).decode().split()

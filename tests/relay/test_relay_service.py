@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from limpet.agent.status.relays import Relaying
 from limpet.cli.doctor.cluster.relays import own_relay_findings
 from limpet.cli.doctor.findings import Level
-from limpet.cluster.datagrams.peer_datagram import Codec, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DropReason
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.relay.messages import (
@@ -117,7 +117,7 @@ def test_checks_of_others_and_recorded_ones_move_nothing(hosts: list[Host]) -> N
             token = (await one.hears(Token, lambda told: told.nonce == first)).token
             codec = Codec(node_key(one.host.number), PINNED)
             check = codec.encode(
-                Kind.RELAY_CHECK,
+                BodyKind.RELAY_CHECK,
                 encode(Check(nonce(), port, token)),
                 to_uid=relay.uid,
                 to_relay=True,
@@ -127,7 +127,7 @@ def test_checks_of_others_and_recorded_ones_move_nothing(hosts: list[Host]) -> N
                 # It gets a token for where it is, which is of no use without the node's signature.
                 answer, where = await hears(thief)
                 assert where == at(here, port)
-                assert answer[4] == Kind.RELAY_TOKEN
+                assert answer[4] == BodyKind.RELAY_TOKEN
             assert relay.service.counters["check_no_pair"] == 1
             assert relay.service.counters["check_bad_token"] == 1
             assert relay.table() == before
@@ -146,35 +146,35 @@ def test_what_is_forged_or_makes_no_sense_is_counted_and_dropped(hosts: list[Hos
             (one, *_), relay = cluster.agents, cluster.relay
             here, counters = relay.host.address(), relay.courier.counters
             codec = Codec(node_key(one.host.number), PINNED)
-            hello = codec.encode(Kind.RELAY_HELLO, encode(Hello(nonce())), to_uid=relay.uid)
+            hello = codec.encode(BodyKind.RELAY_HELLO, encode(Hello(nonce())), to_uid=relay.uid)
             ask = encode(AskPair(nonce(), one.uid))
             stranger = Codec(node_key(99), PINNED)
             forged = hello[:62] + bytes([hello[62] ^ 1]) + hello[63:]
             bad = [
-                (forged, TUNNEL_PORT, Drop.BAD_SIGNATURE),
-                (hello[:100], TUNNEL_PORT, Drop.MALFORMED),
+                (forged, TUNNEL_PORT, DropReason.BAD_SIGNATURE),
+                (hello[:100], TUNNEL_PORT, DropReason.MALFORMED),
                 (
-                    codec.encode(Kind.RELAY_ASK, ask[:-1], to_uid=relay.uid),
+                    codec.encode(BodyKind.RELAY_ASK, ask[:-1], to_uid=relay.uid),
                     TUNNEL_PORT,
-                    Drop.MALFORMED,
+                    DropReason.MALFORMED,
                 ),
                 (
-                    codec.encode(Kind.RELAY_ASK, ask + b"\0", to_uid=relay.uid),
+                    codec.encode(BodyKind.RELAY_ASK, ask + b"\0", to_uid=relay.uid),
                     TUNNEL_PORT,
-                    Drop.MALFORMED,
+                    DropReason.MALFORMED,
                 ),
                 (
-                    codec.encode(Kind.RELAY_ASK, ask, to_uid=relay.uid, to_relay=True),
+                    codec.encode(BodyKind.RELAY_ASK, ask, to_uid=relay.uid, to_relay=True),
                     21000,
-                    Drop.MALFORMED,
+                    DropReason.MALFORMED,
                 ),
                 (
-                    stranger.encode(Kind.RELAY_HELLO, encode(Hello(nonce())), to_uid=relay.uid),
+                    stranger.encode(BodyKind.RELAY_HELLO, encode(Hello(nonce())), to_uid=relay.uid),
                     TUNNEL_PORT,
-                    Drop.UNHANDLED,
+                    DropReason.UNHANDLED,
                 ),
             ]
-            wanted = dict.fromkeys(Drop, 0)
+            wanted = dict.fromkeys(DropReason, 0)
             with one.host.open_udp(port=TUNNEL_PORT + 1) as opened:
                 for data, port, drop in bad:
                     opened.sendto(data, at(here, port))
@@ -182,10 +182,10 @@ def test_what_is_forged_or_makes_no_sense_is_counted_and_dropped(hosts: list[Hos
                 opened.sendto(hello, at(here, TUNNEL_PORT))
                 await hears(opened)
                 opened.sendto(hello, at(here, TUNNEL_PORT))
-                wanted[Drop.REPLAYED] += 1
+                wanted[DropReason.REPLAYED] += 1
                 one.say(relay, Hello(nonce()))
                 await one.hears(Seen)
-            assert {drop: counters[drop] for drop in Drop} == wanted
+            assert {drop: counters[drop] for drop in DropReason} == wanted
             assert len(relay.service.report()["pairs"]) == 0
 
     run(hosts[-1], scenario)

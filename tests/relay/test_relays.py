@@ -10,7 +10,7 @@ import pytest
 
 from limpet.base import faults
 from limpet.base import timer as alarm
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.nat.mapping import NatKind
 from limpet.relay.client.choice import Effect, RelayChoice
 from limpet.relay.messages import Pair, Refusal, encode
@@ -228,7 +228,7 @@ def test_a_node_that_is_no_relay_can_make_nobody_bind(bed: RelaysBed) -> None:
         await bed.begin(relay, a, stranger)
         await until(lambda: a.relays.report()["relays"][0]["answers"])
         stranger.courier.send(
-            Kind.RELAY_PAIR,
+            BodyKind.RELAY_PAIR,
             encode(Pair(bytes(8), relay.uid, 21000, Refusal.NONE, 120, 1)),
             to_uid=a.uid,
             address=ip_address(a.address),

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from limpet.base.errors import ControllerUnavailable, LimpetError
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 from limpet.lab.world.controller import PORT
 from limpet.lab.world.world import World
 from tests.beds.namespaces import Netns
@@ -105,7 +105,7 @@ class Guests(Asking):
             self.removed.add(gone.uid)
 
     async def _live(self, node: Node, token: str) -> None:
-        pods = [PodAddress("limpet", "default", node.name, "eth0", ("10.0.0.1",))]
+        pods = [InterfaceAddresses("limpet", "default", node.name, "eth0", ("10.0.0.1",))]
         await self._insist(lambda: node.join(token))
         await self._insist(lambda: node.publish(sequence=1))
         await self._insist(lambda: node.request_segments(4, 6))

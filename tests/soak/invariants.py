@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_network
 
-from limpet.lab.measure.matrix import Place, measure_until
+from limpet.lab.measure.matrix import MeasuredEnd, measure_until
 from limpet.lab.world.world import World
 from tests.lab.rungs import WITHIN_S
 from tests.lab.storms.chaos import Chaos, until_empty
@@ -65,14 +65,16 @@ class Invariants:
         self.longest_back_s = max(self.longest_back_s, back_s)
         self.compared[PAIRS] += len(self._talk.pairs)
         places = [
-            Place(pods.machine.label, pods.machine.name, tuple(pods.machine.overlay_addresses()))
+            MeasuredEnd(
+                pods.machine.label, pods.machine.name, tuple(pods.machine.overlay_addresses())
+            )
             for pods in self._pods
         ]
         for pods in self._pods:
             if pods.attached:
                 pod = self._chance.choice(pods.attached).pod
                 addresses = tuple(each.ip for each in pod.addresses)
-                places.append(Place(pod.name, pod.netns, addresses))
+                places.append(MeasuredEnd(pod.name, pod.netns, addresses))
         matrix = measure_until(places, within_s=WITHIN_S)
         assert not matrix.failures, matrix.failures
         self.compared[PAIRS] += matrix.count

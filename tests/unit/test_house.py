@@ -61,6 +61,18 @@ FORMATS = {
 the format."""
 
 
+SHOWN = (
+    *("limpet.agent.policies.said", "limpet.agent.status", "limpet.picture"),
+    *("limpet.cli.answers", "limpet.controller.admin.answers"),
+    *("limpet.cluster.exchange.messages", "limpet.relay.messages", "limpet.relay.stream.codec"),
+)
+"""What is shown to people has the name of what it shows, and what is said between nodes has the
+protocol's, by which it is counted too."""
+OF_EACH = {"Admin", "Metrics", "PutTable"}
+"""What each process has: its verbs for administrators, its figures; and a change that each part of
+the datapath with a table makes to its own."""
+
+
 @cache
 def modules() -> dict[str, ast.Module]:
     """Every module by its dotted name."""
@@ -292,6 +304,21 @@ def test_only_the_wiring_of_an_agent_takes_the_clusters_news() -> None:
 
     # A membership is a typed face of its own replica; policies are there without a cluster, too.
     assert found == {"limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.membership"}
+
+
+def test_a_name_is_of_one_class() -> None:
+    found: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not name.startswith(SHOWN):
+                found.setdefault(node.name, []).append(name)
+    several = {
+        name: where
+        for name, where in found.items()
+        if len(where) > 1 and not name.startswith("_") and name not in OF_EACH
+    }
+
+    assert several == {}
 
 
 def test_all_else_that_is_done_later_is_a_timers() -> None:

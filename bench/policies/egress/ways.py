@@ -26,13 +26,22 @@ from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
 from limpet.linux.bpf.library import Bpf
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
-from limpet.policies.policy import Direction, IpBlock, Key, Pod, Policy, PortSpan, Rule, World
+from limpet.policies.policy import (
+    Direction,
+    IpBlock,
+    Key,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+    PortSpan,
+)
 
 Blocks = Sequence[IPv4Network]
 _ROOT = Path(__file__).resolve().parents[3]
 _SOURCE = Path(__file__).with_name("lpm.bpf.c")
 _EGRESS: frozenset[Direction] = frozenset({"egress"})
-_LIMITED = Pod(Key("a", "pod"), (ip_address(POD),), {})
+_LIMITED = PolicyPod(Key("a", "pod"), (ip_address(POD),), {})
 _PREFIX = struct.Struct("=I4s")
 
 
@@ -75,7 +84,7 @@ class Ways:
     def nftables(self, name: str, blocks: Blocks) -> tuple[Wires, Took]:
         """Ours: a policy with these ipBlocks."""
         peers = tuple(IpBlock(each) for each in blocks)
-        policy = Policy(Key("a", "p"), Selector(), _EGRESS, (), (Rule(peers),))
+        policy = Policy(Key("a", "p"), Selector(), _EGRESS, (), (PolicyRule(peers),))
         return self._policies(name, [policy])
 
     def many_policies(self, name: str, blocks: Blocks) -> tuple[Wires, Took]:
@@ -84,7 +93,7 @@ class Ways:
         found = []
         for number, block in enumerate(blocks, 1):
             spans = (PortSpan("udp", number, number),) if number < len(blocks) else ()
-            rule = Rule((IpBlock(block),), spans)
+            rule = PolicyRule((IpBlock(block),), spans)
             found.append(Policy(Key("a", f"p{number}"), Selector(), _EGRESS, (), (rule,)))
         return self._policies(name, found)
 
@@ -116,7 +125,7 @@ class Ways:
         wires = Wires(name, self._undo)
 
         def program() -> None:
-            world = World({each.key: each for each in policies}, {}, {_LIMITED.key: _LIMITED})
+            world = PolicyWorld({each.key: each for each in policies}, {}, {_LIMITED.key: _LIMITED})
             port = LocalPort(_LIMITED.key, "", "", "", _LIMITED.addresses)
             with wires.node.inside():
                 kernel = PolicyKernel()

@@ -20,7 +20,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.paths.prober import Prober
-from limpet.services.mode import Choice
+from limpet.services.mode import ServicesDecision
 
 if TYPE_CHECKING:  # in memory only where Services are on, and names are answered
     from limpet.agent.names.side import NamesSide
@@ -156,7 +156,7 @@ def _api_server(
     )
 
 
-def _choice(settings: Settings, membership: Membership) -> Choice | None:
+def _choice(settings: Settings, membership: Membership) -> ServicesDecision | None:
     if settings.source.source != "kubernetes":
         return None
     # Only here: other nodes have nothing to choose.
@@ -166,10 +166,10 @@ def _choice(settings: Settings, membership: Membership) -> Choice | None:
         network = membership.network
         return "off" if network is None else network.services.value
 
-    return Choice(settings.services.mode, of_cluster, find_kube_proxy)
+    return ServicesDecision(settings.services.mode, of_cluster, find_kube_proxy)
 
 
-def _is_to_serve(choice: Choice | None, settings: Settings) -> bool:
+def _is_to_serve(choice: ServicesDecision | None, settings: Settings) -> bool:
     """If not, and it has served them before, what it did of them is taken away."""
     if choice is not None and choice.taken.on:
         return True

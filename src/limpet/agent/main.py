@@ -36,7 +36,7 @@ from limpet.base.process.memory import give_memory_back, share_one_heap
 from limpet.base.process.signals import hold_back
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
-from limpet.cni.server import Server
+from limpet.cni.server import CniServer
 from limpet.cni.verbs import Node
 from limpet.datapath.event import BridgeMade, Event, LinksChanged, PodsChanged
 from limpet.datapath.loop import Loop
@@ -206,7 +206,7 @@ class _Agent:
         )
         self._metrics = self._metrics_server(settings, admin)
         dispatcher = Dispatcher(self._node, admin, settings.dns)
-        self._server = Server(settings.folders.socket, dispatcher.answer)
+        self._server = CniServer(settings.folders.socket, dispatcher.answer)
 
     def _cluster_side(self, settings: Settings, originals: OriginalSysctls) -> ClusterSide | None:
         """None: the node has joined none. Raises: LimpetError."""

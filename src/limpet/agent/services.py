@@ -33,7 +33,7 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS
 from limpet.datapath.services.kube_proxy import find_kube_proxy
-from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
@@ -82,7 +82,7 @@ class ServiceSide:
             changed=self.look_around,
         )
         node_ports = settings.services.node_port_addresses
-        asked = Asked(partial(self._surroundings, node_ports), self._here)
+        asked = ServicesContext(partial(self._surroundings, node_ports), self._here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.sockets = sockets

@@ -11,7 +11,7 @@ from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, StorageError
 from limpet.base.settings import Folders
 from limpet.picture.timeline import Timeline
-from limpet.timeline.answer import Asked, answer
+from limpet.timeline.answer import TimelineQuery, answer
 from limpet.timeline.file import FOLDER, read_all
 
 
@@ -27,10 +27,10 @@ def events_of_node(folders: Folders, tell: Callable[[str], None], **asked: Any) 
             raise
         folder = folders.state_dir / FOLDER
         tell(f"{error}; what it had kept at {folder}:")
-        return _of_disk(folder, Asked(**{**asked, "about": tuple(asked.get("about", ()))}))
+        return _of_disk(folder, TimelineQuery(**{**asked, "about": tuple(asked.get("about", ()))}))
 
 
-def _of_disk(folder: Path, asked: Asked) -> Timeline:
+def _of_disk(folder: Path, asked: TimelineQuery) -> Timeline:
     try:
         return answer(read_all(folder), asked)
     except OSError as error:

@@ -153,11 +153,11 @@ def _run_there(there: _There, words: Sequence[str]) -> int:
 async def _ask(client: Client, namespace: str, node: str, words: Sequence[str]) -> int:
     from limpet.base.http.connection import LinkError, SilenceError
     from limpet.kubernetes.errors import StatusError
-    from limpet.kubernetes.exec import Stream, run_in_pod
+    from limpet.kubernetes.exec import ExecStream, run_in_pod
 
     printers = {
-        Stream.STDOUT: _Printer(sys.stdout),
-        Stream.STDERR: _Printer(sys.stderr),
+        ExecStream.STDOUT: _Printer(sys.stdout),
+        ExecStream.STDERR: _Printer(sys.stderr),
     }
     what = f"ask the agent of node {node}"
     cut_off = (

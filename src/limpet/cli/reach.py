@@ -16,7 +16,7 @@ from limpet.cli.options import ControllerConfig
 from limpet.controller.settings import load_settings
 
 if TYPE_CHECKING:
-    from limpet.controller.admin.api_server import Cluster
+    from limpet.controller.admin.api_server import ClusterAccess
 
 NAMESPACE = "limpet-system"
 """Of Limpet, where deploy/limpet.yaml is applied."""
@@ -36,7 +36,7 @@ Namespace = Annotated[str, typer.Option("--namespace", help="Of Limpet in that c
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachOptions:
     """What a person said about it; each field is an option."""
 
     config: ControllerConfig = None
@@ -49,18 +49,18 @@ class Reach:
         return self.kubeconfig is not None or bool(self.context)
 
 
-HERE = Reach()
+HERE = ReachOptions()
 
 
 def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, whose parameter `reach` becomes the options of `Reach`."""
+    """`command`, whose parameter `reach` becomes the options of `ReachOptions`."""
     signature = inspect.signature(command, eval_str=True)
-    own = inspect.signature(Reach, eval_str=True).parameters.values()
+    own = inspect.signature(ReachOptions, eval_str=True).parameters.values()
 
     @wraps(command)
     def run(**arguments: Any) -> None:
-        said = {each.name: arguments.pop(each.name) for each in fields(Reach)}
-        command(**arguments, reach=Reach(**said))
+        said = {each.name: arguments.pop(each.name) for each in fields(ReachOptions)}
+        command(**arguments, reach=ReachOptions(**said))
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -73,7 +73,7 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
+def ask(reach: ReachOptions, verb: str, **arguments: Any) -> dict[str, Any]:
     """The controller's answer: of this machine where one runs, else of the kubeconfig's cluster.
 
     Raises: ControllerUnavailable, LimpetError with its words on failure.
@@ -95,7 +95,7 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     return call(path, verb, **arguments)
 
 
-def named_cluster(reach: Reach) -> Cluster:
+def named_cluster(reach: ReachOptions) -> ClusterAccess:
     """Of the kubeconfig that is named, or its context. Raises: LimpetError."""
     found = _kubeconfigs(reach)
     if found is None:
@@ -106,12 +106,12 @@ def named_cluster(reach: Reach) -> Cluster:
     return _cluster(found, reach)
 
 
-def _cluster(kubeconfigs: list[Path], reach: Reach) -> Cluster:
+def _cluster(kubeconfigs: list[Path], reach: ReachOptions) -> ClusterAccess:
     # Here: only who asks an API server waits for TLS and YAML to be loaded.
-    from limpet.controller.admin.api_server import Cluster
+    from limpet.controller.admin.api_server import ClusterAccess
     from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 
-    return Cluster(read_kubeconfig(kubeconfigs, reach.context), reach.namespace)
+    return ClusterAccess(read_kubeconfig(kubeconfigs, reach.context), reach.namespace)
 
 
 def _is_there(path: Path) -> bool:
@@ -122,7 +122,7 @@ def _is_there(path: Path) -> bool:
         return True
 
 
-def _kubeconfigs(reach: Reach) -> list[Path] | None:
+def _kubeconfigs(reach: ReachOptions) -> list[Path] | None:
     """None: nothing names one."""
     if reach.kubeconfig is not None:
         return [reach.kubeconfig]

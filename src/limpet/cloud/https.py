@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from limpet.base.http.connection import Connection, LinkError, Server, Words
+from limpet.base.http.connection import Connection, HttpServer, HttpWords, LinkError
 from limpet.cluster.api import SERVER_NAME
 
 _DEFAULT_PORT = 7470
-_WORDS = Words(
+_WORDS = HttpWords(
     not_trusted="it is not of this node's cluster: {} (does another cluster's controller answer "
     "there, or somebody in between?)",
     no_tls="it does not speak TLS as a controller does: {}",
@@ -42,5 +42,5 @@ async def connect_to_controller(at: str, context: ssl.SSLContext) -> Connection:
     host, port = parse_controller(at)
     name = f"the controller at {at}"
     return await Connection.open(
-        Server(name, host, port, context, SERVER_NAME, SERVER_NAME, _WORDS)
+        HttpServer(name, host, port, context, SERVER_NAME, SERVER_NAME, _WORDS)
     )

@@ -32,9 +32,9 @@ from limpet.cloud.https import parse_controller
 from limpet.cloud.join_requests import JoinOrder, OwnRequests, ask_each
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
+    InterfaceAddresses,
     JoinAnswer,
     JoinBy,
-    PodAddress,
     name_problem,
     parse_token,
 )
@@ -62,7 +62,7 @@ class WaitingPods(msgspec.Struct, frozen=True):
     """The file of that name."""
 
     version: int
-    pods: tuple[PodAddress, ...]
+    pods: tuple[InterfaceAddresses, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _write(
 
 
 def _keep_pods(
-    data_dir: Path, folder: Path, order: JoinOrder, pods: tuple[PodAddress, ...]
+    data_dir: Path, folder: Path, order: JoinOrder, pods: tuple[InterfaceAddresses, ...]
 ) -> None:
     """Raises: StorageError."""
     if order.by is JoinBy.TOKEN:

@@ -12,14 +12,14 @@ from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Connection, LinkError
 from limpet.base.http.tls import client_context
 from limpet.cloud.https import connect_to_controller
-from limpet.cloud.link import RefusedError, read_answer
+from limpet.cloud.link import ControllerRefusedError, read_answer
 from limpet.cluster.api import (
     Code,
     Done,
+    InterfaceAddresses,
     JoinAnswer,
     JoinBy,
     JoinRequest,
-    PodAddress,
     PodPage,
     ca_digest,
     encode,
@@ -66,7 +66,7 @@ async def ask_each(
             return at, await _ask(at, order, key, keep_key)
         except LinkError as error:
             failures.append(str(error))
-        except RefusedError as error:
+        except ControllerRefusedError as error:
             if error.refused.code is not Code.NOT_LEADER:
                 raise _in_words(error, at) from error
             failures.append(str(_in_words(error, at)))
@@ -125,7 +125,7 @@ def _context_of(ca: str, at: str) -> ssl.SSLContext:
         raise LinkError(f"join at {at}: use its CA's certificate: {error}") from error
 
 
-def _in_words(error: RefusedError, at: str) -> LimpetError:
+def _in_words(error: ControllerRefusedError, at: str) -> LimpetError:
     hint = ""
     if error.refused.code is Code.REMOVED:
         hint = ": `limpet join --anew` with it"
@@ -143,7 +143,7 @@ class OwnRequests:
     certificate: Path
     key: Path
 
-    async def fetch_pods(self, pages: int) -> tuple[PodAddress, ...]:
+    async def fetch_pods(self, pages: int) -> tuple[InterfaceAddresses, ...]:
         """Pods of the machine that this one replaces."""
         if not pages:
             return ()
@@ -155,7 +155,7 @@ class OwnRequests:
                 if len({(page.sequence, page.pages) for page in found}) == 1:
                     return tuple(pod for page in found for pod in page.pods)
                 pages = found[0].pages
-        except RefusedError as error:
+        except ControllerRefusedError as error:
             raise _in_words(error, self.at) from error
         finally:
             connection.close()

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from limpet.base.errors import LimpetError
-from limpet.base.http.connection import Answer, Connection, LinkError
+from limpet.base.http.connection import Connection, HttpAnswer, LinkError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
 from limpet.base.http.tls import client_context
@@ -28,7 +28,7 @@ SILENCE_S = 90.0
 T = TypeVar("T")
 
 
-class RefusedError(LimpetError):
+class ControllerRefusedError(LimpetError):
     """What the controller does not do, in its words."""
 
     def __init__(self, refused: Refused) -> None:
@@ -36,7 +36,7 @@ class RefusedError(LimpetError):
         self.refused = refused
 
 
-def read_answer(answer: Answer, kind: type[T], at: str) -> T:
+def read_answer(answer: HttpAnswer, kind: type[T], at: str) -> T:
     """Raises: RefusedError; LinkError for what no controller says."""
     try:
         if answer.status == 200:
@@ -47,7 +47,7 @@ def read_answer(answer: Answer, kind: type[T], at: str) -> T:
             f"ask the controller at {at}: HTTP status {answer.status} with what no controller "
             f"says ({error}); is something else there, or a proxy in between?"
         ) from error
-    raise RefusedError(refused)
+    raise ControllerRefusedError(refused)
 
 
 class ControllerLink:
@@ -142,7 +142,7 @@ class ControllerLink:
             async with aclosing(chunks):
                 if status != 200:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
-                    read_answer(Answer(status, body), Refused, self.controller)
+                    read_answer(HttpAnswer(status, body), Refused, self.controller)
                 async for lines in read_lines(chunks, most_bytes=MAX_LINE_BYTES):
                     yield [_line(line, self.controller) for line in lines]
         except ValueError as error:

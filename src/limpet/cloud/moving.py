@@ -17,7 +17,7 @@ from limpet.base.http.connection import LinkError
 from limpet.base.settings import Folders
 from limpet.cloud.https import parse_controller
 from limpet.cloud.join import only_join
-from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Known, Sealed
 from limpet.cluster.identity import Identity, keep_controllers, load_identity
@@ -119,7 +119,7 @@ async def _cluster_at(identity: Identity, at: str) -> str:
                 for line in lines:
                     if line.document is not None and line.document.kind == NETWORK.name:
                         return _network(line.document, identity, at).cluster
-    except RefusedError as error:
+    except ControllerRefusedError as error:
         if error.refused.code in _IS_OURS:
             return ""
         raise LimpetError(f"ask the controller at {at}: refused: {error}") from error

@@ -19,7 +19,7 @@ from limpet.base.bounds import members
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_regular
 from limpet.base.errors import AddressError
-from limpet.cluster.api import PodAddress, PodReport
+from limpet.cluster.api import InterfaceAddresses, PodReport
 from limpet.cluster.reported_pods import PodKey as ReportedKey
 from limpet.cluster.reported_pods import key_problem, record_bytes
 from limpet.cni.ledgers import Ledgers
@@ -145,14 +145,14 @@ class PodReports:
         return None
 
 
-def keep_bindings(data_dir: Path, pods: Iterable[PodAddress]) -> None:
+def keep_bindings(data_dir: Path, pods: Iterable[InterfaceAddresses]) -> None:
     """Keeps for the pods what they had on the machine that this one replaces, on the disk.
 
     An address that somebody holds here, or that is kept for another pod, is left alone; so is a
     pod that has an address of the family here. To be called while no agent has the folders.
     Raises: StorageError.
     """
-    by_network: dict[str, list[PodAddress]] = defaultdict(list)
+    by_network: dict[str, list[InterfaceAddresses]] = defaultdict(list)
     for pod in pods:
         if NAME.fullmatch(pod.network):
             by_network[pod.network].append(pod)
@@ -167,7 +167,7 @@ def keep_bindings(data_dir: Path, pods: Iterable[PodAddress]) -> None:
             ledger.close()
 
 
-def _keep(ledger: Ledger, pods: Iterable[PodAddress]) -> None:
+def _keep(ledger: Ledger, pods: Iterable[InterfaceAddresses]) -> None:
     """Reserves and releases an address for each pod, so that its binding stays."""
     taken = ledger.holders().keys() | ledger.bindings().keys()
     known = {(each.key, at.version) for at, each in ledger.bindings().items()}
@@ -193,7 +193,7 @@ def _keep(ledger: Ledger, pods: Iterable[PodAddress]) -> None:
         taken |= set(wanted)
 
 
-def _addresses(pod: PodAddress) -> list[Address]:
+def _addresses(pod: InterfaceAddresses) -> list[Address]:
     found = []
     for text in pod.addresses:
         with suppress(ValueError):
@@ -218,14 +218,14 @@ def _pods_of(ledgers: Ledgers) -> dict[ReportedKey, tuple[str, ...]]:
     for key in sorted(found, key=worth.__getitem__, reverse=True)[: members.REPORTED_PODS.most]:
         held = sorted(found[key], key=number_of)[: members.REPORTED_POD_ADDRESSES.most]
         addresses = tuple(map(str, held))
-        left_bytes -= record_bytes([PodAddress(*key, addresses)])
+        left_bytes -= record_bytes([InterfaceAddresses(*key, addresses)])
         if left_bytes < 0:
             break
         kept[key] = addresses
     return kept
 
 
-def _part(had: _State, now: _State) -> tuple[tuple[PodAddress, ...], _State]:
+def _part(had: _State, now: _State) -> tuple[tuple[InterfaceAddresses, ...], _State]:
     """As many changes as fit one report, and what the controller has then.
 
     Who is gone comes first: in between the controller never has more than it takes.
@@ -233,11 +233,11 @@ def _part(had: _State, now: _State) -> tuple[tuple[PodAddress, ...], _State]:
     changes: list[tuple[ReportedKey, tuple[str, ...]]]
     changes = [(key, ()) for key in sorted(had.keys() - now.keys())]
     changes += [(key, now[key]) for key in sorted(now) if had.get(key) != now[key]]
-    part: list[PodAddress] = []
+    part: list[InterfaceAddresses] = []
     after = dict(had)
     size = 0
     for key, addresses in changes:
-        pod = PodAddress(*key, addresses)
+        pod = InterfaceAddresses(*key, addresses)
         size += record_bytes([pod])
         if size > _REPORT_BYTES:
             break

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from limpet.cloud.link import RefusedError
+from limpet.cloud.link import ControllerRefusedError
 from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.requests import Requests
@@ -127,7 +127,7 @@ class Publisher:
         try:
             self._not_before_s[path] = loop.time() + await step(path)
             self.refused.pop(path, None)
-        except RefusedError as error:
+        except ControllerRefusedError as error:
             if error.refused.code in _ENDS:
                 raise
             if self.refused.get(path) != str(error):
@@ -156,7 +156,7 @@ class Publisher:
             request = PublishRequest(document.sealed)
             try:
                 await self._requests.ask("PUT", path, request, PublishAnswer)
-            except RefusedError as error:
+            except ControllerRefusedError as error:
                 if error.refused.code is Code.CLONED:
                     membership.declare_cloned()
                     break
@@ -207,7 +207,7 @@ class Publisher:
             return 0.0
         try:
             await self._requests.ask("POST", path, report, PathReportAnswer)
-        except RefusedError as error:
+        except ControllerRefusedError as error:
             if error.refused.code is Code.NOT_FOUND:  # a controller of an earlier version
                 return _LOOK_AGAIN_S
             if error.refused.code is not Code.STALE:
@@ -220,7 +220,7 @@ class Publisher:
     async def _report(self, path: str, report: PodReport) -> None:
         try:
             answer = await self._requests.ask("POST", path, report, PodAnswer)
-        except RefusedError as error:
+        except ControllerRefusedError as error:
             if error.refused.code is not Code.STALE:
                 raise
             self._base = None

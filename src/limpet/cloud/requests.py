@@ -11,7 +11,7 @@ import structlog
 
 from limpet.base.bounds.members import SHOW_BODY, SHOWN_DOCUMENTS
 from limpet.base.http.connection import LinkError
-from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -52,7 +52,7 @@ class Requests:
         for _ in range(PATIENCE):
             try:
                 return await self._put(verb, path, message, kind)
-            except RefusedError as error:
+            except ControllerRefusedError as error:
                 await self.satisfy(error)
         raise self._insatiable()
 
@@ -62,7 +62,7 @@ class Requests:
         for _ in range(PATIENCE):
             try:
                 answer = await self._put("POST", "/v1/hello", self._hello(), HelloAnswer)
-            except RefusedError as error:
+            except ControllerRefusedError as error:
                 if error.refused.code is not Code.SHOW:
                     self._hear_removal(error)
                     raise
@@ -77,7 +77,7 @@ class Requests:
             await self._show(answer.show_above)
         self._on_hello(answer)
 
-    async def satisfy(self, error: RefusedError) -> None:
+    async def satisfy(self, error: ControllerRefusedError) -> None:
         """Does what has to come before the question; raises `error` again where nothing helps."""
         code = error.refused.code
         if code is Code.SHOW:
@@ -99,7 +99,7 @@ class Requests:
             raise LinkError("say hello to the controller: this node's own grant is not known")
         return HelloRequest(known.revision, tuple(own))
 
-    def _hear_removal(self, error: RefusedError) -> None:
+    def _hear_removal(self, error: ControllerRefusedError) -> None:
         """Signed, so it counts whoever says it; a claim alone would not."""
         if error.refused.code is Code.REMOVED and error.refused.document is not None:
             self._membership.offer([error.refused.document], source=Source.CLOUD)
@@ -132,7 +132,7 @@ class Requests:
         for _ in range(_MOST_WAITS):
             try:
                 answer = await self._put("POST", "/v1/show", ShowRequest(batch), ShowAnswer)
-            except RefusedError as error:
+            except ControllerRefusedError as error:
                 if error.refused.code is not Code.TRY_AGAIN or error.refused.after_s is None:
                     raise
                 await asyncio.sleep(min(max(error.refused.after_s, 0.1), _LONGEST_WAIT_S))

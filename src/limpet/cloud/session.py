@@ -19,7 +19,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
-from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cloud.publisher import Publisher, Reports
 from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
@@ -227,7 +227,7 @@ class Session:
         for _ in range(PATIENCE):
             try:
                 await self._watch()
-            except RefusedError as error:
+            except ControllerRefusedError as error:
                 if error.refused.code is Code.TOO_OLD and self._since is not None:
                     self._since = None
                 else:
@@ -275,7 +275,7 @@ class Session:
             self._since = line.version or self._since
             self._caught_up = self._caught_up or line.kind is WatchKind.BOOKMARK
         if refused is not None:
-            raise RefusedError(refused)
+            raise ControllerRefusedError(refused)
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:

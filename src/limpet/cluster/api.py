@@ -130,7 +130,7 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     after_s: float | None = None
 
 
-class PodAddress(msgspec.Struct, frozen=True, omit_defaults=True):
+class InterfaceAddresses(msgspec.Struct, frozen=True, omit_defaults=True):
     """Addresses that one interface of a pod holds, or that are kept for it."""
 
     network: str
@@ -225,7 +225,7 @@ class PodReport(msgspec.Struct, frozen=True):
     """Which pod holds which address on a node, whole, or what changed since `base`."""
 
     sequence: Sequence
-    pods: tuple[PodAddress, ...]
+    pods: tuple[InterfaceAddresses, ...]
     base: Sequence | None = None
     """None: this is all. Else the sequence of the report before; pods replace those of the same
     network, namespace, name and interface, and one without addresses is gone."""
@@ -241,7 +241,7 @@ class PodPage(msgspec.Struct, frozen=True):
     sequence: Sequence
     """Of the report: pages of two are none of one."""
     pages: Number
-    pods: tuple[PodAddress, ...]
+    pods: tuple[InterfaceAddresses, ...]
 
 
 class Done(msgspec.Struct, frozen=True):

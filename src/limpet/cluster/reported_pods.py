@@ -13,17 +13,17 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.bounds import members
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 
 PodKey = tuple[str, str, str, str]
 """Network, namespace, name and interface."""
 
 
-def pod_key(pod: PodAddress) -> PodKey:
+def pod_key(pod: InterfaceAddresses) -> PodKey:
     return (pod.network, pod.namespace, pod.pod, pod.ifname)
 
 
-def checked_pod(pod: PodAddress) -> PodAddress:
+def checked_pod(pod: InterfaceAddresses) -> InterfaceAddresses:
     """The pod with its addresses as they are written shortest, each once.
 
     Raises: ValueError that says what a controller does not take.
@@ -75,6 +75,6 @@ _LONGEST_ADDRESS = 45
 """Characters, of a mapped IPv4 address. Source: INET6_ADDRSTRLEN in netinet/in.h."""
 
 
-def record_bytes(pods: Iterable[PodAddress]) -> int:
+def record_bytes(pods: Iterable[InterfaceAddresses]) -> int:
     """What the pods take in the controller's record."""
     return sum(len(msgspec.json.encode(pod)) + 1 for pod in pods)

@@ -17,7 +17,7 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import LimpetError
 from limpet.cni.attachment_plan import PlannedNetwork
 from limpet.cni.protocol.values import CniRequest
-from limpet.cni.turns import Turns
+from limpet.cni.turns import KeyTurns
 from limpet.datapath.node.plan import host_ifname
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, Range, Reservation
@@ -33,7 +33,7 @@ class NotLookedYet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NamespacesSeen:
     """What all network namespaces have, and who held what before they were looked at."""
 
     holders: Mapping[Address, Holder]
@@ -54,7 +54,7 @@ class Ledgers:
         self._rest_s = rest_s
         self._attachments = attachments
         self._ledgers: dict[Path, Ledger] = {}
-        self._opening = Turns()
+        self._opening = KeyTurns()
         self.failed: dict[Path, str] = {}
         """Folders that could not be opened, with the reason."""
 
@@ -139,7 +139,7 @@ class Ledgers:
         network: PlannedNetwork,
         *,
         now_s: float,
-        seen: Seen | None,
+        seen: NamespacesSeen | None,
     ) -> Reservation:
         """Raises: NotLookedYet when `seen` is needed; AddressError, StorageError."""
         return ledger.reserve(
@@ -152,10 +152,10 @@ class Ledgers:
             is_alive=_not_looked_yet if seen is None else seen.is_alive,
         )
 
-    async def look(self, ledger: Ledger) -> Seen:
+    async def look(self, ledger: Ledger) -> NamespacesSeen:
         """Looks into every network namespace, in a thread."""
         holders = ledger.holders()
-        return Seen(holders, (await asyncio.to_thread(scan_namespaces)).addresses)
+        return NamespacesSeen(holders, (await asyncio.to_thread(scan_namespaces)).addresses)
 
     def _taken_elsewhere(self, ledger: Ledger) -> Callable[[Address], bool] | None:
         """Networks that draw on the same segments must not give one address twice."""

@@ -35,7 +35,7 @@ _REST_S = 1.0
 class _Connection:
     """Reads one request, writes one answer, closes."""
 
-    def __init__(self, connection: socket.socket, server: Server) -> None:
+    def __init__(self, connection: socket.socket, server: CniServer) -> None:
         self._socket = connection
         self._server = server
         self._loop = asyncio.get_running_loop()
@@ -129,7 +129,7 @@ class _Connection:
         self._server.connections.discard(self)
 
 
-class Server:
+class CniServer:
     """Listens on a unix socket that only root may connect to."""
 
     def __init__(self, path: Path, handler: Handler) -> None:

@@ -15,7 +15,7 @@ class _Queue:
     """Who has the turn and who waits for it."""
 
 
-class Turns:
+class KeyTurns:
     """Of one event loop. Nothing is kept of a key that nobody has or waits for."""
 
     def __init__(self) -> None:

@@ -30,10 +30,10 @@ from limpet.cni.attachment_plan import (
 )
 from limpet.cni.host_ports import HostPorts
 from limpet.cni.interfaces import PodInterfaces
-from limpet.cni.ledgers import Ledgers, NotLookedYet, Seen
+from limpet.cni.ledgers import Ledgers, NamespacesSeen, NotLookedYet
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf
 from limpet.cni.resolv_conf import read_dns
-from limpet.cni.turns import Turns
+from limpet.cni.turns import KeyTurns
 from limpet.datapath.event import PodsChanged
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.part import NodePart
@@ -80,7 +80,7 @@ class Node:
         self._tell = tell
         self._interfaces = PodInterfaces(kernel.route, reaper, node_part)
         self._host_ports = HostPorts(kernel.nft, attachments, node_part)
-        self._turns = Turns()
+        self._turns = KeyTurns()
         self._last_network: tuple[tuple[NetworkConf, int, NodeState], PlannedNetwork] | None = None
         self.unknown_keys: dict[str, tuple[str, ...]] = {}
         """Keys of a network's configuration that nobody knows, for doctor."""
@@ -163,7 +163,11 @@ class Node:
                 return self._make(request, netns, ledger, await self.ledgers.look(ledger))
 
     def _make(
-        self, request: CniRequest, netns: Namespace, ledger: Ledger, seen: Seen | None = None
+        self,
+        request: CniRequest,
+        netns: Namespace,
+        ledger: Ledger,
+        seen: NamespacesSeen | None = None,
     ) -> tuple[Attachment, Future[None]]:
         """All or nothing. Raises: NotLookedYet when `seen` is needed."""
         network = self._network(request.conf)

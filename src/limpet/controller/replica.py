@@ -20,7 +20,7 @@ from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
 from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account_check import AccountCheck
-from limpet.controller.orchestrator.conditions import Facts
+from limpet.controller.orchestrator.conditions import ConditionFacts
 from limpet.controller.orchestrator.events import Events, NodeEvents
 from limpet.controller.orchestrator.flannel.beside import FlannelBeside
 from limpet.controller.orchestrator.node_keeper.keeper import NodeKeeper
@@ -44,7 +44,7 @@ _AGAIN_S = 2.0
 
 
 @dataclass(slots=True)
-class Known:
+class LeaderMemory:
     """What this process has seen while it led, for when it leads again."""
 
     revision: int = 0
@@ -69,7 +69,7 @@ async def run_replica(settings: ControllerSettings) -> None:
         elector.start()
         undo.push_async_callback(elector.stop)
         notify_service_manager("READY=1")
-        said, known = "", Known()
+        said, known = "", LeaderMemory()
         while True:
             try:
                 if elector.leads:
@@ -89,7 +89,7 @@ async def _lead(
     nodes: Nodes,
     store: KubernetesStore,
     elector: Elector,
-    known: Known,
+    known: LeaderMemory,
 ) -> None:
     """Raises: StorageError, ConfigError."""
     async with contextlib.AsyncExitStack() as undo:
@@ -121,7 +121,7 @@ async def _lead(
             client,
             cluster,
             events,
-            lambda: Facts(
+            lambda: ConditionFacts(
                 dict(cluster.community_problems),
                 cluster.unreadable_grants,
                 pods.held_twice,

@@ -30,7 +30,7 @@ from limpet.dns.handover import listening
 from limpet.dns.handover.held import Left
 from limpet.dns.handover.ready import POD
 from limpet.dns.resolver import Resolver
-from limpet.dns.server import Client, Server
+from limpet.dns.server import Client, DnsServer
 
 _log = structlog.get_logger("dns")
 
@@ -46,7 +46,7 @@ class Control:
         self,
         run_dir: Path,
         resolver: Resolver[Client],
-        server: Server,
+        server: DnsServer,
         trouble: Callable[[], str] = str,
     ) -> None:
         """`trouble`: what cannot be done just now, in words; empty: nothing."""

@@ -15,13 +15,13 @@ from limpet.base.errors import LimpetError
 from limpet.dns import wire
 from limpet.dns.render import describe_response
 from limpet.dns.resolver import Resolver
-from limpet.dns.server import Client, Server
+from limpet.dns.server import Client, DnsServer
 
 _ANSWER_S = 6.0
 
 
 async def explain(
-    resolver: Resolver[Client], server: Server, name: str, kind: str
+    resolver: Resolver[Client], server: DnsServer, name: str, kind: str
 ) -> dict[str, Any]:
     """Raises: LimpetError."""
     question = _question(name, kind)
@@ -45,7 +45,7 @@ async def explain(
     }
 
 
-async def _ask(resolver: Resolver[Client], server: Server, query: bytes) -> bytes:
+async def _ask(resolver: Resolver[Client], server: DnsServer, query: bytes) -> bytes:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[bytes] = loop.create_future()
 

@@ -16,7 +16,7 @@ _Stat = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class CatalogNews:
     """What a file says that the catalog does not."""
 
     stat: _Stat
@@ -44,7 +44,7 @@ class KeptServices:
         news = self.look()
         return None if news is None else self.apply(news)
 
-    def look(self) -> News | None:
+    def look(self) -> CatalogNews | None:
         """What the file says that is new, in any thread: it takes 25 ms of 10,000 Services. Until
         that is applied nobody looks again. Raises: StorageError."""
         stat = self._stat_now()
@@ -61,9 +61,9 @@ class KeptServices:
             raise StorageError(
                 "read", str(self.path), str(error), hint="the agent writes it anew at its start"
             ) from error
-        return News(stat, new, frozenset(known - lines.keys()))
+        return CatalogNews(stat, new, frozenset(known - lines.keys()))
 
-    def apply(self, news: News) -> set[ServiceName]:
+    def apply(self, news: CatalogNews) -> set[ServiceName]:
         """Services that are others now."""
         self._stat = news.stat
         changed: set[ServiceName] = set()

@@ -32,7 +32,7 @@ from limpet.dns.handover import listening
 from limpet.dns.kept_services import KeptServices
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
-from limpet.dns.server import Client, Server
+from limpet.dns.server import Client, DnsServer
 from limpet.linux.file_changes import FileChanges
 from limpet.services.kept_here import HERE_FILE, as_of, decode_here
 from limpet.services.values import ServiceName
@@ -91,7 +91,7 @@ class _Process:
         forwarder: Forwarder[Asker[Client]] = Forwarder(cache, random_numbers(os.urandom))
         self._resolver: Resolver[Client] = Resolver(forwarder)
         self._resolver.serve(settings.domain)
-        self._server = Server(self._resolver)
+        self._server = DnsServer(self._resolver)
         self._kept = KeptServices(cluster_dir)
         self._here_path = run_dir / HERE_FILE
         self._names: ClusterNames | None = None

@@ -17,7 +17,7 @@ import dns.rrset
 
 from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
-from limpet.dns.wire import Answer
+from limpet.dns.wire import DnsAnswer
 
 _MOST_TURNS = 16
 _NAME_ASKED_FOR = b"\xc0\x0c"
@@ -28,7 +28,7 @@ _TTL_AT = 6
 """Behind such a name, its type and its class."""
 
 
-def render(question: bytes, found: Found, no: Answer) -> Answer:
+def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
     """The answer to a question of the cluster's own names; `no` says that there is nothing.
 
     Raises: ValueError where an object names what no message can have.
@@ -57,7 +57,7 @@ def render(question: bytes, found: Found, no: Answer) -> Answer:
     )
 
 
-def _render_addresses(records: tuple[Record, ...]) -> Answer:
+def _render_addresses(records: tuple[Record, ...]) -> DnsAnswer:
     """Of the name that is asked for: most answers are that, and a library takes 20 times as long
     for it, which counts where each asker writes the name with other capitals."""
     rendered = []
@@ -66,10 +66,10 @@ def _render_addresses(records: tuple[Record, ...]) -> Answer:
         head = struct.pack("!HHIH", each.type, wire.IN, TTL_S, len(data))
         rendered.append(_NAME_ASKED_FOR + head + data)
     starts = accumulate(map(len, rendered[:-1]), initial=_TTL_AT)
-    return Answer(wire.AA, (len(records), 0, 0), b"".join(rendered), tuple(starts), TTL_S)
+    return DnsAnswer(wire.AA, (len(records), 0, 0), b"".join(rendered), tuple(starts), TTL_S)
 
 
-def take_turns(answer: Answer, turns: int) -> list[Answer]:
+def take_turns(answer: DnsAnswer, turns: int) -> list[DnsAnswer]:
     """The same records in so many orders: each of the first `turns` is once before the others."""
     turns = min(turns, _MOST_TURNS, answer.counts[0])
     size, rest = divmod(len(answer.records), answer.counts[0] or 1)
@@ -87,17 +87,19 @@ def _is_address(record: bytes) -> bool:
     return record[:2] == _NAME_ASKED_FOR and len(record) in _ADDRESS_BYTES
 
 
-def render_no(soa: Record) -> Answer:
+def render_no(soa: Record) -> DnsAnswer:
     """That there is nothing of a name, for how long: the same behind every question."""
     name = dns.name.Name((*soa.name, b"")).to_wire()
     data = dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.SOA, soa.value).to_wire()
     assert name is not None
     assert data is not None
     head = struct.pack("!HHIH", wire.SOA, wire.IN, TTL_S, len(data))
-    return Answer(wire.AA, (0, 1, 0), name + head + data, (len(name) + 4,), TTL_S)
+    return DnsAnswer(wire.AA, (0, 1, 0), name + head + data, (len(name) + 4,), TTL_S)
 
 
-def render_alias(question: bytes, found: Found, target: Answer, target_question: bytes) -> Answer:
+def render_alias(
+    question: bytes, found: Found, target: DnsAnswer, target_question: bytes
+) -> DnsAnswer:
     """The alias, and behind it what upstreams say of the name that it leads to.
 
     Raises: ValueError where that cannot be read.
@@ -145,11 +147,11 @@ def _put(section: list[dns.rrset.RRset], records: tuple[Record, ...]) -> None:
         section.append(rrset)
 
 
-def _answer(message: dns.message.Message, question: bytes, flags: int) -> Answer:
+def _answer(message: dns.message.Message, question: bytes, flags: int) -> DnsAnswer:
     bytes_ = message.to_wire(max_size=wire.LARGEST_TCP)
     start = wire.HEADER_BYTES + len(question)
     counts = tuple(int.from_bytes(bytes_[at : at + 2], "big") for at in (6, 8, 10))
-    return Answer(
+    return DnsAnswer(
         flags,
         (counts[0], counts[1], counts[2]),
         bytes_[start:],

@@ -8,11 +8,11 @@ from itertools import cycle, repeat
 from typing import Generic, TypeVar
 
 from limpet.dns import wire
-from limpet.dns.forward.forwarder import Close, Deliver, Effect, Forwarder, Send
+from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt, Deliver, Effect, Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames, Found, Labels
 from limpet.dns.render import render, render_alias, render_no, take_turns
-from limpet.dns.wire import Answer, Query, QueryRefused
+from limpet.dns.wire import DnsAnswer, Query, QueryRefused
 from limpet.services.rotation import Here
 from limpet.services.values import ServiceName
 
@@ -97,11 +97,11 @@ class Resolver(Generic[C]):
         self.forwarder = forwarder
         self._names: ClusterNames | None = None
         self._zone: Labels = ()
-        self._no = Answer(wire.SERVFAIL)
+        self._no = DnsAnswer(wire.SERVFAIL)
         self._ready = _Ready()
         self.counts = Counts()
         self.here = Here()
-        self.effects: list[Send | Close | Reply[C]] = []
+        self.effects: list[AskUpstream | CloseAttempt | Reply[C]] = []
 
     @property
     def next_s(self) -> float:
@@ -162,7 +162,7 @@ class Resolver(Generic[C]):
         size = wire.LARGEST_TCP if by_tcp else query.size
         if not query.is_internet:
             self.counts.refused += 1
-            return wire.write_response(query, Answer(wire.REFUSED), size=size)
+            return wire.write_response(query, DnsAnswer(wire.REFUSED), size=size)
         found = self.find(query.name, query.type)
         try:
             if found is None or found.target is not None:
@@ -170,11 +170,11 @@ class Resolver(Generic[C]):
                 return None
             answer = render(query.question, found, self._no)
         except ValueError:  # an object names what is no name
-            found, answer = Found(wire.SERVFAIL), Answer(wire.SERVFAIL)
+            found, answer = Found(wire.SERVFAIL), DnsAnswer(wire.SERVFAIL)
         self.counts.cluster += 1
         if answer.code == wire.SERVFAIL:
             self.counts.failed += 1
-            return wire.write_response(query, Answer(wire.SERVFAIL), size=size)
+            return wire.write_response(query, DnsAnswer(wire.SERVFAIL), size=size)
         responses = [
             wire.write_response(query, each, size=size) for each in take_turns(answer, found.turns)
         ]
@@ -233,14 +233,14 @@ class Resolver(Generic[C]):
         )
         return Reply(asker.client, message)
 
-    def _behind_alias(self, target: Answer, alias: tuple[Found, bytes]) -> Answer:
+    def _behind_alias(self, target: DnsAnswer, alias: tuple[Found, bytes]) -> DnsAnswer:
         found, question = alias
         assert found.target is not None
         try:
             asked = wire.join_name(found.target) + question[-4:]
             return render_alias(question, found, target, asked)
         except ValueError:
-            return Answer(wire.SERVFAIL)
+            return DnsAnswer(wire.SERVFAIL)
 
 
 def random_numbers(read: Callable[[int], bytes]) -> Callable[[], int]:

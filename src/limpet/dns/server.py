@@ -21,11 +21,11 @@ from limpet.base.bounds.strangers import (
     DNS_WAITING_OF_ONE,
 )
 from limpet.base.timer import Timer
-from limpet.dns.forward.forwarder import Close, Send
+from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
-from limpet.dns.turns import Turns
+from limpet.dns.turns import ClientTurns
 
 _AT_ONCE = 64
 """Questions of one socket that are answered before others have their turn."""
@@ -40,7 +40,7 @@ Client = Callable[[bytes], None]
 """Takes the answer."""
 
 
-class Server:
+class DnsServer:
     """Runs on the event loop's thread."""
 
     def __init__(self, resolver: Resolver[Client]) -> None:
@@ -50,7 +50,7 @@ class Server:
         self._timer = Timer("dns", self._ring)
         self._rings_s = math.inf
         self._sockets: list[socket.socket] = []
-        self._turns: dict[socket.socket, Turns[tuple[bytes, tuple[Any, ...]]]] = {}
+        self._turns: dict[socket.socket, ClientTurns[tuple[bytes, tuple[Any, ...]]]] = {}
         """Questions by UDP that wait for their turn, while more come than are answered."""
         self._is_reading = False
         self.connections: Places[_Connection] = Places(
@@ -122,7 +122,7 @@ class Server:
     def _take_turns(self, at: socket.socket) -> None:
         """More come than are answered. What waits in the kernel waits for whoever sends most: it
         is read, which is quick, and each client's questions are answered in turn."""
-        turns = self._turns.setdefault(at, Turns(DNS_WAITING.most, DNS_WAITING_OF_ONE.most))
+        turns = self._turns.setdefault(at, ClientTurns(DNS_WAITING.most, DNS_WAITING_OF_ONE.most))
         counts = self.resolver.counts
         for _ in range(_READ_AT_ONCE if self._is_reading else 0):
             try:
@@ -169,9 +169,9 @@ class Server:
             match effect:
                 case Reply(client, message):
                     client(message)
-                case Send():
+                case AskUpstream():
                     self._asked.send(effect, self._upstreams[effect.upstream])
-                case Close(attempt):
+                case CloseAttempt(attempt):
                     self._asked.close(attempt)
         effects.clear()
         # Only to what is earlier: most of what is to be done later is answered before, and a timer
@@ -209,7 +209,7 @@ def _answer(at: socket.socket, to: tuple[Any, ...], message: bytes) -> None:
 class _Connection:
     """A client that asks by TCP, one question after the other or many at once."""
 
-    def __init__(self, server: Server, accepted: socket.socket, who: str) -> None:
+    def __init__(self, server: DnsServer, accepted: socket.socket, who: str) -> None:
         self.who = who
         self._server = server
         self._socket = accepted

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
+class ClientTurns(Generic[T]):
     """Of each client so many wait, of all so many; what comes on top is dropped."""
 
     def __init__(self, most: int, most_of_one: int) -> None:

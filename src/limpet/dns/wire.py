@@ -68,7 +68,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """A response without what each asker has of its own: number, question's capitals, EDNS.
 
     `records` follow a question of the same length, which their compressed names point into.
@@ -187,7 +187,7 @@ def _error(number: int, flags: int, code: int) -> bytes:
 
 
 def write_response(
-    query: Query, answer: Answer, *, size: int, age_s: int = 0, ttl_s: int | None = None
+    query: Query, answer: DnsAnswer, *, size: int, age_s: int = 0, ttl_s: int | None = None
 ) -> bytes:
     """The answer as this query gets it, of at most `size` bytes: what is longer is cut (TC), and
     asked for again by TCP; who cannot do that has at least those of the records that fit. TTLs are
@@ -235,7 +235,7 @@ def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | N
     return bytes(changed)
 
 
-def parse_response(message: bytes, number: int, question: bytes) -> Answer | None:
+def parse_response(message: bytes, number: int, question: bytes) -> DnsAnswer | None:
     """What an upstream answers to that question; None: this is no answer to it.
 
     TC is in its flags when it was cut. Raises: ValueError for nonsense.
@@ -246,7 +246,7 @@ def parse_response(message: bytes, number: int, question: bytes) -> Answer | Non
         if len(message) == HEADER_BYTES and message[:2] == number.to_bytes(2, "big"):
             flags = int.from_bytes(message[2:4], "big")
             if flags & QR and flags & _RCODE:
-                return Answer(flags & _RCODE)
+                return DnsAnswer(flags & _RCODE)
         return None
     found, flags, questions, *counts = _HEADER.unpack_from(message)
     if found != number or not flags & QR or flags & _OPCODE or questions != 1:
@@ -254,14 +254,16 @@ def parse_response(message: bytes, number: int, question: bytes) -> Answer | Non
     if message[HEADER_BYTES:start].lower() != question.lower():
         return None
     if flags & TC:
-        return Answer(flags & (TC | _RCODE))
+        return DnsAnswer(flags & (TC | _RCODE))
     try:
         return _look_through(message, start, flags, counts, _type_of(question))
     except (IndexError, struct.error):
         raise ValueError("records end before their end") from None
 
 
-def _look_through(message: bytes, start: int, flags: int, counts: list[int], asked: int) -> Answer:
+def _look_through(
+    message: bytes, start: int, flags: int, counts: list[int], asked: int
+) -> DnsAnswer:
     at, ttls, held_s = start, [], []
     negative_s, is_answered = None, False
     kept = [0, 0, 0]
@@ -271,7 +273,7 @@ def _look_through(message: bytes, start: int, flags: int, counts: list[int], ask
             kind, _class, ttl_s, length = _RECORD.unpack_from(message, at)
             if kind == OPT:
                 if ttl_s >> 24:
-                    return Answer(SERVFAIL)  # an extended code: all of them say that it failed
+                    return DnsAnswer(SERVFAIL)  # an extended code: all of them say that it failed
                 at = begin
                 break  # what stands behind it, a signature of the message, is of that hop
             ttls.append(at + 4 - start)
@@ -285,7 +287,7 @@ def _look_through(message: bytes, start: int, flags: int, counts: list[int], ask
             elif section == 1 and kind == SOA and length >= 20:
                 negative_s = min(ttl_s, _TTL.unpack_from(message, at - 4)[0], LARGEST_TTL_S)
             kept[section] += 1
-    return Answer(
+    return DnsAnswer(
         flags & (AD | _RCODE),
         (kept[0], kept[1], kept[2]),
         message[start:at],

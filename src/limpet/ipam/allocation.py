@@ -223,13 +223,15 @@ class Claim:
     """Whether a holder that is not known to be the pod's older sandbox still has its address."""
 
 
-class Choice(NamedTuple):
+class AddressChoice(NamedTuple):
     number: int
     fresh: bool
     """False: the pod or the holder had it before, or asked for it."""
 
 
-def choose(pools: Sequence[Pool], claim: Claim, entries: Mapping[int, Entry]) -> tuple[Choice, ...]:
+def choose(
+    pools: Sequence[Pool], claim: Claim, entries: Mapping[int, Entry]
+) -> tuple[AddressChoice, ...]:
     """One address out of each pool, in their order. Changes nothing.
 
     What is asked for comes first, then what the holder has, then what is kept for the pod, also
@@ -238,11 +240,11 @@ def choose(pools: Sequence[Pool], claim: Claim, entries: Mapping[int, Entry]) ->
     Raises: UnavailableError, ExhaustedError.
     """
     wanted = _assign(pools, claim)
-    chosen: list[Choice] = []
+    chosen: list[AddressChoice] = []
     taken = set(wanted.values())
     for index, pool in enumerate(pools):
         if index in wanted:
-            choice = Choice(_demand(wanted[index], claim, entries), fresh=False)
+            choice = AddressChoice(_demand(wanted[index], claim, entries), fresh=False)
         else:
             choice = _had(pool, claim, entries, taken) or _fresh(pool, claim, taken)
         taken.add(choice.number)
@@ -287,10 +289,10 @@ def _unavailable(claim: Claim, address: Address, reason: str) -> UnavailableErro
 
 def _had(
     pool: Pool, claim: Claim, entries: Mapping[int, Entry], taken: Collection[int]
-) -> Choice | None:
+) -> AddressChoice | None:
     for number in (*claim.held, *claim.kept):
         if number in pool and number not in taken and _may_have(number, claim, entries):
-            return Choice(number, fresh=False)
+            return AddressChoice(number, fresh=False)
     return None
 
 
@@ -308,13 +310,13 @@ def _may_have(number: int, claim: Claim, entries: Mapping[int, Entry]) -> bool:
     return not claim.is_alive(address_of(number), holder)
 
 
-def _fresh(pool: Pool, claim: Claim, taken: Collection[int]) -> Choice:
+def _fresh(pool: Pool, claim: Claim, taken: Collection[int]) -> AddressChoice:
     elsewhere = 0
     for number in pool.candidates():
         if number in taken:
             continue
         if not claim.taken_elsewhere(address_of(number)):
-            return Choice(number, fresh=True)
+            return AddressChoice(number, fresh=True)
         elsewhere += 1
     usage = pool.usage()
     unusable = f", {elsewhere} used by others of this node" if elsewhere else ""

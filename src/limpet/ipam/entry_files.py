@@ -9,7 +9,7 @@ from limpet.base.errors import StorageError
 from limpet.ipam.folder import Folder
 from limpet.ipam.hostlocal import encode_files, mark_name
 from limpet.ipam.journal_file import WHAT_TO_DO
-from limpet.ipam.leases import FREE, Entry, Finding, address_of
+from limpet.ipam.leases import FREE, Entry, FileFinding, address_of
 
 
 class EntryFiles:
@@ -27,7 +27,7 @@ class EntryFiles:
         self._unwritten = {number: folder.entries.get(number, FREE) for number in folder.stale}
         self.refused: dict[int, Entry] = {}
         self._written: dict[int, Entry] = {}
-        self._troubles: dict[int | str, Finding] = {}
+        self._troubles: dict[int | str, FileFinding] = {}
 
     @property
     def behind(self) -> bool:
@@ -83,13 +83,13 @@ class EntryFiles:
         with refusals("sync folder", self._path, WHAT_TO_DO):
             self._disk.fsync_folder(self._path)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[FileFinding]:
         """What the disk refuses at present: one file for each problem, and how many more."""
-        alike: dict[tuple[str, str], list[Finding]] = {}
+        alike: dict[tuple[str, str], list[FileFinding]] = {}
         for finding in list(self._troubles.values()):
             alike.setdefault((finding.problem, finding.action), []).append(finding)
         return [
-            Finding(first.path, problem + f", and for {len(rest)} more" * bool(rest), action)
+            FileFinding(first.path, problem + f", and for {len(rest)} more" * bool(rest), action)
             for (problem, action), (first, *rest) in alike.items()
         ]
 
@@ -99,7 +99,7 @@ class EntryFiles:
         else:
             refusal = error.__cause__
             problem = cause(refusal) if isinstance(refusal, OSError) else str(error)
-            self._troubles[key] = Finding(error.path, problem, f"{comfort}; {WHAT_TO_DO}")
+            self._troubles[key] = FileFinding(error.path, problem, f"{comfort}; {WHAT_TO_DO}")
 
     def _write_files(self, number: int, entry: Entry) -> None:
         """Make the files about an address say what `entry` says, and no others be there."""

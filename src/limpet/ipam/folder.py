@@ -25,7 +25,7 @@ from limpet.ipam.hostlocal import (
     parse_name,
 )
 from limpet.ipam.journal_codec import Journal, parse_journal
-from limpet.ipam.leases import FREE, Binding, Entry, Finding, Holder, address_of, number_of
+from limpet.ipam.leases import FREE, Binding, Entry, FileFinding, Holder, address_of, number_of
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Folder:
     journal_data: bytes = b""
     damaged_journals: int = 0
     """The highest number among the copies of damaged journals."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FileFinding] = field(default_factory=list)
 
 
 def read_folder(path: Path, network: str, disk: Disk) -> Folder:
@@ -107,7 +107,7 @@ def _read_journal(folder: Folder, disk: Disk) -> None:
 
 
 def _find(folder: Folder, name: str, problem: str, action: str) -> None:
-    folder.findings.append(Finding(str(folder.path / name), problem, action))
+    folder.findings.append(FileFinding(str(folder.path / name), problem, action))
 
 
 def _read(folder: Folder, name: str, disk: Disk) -> bytes | None:

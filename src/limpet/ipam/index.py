@@ -11,7 +11,7 @@ _K = TypeVar("_K", Holder, PodKey, str)
 Numbers = tuple[int, ...]
 
 
-class Index:
+class LeaseIndex:
     def __init__(self, entries: Mapping[int, Entry]) -> None:
         self.entries: dict[int, Entry] = {}
         """What is not free, by the number of its address."""

@@ -11,7 +11,7 @@ from limpet.base.records.codec import HEADER_BYTES
 from limpet.ipam.folder import Folder
 from limpet.ipam.hostlocal import DAMAGED_JOURNAL, JOURNAL, NEW_JOURNAL
 from limpet.ipam.journal_codec import Journal, encode_base, encode_change, encode_entries
-from limpet.ipam.leases import Finding
+from limpet.ipam.leases import FileFinding
 
 WHAT_TO_DO = "free space on this file system or check the disk; it is tried again by itself"
 
@@ -117,4 +117,4 @@ class JournalFile:
             self._disk.write(copy, folder.journal_data)
         except OSError as error:
             problem = f"could not be written as a copy of the damaged journal: {cause(error)}"
-        folder.findings.append(Finding(str(copy), problem, "remove it when nobody needs it"))
+        folder.findings.append(FileFinding(str(copy), problem, "remove it when nobody needs it"))

@@ -65,7 +65,7 @@ FREE = Entry(None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class AddressLease:
     """One address given: with the length of its subnet, and the subnet's gateway."""
 
     address: InterfaceAddress
@@ -76,7 +76,7 @@ class Lease:
 class Reservation:
     """What a reservation gave: one lease for each range set, in their order."""
 
-    leases: tuple[Lease, ...]
+    leases: tuple[AddressLease, ...]
     evicted: tuple[Holder, ...] = ()
     """Older sandboxes of the pod that have lost these addresses: their interfaces must go first."""
     restored: bool = False
@@ -119,7 +119,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileFinding:
     """Something about a file that a person should know: what is wrong, and what to do."""
 
     path: str

@@ -18,20 +18,20 @@ from pathlib import Path
 from limpet.base.addresses import Address
 from limpet.base.disk import Disk, refusals
 from limpet.base.errors import ExhaustedError, StorageError
-from limpet.ipam.allocation import Choice, Claim, Pool, choose
+from limpet.ipam.allocation import AddressChoice, Claim, Pool, choose
 from limpet.ipam.folder import Folder, read_folder
 from limpet.ipam.hostlocal import LOCK
-from limpet.ipam.index import Index
+from limpet.ipam.index import LeaseIndex
 from limpet.ipam.journal_file import WHAT_TO_DO
 from limpet.ipam.leases import (
     FREE,
+    AddressLease,
     AddressRecord,
     AddressState,
     Binding,
     Entry,
-    Finding,
+    FileFinding,
     Holder,
-    Lease,
     PodKey,
     RangeSet,
     Reservation,
@@ -39,7 +39,7 @@ from limpet.ipam.leases import (
     address_of,
     number_of,
 )
-from limpet.ipam.store import Store, Tuning
+from limpet.ipam.store import LedgerStore, Tuning
 
 _POOLS = 8
 """Sets of ranges kept ready: one, and more for a while after a network's config has changed."""
@@ -52,14 +52,20 @@ class Ledger:
     """Made by `Ledger.open`. An address has at most one holder and at most one binding."""
 
     def __init__(
-        self, folder: Folder, network: str, store: Store, lock: int, rest_s: float, tuning: Tuning
+        self,
+        folder: Folder,
+        network: str,
+        store: LedgerStore,
+        lock: int,
+        rest_s: float,
+        tuning: Tuning,
     ) -> None:
         self.network = network
         self._store = store
         self._lock: int | None = lock
         self._rest_s = rest_s
         self._tuning = tuning
-        self._index = Index(folder.entries)
+        self._index = LeaseIndex(folder.entries)
         self._findings = folder.findings
         self._marks = folder.marks
         self._pools: dict[tuple[RangeSet, ...], Pools] = {}
@@ -89,7 +95,7 @@ class Ledger:
         lock = _take_lock(folder / LOCK, disk, tuning.lock_wait_s)
         try:
             state = read_folder(folder, network, disk)
-            store = Store(state, network, disk, tuning)
+            store = LedgerStore(state, network, disk, tuning)
         except StorageError:
             os.close(lock)
             raise
@@ -192,7 +198,7 @@ class Ledger:
     # Views.
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[FileFinding]:
         """What was wrong in the folder when it was opened, and what the disk refuses now."""
         return [*self._findings, *self._store.findings()]
 
@@ -230,7 +236,7 @@ class Ledger:
     # Changes.
 
     def _reserved(
-        self, choices: Sequence[Choice], claim: Claim, pools: Pools, key: PodKey | None
+        self, choices: Sequence[AddressChoice], claim: Claim, pools: Pools, key: PodKey | None
     ) -> tuple[dict[int, Entry], tuple[Holder, ...]]:
         """The entries that a reservation changes, and who loses an address by it."""
         have = self._index.entries
@@ -311,11 +317,11 @@ class Ledger:
         )
 
 
-def _lease(pool: Pool, number: int) -> Lease:
+def _lease(pool: Pool, number: int) -> AddressLease:
     member = pool.range_of(number)
     with_length = (int(address_of(number)), member.subnet.prefixlen)
     interface = IPv4Interface if member.subnet.version == 4 else IPv6Interface
-    return Lease(interface(with_length), member.gateway)
+    return AddressLease(interface(with_length), member.gateway)
 
 
 def _same_use(old: Binding | None, new: Binding | None) -> bool:
@@ -351,7 +357,7 @@ class LedgerView:
     """What a folder says at one moment."""
 
     records: tuple[AddressRecord, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[FileFinding, ...]
 
 
 def read_ledger(folder: Path, *, disk: Disk | None = None) -> LedgerView:

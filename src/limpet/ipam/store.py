@@ -29,7 +29,7 @@ from limpet.ipam.entry_files import EntryFiles
 from limpet.ipam.folder import Folder
 from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
-from limpet.ipam.leases import Entry, Finding
+from limpet.ipam.leases import Entry, FileFinding
 
 _STEPS = 8
 """Operations on files between two looks at the queue: a change costs about four to be caught up."""
@@ -51,7 +51,7 @@ class Tuning:
     """Absent pods for whom a range set keeps addresses: a wide IPv6 one never runs out of them."""
 
 
-class Change(NamedTuple):
+class LedgerChange(NamedTuple):
     """What one reservation or release did: new states of addresses, marks of range sets."""
 
     entries: Mapping[int, Entry]
@@ -65,14 +65,14 @@ class _Inbox:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Guards the next four."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[LedgerChange] = field(default_factory=list)
     waiters: list[Future[None]] = field(default_factory=list)
     writing: bool = False
     closed: bool = False
     wake: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
-class Store:
+class LedgerStore:
     """Takes changes from one thread and brings them to the disk on another one, its own."""
 
     def __init__(self, folder: Folder, network: str, disk: Disk, tuning: Tuning) -> None:
@@ -84,7 +84,7 @@ class Store:
         self._retry_at_s = 0.0
         self._stuck: StorageError | None = None
         self._broken: StorageError | None = None
-        self._backlog: list[Change] = []
+        self._backlog: list[LedgerChange] = []
         self._inbox = _Inbox()
         self._thread = threading.Thread(target=self._run, name=f"ledger {network}", daemon=True)
         self._thread.start()
@@ -99,7 +99,7 @@ class Store:
         Raises: StorageError, with nothing queued, if it is no release and there is no point in it:
         the disk refused what came before, or what is left of the journal is kept for releases.
         """
-        change = Change(entries, marks, encode_entries(entries, marks))
+        change = LedgerChange(entries, marks, encode_entries(entries, marks))
         with self._inbox.lock:
             error = None if release else self._objection(change)
             if error is None and not self._inbox.closed:
@@ -108,7 +108,7 @@ class Store:
             self._inbox.wake.put(None)  # tries again what the disk refused
         raise (error or self._gone()).with_traceback(None)
 
-    def _objection(self, change: Change) -> StorageError | None:
+    def _objection(self, change: LedgerChange) -> StorageError | None:
         size, journal = len(change.encoded), self._journal
         if size > journal.longest_change:
             problem = f"a record of {size} bytes is too long; are the names of the pod?"
@@ -140,7 +140,7 @@ class Store:
         """Why the disk took no change the last time; None when it did."""
         return self._broken
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[FileFinding]:
         """What the disk refuses at present: one file for each problem, and how many more."""
         return self._files.findings()
 
@@ -214,7 +214,7 @@ class Store:
                     _tell(waiter, error)
         self._files.note_trouble("journal", error, "no pod can be added")
 
-    def _group(self, batch: list[Change]) -> list[Change]:
+    def _group(self, batch: list[LedgerChange]) -> list[LedgerChange]:
         """As many of the first changes as fit; first begins the journal anew if it is time to."""
         size, journal = len(batch[0].encoded) + 1, self._journal
         if size > journal.room - journal.kept_for_releases and self._stuck is None:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from limpet.base.decoding import Decoder, json_decoder
-from limpet.base.http.connection import Answer, Connection, Headers, LinkError, TooLargeError
+from limpet.base.http.connection import Connection, Headers, HttpAnswer, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
 from limpet.kubernetes.access.access import Access
@@ -21,7 +21,7 @@ from limpet.kubernetes.access.credentials import Credentials
 from limpet.kubernetes.access.refused_rights import RefusedRights
 from limpet.kubernetes.access.server_clock import ServerClock
 from limpet.kubernetes.errors import refusal
-from limpet.kubernetes.lists import ALL, ListDocument, Page, Selection, read_items
+from limpet.kubernetes.lists import ALL, ListDocument, PageOfList, Selection, read_items
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 
 PAGE = 100
@@ -69,7 +69,7 @@ class Client:
         selection: Selection = ALL,
         limit: int = PAGE,
         go_on: str = "",
-    ) -> Page[AnyViewed]:
+    ) -> PageOfList[AnyViewed]:
         """One part of a list; `go_on`: `next` of the part before.
 
         Raises: GoneError when `go_on` is too old; TooLargeError for a part that is too large.
@@ -85,7 +85,7 @@ class Client:
             raise self._stranger(f"list {resource}", error) from error
         items, unreadable = read_items(found.items or [], resource)
         metadata = found.metadata
-        return Page(items, unreadable, metadata.resource_version, metadata.continue_)
+        return PageOfList(items, unreadable, metadata.resource_version, metadata.continue_)
 
     async def check_version(
         self,
@@ -113,7 +113,7 @@ class Client:
         *,
         selection: Selection = ALL,
         limit: int = PAGE,
-    ) -> AsyncGenerator[Page[AnyViewed], None]:
+    ) -> AsyncGenerator[PageOfList[AnyViewed], None]:
         """All that is there, part by part, smaller ones where objects are large.
 
         Raises: GoneError when it took too long between two parts: begin again.
@@ -167,7 +167,7 @@ class Client:
             async with aclosing(chunks):
                 if status != 200:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
-                    self.check(Answer(status, body), resource, what)
+                    self.check(HttpAnswer(status, body), resource, what)
                 self._refused.granted(what)
                 self._clock.tell(connection.date, time.monotonic())
                 yield []
@@ -283,7 +283,7 @@ class Client:
         *,
         body: bytes = b"",
         form: str = "application/json",
-    ) -> Answer:
+    ) -> HttpAnswer:
         headers = [("Content-Type", form)] if body else []
         answer = await self.ask(verb, path, body=body, headers=headers)
         self.check(answer, resource, what)
@@ -291,7 +291,7 @@ class Client:
 
     async def ask(
         self, verb: str, path: str, *, body: bytes = b"", headers: Headers = ()
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Whatever is answered, for requests that are none of the above; a write is sent once."""
         answer = await self._requests.request(
             verb,
@@ -306,7 +306,7 @@ class Client:
 
     async def upgrade(
         self, path: str, headers: Headers
-    ) -> tuple[Connection, Answer, dict[str, str]]:
+    ) -> tuple[Connection, HttpAnswer, dict[str, str]]:
         """A connection of its own, which the caller closes, and what `Connection.upgrade` says."""
         connection = await self._connect()
         # Servers that would answer in another protocol say that they have no JSON.
@@ -318,7 +318,7 @@ class Client:
         )
         return connection, answer, said
 
-    def check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
+    def check(self, answer: HttpAnswer, resource: Resource[Any], what: str) -> None:
         """Raises: StatusError where the answer is no success; `what`: as "list nodes"."""
         if 200 <= answer.status < 300:
             self._refused.granted(what)

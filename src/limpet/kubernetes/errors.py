@@ -50,7 +50,7 @@ class ExistsError(StatusError):
     """An object of that name is there."""
 
 
-class ConflictError(StatusError):
+class ObjectConflictError(StatusError):
     """The object is not any more what the writer has seen."""
 
 
@@ -102,7 +102,7 @@ def _kind_and_hint(resource: Resource[Any], status: Status) -> tuple[type[Status
     if code == 409 and reason == "AlreadyExists":
         return ExistsError, ""
     if code == 409:
-        return ConflictError, ""
+        return ObjectConflictError, ""
     if code == 410 or reason in ("Expired", "Gone"):
         return GoneError, ""
     if (

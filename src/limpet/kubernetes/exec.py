@@ -16,7 +16,13 @@ from urllib.parse import urlencode
 
 from limpet.base.decoding import decode_json
 from limpet.base.http.connection import Connection, LinkError
-from limpet.base.http.websocket import Message, MessageReader, Opcode, accept_of, encode_frame
+from limpet.base.http.websocket import (
+    MessageReader,
+    Opcode,
+    WebSocketMessage,
+    accept_of,
+    encode_frame,
+)
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Status
 from limpet.kubernetes.pods import PODS, Pod
@@ -28,7 +34,7 @@ _SWITCHED = 101
 _KEY_BYTES, _MASK_BYTES = 16, 4
 
 
-class Stream(IntEnum):
+class ExecStream(IntEnum):
     """What a message is of."""
 
     STDOUT = 1
@@ -41,7 +47,7 @@ async def run_in_pod(
     pod: Pod,
     container: str,
     command: Sequence[str],
-    hear: Callable[[Stream, bytes], None],
+    hear: Callable[[ExecStream, bytes], None],
     *,
     silence_s: float,
 ) -> int:
@@ -80,7 +86,7 @@ async def run_in_pod(
 
 
 async def _hear_all(
-    connection: Connection, what: str, hear: Callable[[Stream, bytes], None], silence_s: float
+    connection: Connection, what: str, hear: Callable[[ExecStream, bytes], None], silence_s: float
 ) -> bytes:
     """How it ended: the error stream's message. Raises: LinkError, ValueError."""
     reader = MessageReader(most_bytes=_MOST_BYTES)
@@ -93,7 +99,7 @@ async def _hear_all(
 
 
 def _take(
-    connection: Connection, message: Message, hear: Callable[[Stream, bytes], None]
+    connection: Connection, message: WebSocketMessage, hear: Callable[[ExecStream, bytes], None]
 ) -> bytes | None:
     if message.opcode is Opcode.PING:
         mask = secrets.token_bytes(_MASK_BYTES)
@@ -102,10 +108,10 @@ def _take(
         raise ValueError(f"it ended without a word: {message.body[2:].decode(errors='replace')}")
     elif message.opcode is Opcode.BINARY and message.body:
         stream, body = message.body[0], message.body[1:]
-        if stream == Stream.ERROR:
+        if stream == ExecStream.ERROR:
             return body
-        if stream in (Stream.STDOUT, Stream.STDERR):
-            hear(Stream(stream), body)
+        if stream in (ExecStream.STDOUT, ExecStream.STDERR):
+            hear(ExecStream(stream), body)
     return None
 
 

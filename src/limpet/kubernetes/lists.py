@@ -30,7 +30,7 @@ ALL = Selection()
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[AnyViewed]):
+class PageOfList(Generic[AnyViewed]):
     """A part of a list."""
 
     items: list[AnyViewed]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.base.http.connection import Answer, Headers
+from limpet.base.http.connection import Headers, HttpAnswer
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Resource, Viewed
 
@@ -118,7 +118,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 async def post_to_pod(
     client: Client, pod: Pod, port: int, path: str, body: bytes, headers: Headers
-) -> Answer:
+) -> HttpAnswer:
     """What the pod answers, whatever its status. The API server carries it there, by TLS whose
     certificate it does not look at, and takes its own `Authorization` out.
 

@@ -11,7 +11,7 @@ import msgspec
 
 from limpet.base.addresses import Address
 from limpet.kubernetes.objects import Resource, Viewed
-from limpet.policies.policy import Key, NamedPort, Pod, Protocol
+from limpet.policies.policy import Key, NamedPort, PolicyPod, Protocol
 
 _PROTOCOLS: dict[str, Protocol] = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 _ENDED = ("Succeeded", "Failed")
@@ -35,14 +35,14 @@ class NamespaceView(Viewed, frozen=True, kw_only=True, rename="camel"):
     """Its labels are what there is to know."""
 
 
-class PortView(msgspec.Struct, frozen=True, rename="camel"):
+class PolicyPortView(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     container_port: int = 0
     protocol: str = "TCP"
 
 
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
-    ports: list[PortView] | None = None
+    ports: list[PolicyPortView] | None = None
     restart_policy: str | None = None
 
 
@@ -73,13 +73,13 @@ NAMESPACES = Resource("Namespace", "namespaces", NamespaceView)
 PODS = Resource("Pod", "pods", PodView, namespaced=True)
 
 
-def pod_of(view: PodView) -> Pod | None:
+def pod_of(view: PodView) -> PolicyPod | None:
     """None: it has ended, and its addresses may be another's."""
     if view.status.phase in _ENDED:
         return None
     metadata = view.metadata
     addresses = [_address(each.ip) for each in view.status.pod_i_ps or ()]
-    return Pod(
+    return PolicyPod(
         Key(intern(metadata.namespace), metadata.name),
         tuple(each for each in addresses if each is not None),
         {intern(key): intern(value) for key, value in (metadata.labels or {}).items()},

@@ -26,16 +26,16 @@ from limpet.kubernetes.errors import (
 from limpet.kubernetes.lists import ALL, Selection
 from limpet.kubernetes.objects import AnyViewed, Resource
 from limpet.kubernetes.reflector_state import (
-    Changes,
     Check,
     Failure,
     ListPage,
+    ObjectChanges,
     ReflectorState,
     Step,
     Wait,
     Watch,
 )
-from limpet.kubernetes.watch_event import Refused, read_event
+from limpet.kubernetes.watch_event import WatchEnded, read_event
 
 _log = structlog.get_logger("kubernetes")
 
@@ -46,7 +46,7 @@ SILENCE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FollowState:
     """How following stands, for a person."""
 
     connected: bool
@@ -67,7 +67,7 @@ class Reflector(Generic[AnyViewed]):
         self,
         client: Client,
         resource: Resource[AnyViewed],
-        hear: Callable[[Changes[AnyViewed]], Awaitable[None]],
+        hear: Callable[[ObjectChanges[AnyViewed]], Awaitable[None]],
         *,
         mirror: bool,
         random: Callable[[], float],
@@ -89,10 +89,10 @@ class Reflector(Generic[AnyViewed]):
         self._silence_s = silence_s
         self._state: ReflectorState[AnyViewed] = ReflectorState(mirror=mirror, page=page)
         self._step: asyncio.Task[None] | None = None
-        self._standing = Standing(False, time.monotonic(), False, "")
+        self._standing = FollowState(False, time.monotonic(), False, "")
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> FollowState:
         return self._standing
 
     @property
@@ -180,7 +180,7 @@ class Reflector(Generic[AnyViewed]):
     async def _take(self, lines: list[bytes]) -> None:
         """What came together is told together. Raises: StatusError for a refusal; LimpetError for
         what is no event."""
-        changes: Changes[AnyViewed] = Changes()
+        changes: ObjectChanges[AnyViewed] = ObjectChanges()
         try:
             for line in lines:
                 changes = changes.then(self._take_line(line))
@@ -188,7 +188,7 @@ class Reflector(Generic[AnyViewed]):
             if changes:
                 await self._tell(changes)
 
-    def _take_line(self, line: bytes) -> Changes[AnyViewed]:
+    def _take_line(self, line: bytes) -> ObjectChanges[AnyViewed]:
         what = f"watch {self._resource}"
         try:
             event = read_event(line, self._resource)
@@ -197,11 +197,11 @@ class Reflector(Generic[AnyViewed]):
                 f"{what} at {self._client.access.server}: {error} (is something else there, or a "
                 "cache of another version?)"
             ) from error
-        if isinstance(event, Refused):
+        if isinstance(event, WatchEnded):
             raise refusal(what, self._resource, event.status)
         return self._state.take_event(event)
 
-    async def _tell(self, changes: Changes[AnyViewed]) -> None:
+    async def _tell(self, changes: ObjectChanges[AnyViewed]) -> None:
         for each in changes.unreadable:
             _log.warning(
                 "an object cannot be read, and is passed over",
@@ -242,7 +242,7 @@ class Reflector(Generic[AnyViewed]):
                 resource=str(self._resource),
                 server=str(self._client.access.server),
             )
-        self._standing = Standing(connected, since_s, self._state.listed, error, refuses)
+        self._standing = FollowState(connected, since_s, self._state.listed, error, refuses)
 
 
 def _failure(error: BaseException) -> Failure:

@@ -19,11 +19,11 @@ from typing import Generic
 
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.watch_event import (
-    Bookmark,
-    Deleted,
-    Put,
-    Refused,
+    ObjectDeleted,
+    ObjectPut,
     Unreadable,
+    WatchBookmark,
+    WatchEnded,
     WatchEvent,
 )
 
@@ -83,7 +83,7 @@ Step = ListPage | Check | Watch | Wait
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(Generic[AnyViewed]):
+class ObjectChanges(Generic[AnyViewed]):
     """What is told; `gone` before `put`."""
 
     put: list[AnyViewed] = field(default_factory=list)
@@ -96,11 +96,11 @@ class Changes(Generic[AnyViewed]):
     def __bool__(self) -> bool:
         return bool(self.put or self.gone or self.unreadable or self.listed)
 
-    def then(self, later: Changes[AnyViewed]) -> Changes[AnyViewed]:
+    def then(self, later: ObjectChanges[AnyViewed]) -> ObjectChanges[AnyViewed]:
         """Both as one: what is put first and gone later is gone."""
         gone = set(later.gone)
         put = [item for item in self.put if key_of(item) not in gone] if gone else self.put
-        return Changes(
+        return ObjectChanges(
             put + later.put,
             self.gone + later.gone,
             self.unreadable + later.unreadable,
@@ -150,11 +150,13 @@ class ReflectorState(Generic[AnyViewed]):
         *,
         resource_version: str,
         go_on: str,
-    ) -> Changes[AnyViewed]:
+    ) -> ObjectChanges[AnyViewed]:
         """A part of the list, as it was asked for; the last one has no `go_on`."""
         listing = self._listing
         assert listing is not None, "a page comes while all is listed"
-        changes: Changes[AnyViewed] = Changes(unreadable=list(unreadable), listed=not go_on)
+        changes: ObjectChanges[AnyViewed] = ObjectChanges(
+            unreadable=list(unreadable), listed=not go_on
+        )
         for item in items:
             self._put(item, changes)
             if self._known is not None:
@@ -179,21 +181,21 @@ class ReflectorState(Generic[AnyViewed]):
         """The server has the version."""
         self._checked = True
 
-    def take_event(self, event: WatchEvent[AnyViewed]) -> Changes[AnyViewed]:
-        """An event of the watch, which shows that it lives; not for `Refused`, which ends it."""
-        assert not isinstance(event, Refused), "what ends a watch is a failure"
+    def take_event(self, event: WatchEvent[AnyViewed]) -> ObjectChanges[AnyViewed]:
+        """An event of the watch, which shows that it lives; not for `WatchEnded`, which ends it."""
+        assert not isinstance(event, WatchEnded), "what ends a watch is a failure"
         self._failures = 0
-        changes: Changes[AnyViewed] = Changes()
+        changes: ObjectChanges[AnyViewed] = ObjectChanges()
         match event:
-            case Put(item):
+            case ObjectPut(item):
                 self._put(item, changes)
                 version = item.metadata.resource_version
-            case Deleted(item):
+            case ObjectDeleted(item):
                 version = item.metadata.resource_version
                 key = key_of(item)
                 if self._known is None or self._known.pop(key, None) is not None:
                     changes.gone.append(key)
-            case Bookmark(version):
+            case WatchBookmark(version):
                 pass
             case Unreadable():
                 changes.unreadable.append(event)
@@ -206,7 +208,7 @@ class ReflectorState(Generic[AnyViewed]):
         self._version = version or self._version
         return changes
 
-    def _put(self, item: AnyViewed, changes: Changes[AnyViewed]) -> None:
+    def _put(self, item: AnyViewed, changes: ObjectChanges[AnyViewed]) -> None:
         if self._known is not None:
             key, uid = key_of(item), item.metadata.uid
             if self._known.get(key, uid) != uid:
@@ -252,7 +254,7 @@ class ReflectorState(Generic[AnyViewed]):
             self._listing = _Listing()
         self._pause(now_s, random, retry_after_s)
 
-    def begin_again(self, untaken: Changes[AnyViewed]) -> None:
+    def begin_again(self, untaken: ObjectChanges[AnyViewed]) -> None:
         """All is listed and told once more: these changes were not taken."""
         self._listing = _Listing()
         if self._known is not None:

@@ -43,7 +43,7 @@ class ResourceError(LimpetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class CustomResource:
     """A custom resource."""
 
     object_kind: str
@@ -165,10 +165,10 @@ def _texts(values: tuple[Any, ...]) -> list[str]:
     return [str(value) for value in values]
 
 
-CLUSTER_NETWORK = Resource("ClusterNetwork", "clusternetworks", _network_spec)
-NODE_GRANT = Resource("NodeGrant", "nodegrants", _grant_spec)
-NODE_PRESENCE = Resource("NodePresence", "nodepresences", _presence_spec)
-COMMUNITY = Resource("Community", "communities")
+CLUSTER_NETWORK = CustomResource("ClusterNetwork", "clusternetworks", _network_spec)
+NODE_GRANT = CustomResource("NodeGrant", "nodegrants", _grant_spec)
+NODE_PRESENCE = CustomResource("NodePresence", "nodepresences", _presence_spec)
+COMMUNITY = CustomResource("Community", "communities")
 RESOURCES = {
     NETWORK.name: CLUSTER_NETWORK,
     GRANT.name: NODE_GRANT,
@@ -224,7 +224,7 @@ def spec_problem(document: Document, found: Object, node: str = "") -> str:
     return ""
 
 
-def check_object(resource: Resource, found: Object) -> None:
+def check_object(resource: CustomResource, found: Object) -> None:
     """Raises: ResourceError for what is no object of the resource, or of a newer Limpet's."""
     what = describe(resource, found)
     version, kind = found.get("apiVersion"), found.get("kind")
@@ -240,7 +240,7 @@ def check_object(resource: Resource, found: Object) -> None:
         raise ResourceError(f"read {what}: metadata.name: no object can have it")
 
 
-def describe(resource: Resource, found: Object) -> str:
+def describe(resource: CustomResource, found: Object) -> str:
     """`NodeGrant edge-1`, for words about it; whatever `found` is."""
     metadata = found.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None

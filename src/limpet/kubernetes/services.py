@@ -55,7 +55,7 @@ Word = Annotated[str, msgspec.Meta(max_length=NAME.most)]
 """What an API server lets nobody make longer: an object with more is none of its."""
 
 
-class PortView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ServicePortView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     name: Word | None = None
     protocol: Word | None = None
     port: int | None = None
@@ -74,7 +74,7 @@ class ServiceSpecView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     type: Word = "ClusterIP"
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     cluster_ips: list[str] | None = msgspec.field(default=None, name="clusterIPs")
-    ports: list[PortView] | None = None
+    ports: list[ServicePortView] | None = None
     external_ips: list[str] | None = msgspec.field(default=None, name="externalIPs")
     external_name: Word = ""
     session_affinity: Word = ""
@@ -141,7 +141,7 @@ class EndpointView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class SliceView(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     address_type: str = ""
     endpoints: list[EndpointView] | None = None
-    ports: list[PortView] | None = None
+    ports: list[ServicePortView] | None = None
 
 
 SERVICES = Resource("Service", "services", ServiceView, namespaced=True)
@@ -264,14 +264,14 @@ def _affinity_s(spec: ServiceSpecView, out: LeftOut) -> int:
     return taken_s
 
 
-def _port_problem(port: PortView) -> str:
+def _port_problem(port: ServicePortView) -> str:
     """Why nothing can be sent there; empty: it can."""
     if (port.protocol or "TCP") not in _PROTOCOLS:
         return "none of TCP, UDP and SCTP"
     return "" if _is_port(port.port) else f"no port from 1 to {_MOST_PORT}"
 
 
-def _note_port(where: str, port: PortView, problem: str, out: LeftOut) -> None:
+def _note_port(where: str, port: ServicePortView, problem: str, out: LeftOut) -> None:
     if (port.protocol or "TCP") not in _PROTOCOLS:
         out.note(f"{where}.protocol", port.protocol, problem)
     else:
@@ -290,7 +290,7 @@ def _port_or_none(number: int | None, where: str, out: LeftOut) -> int:
     return 0
 
 
-def _service_ports(views: Sequence[PortView], out: LeftOut) -> tuple[ServicePort, ...]:
+def _service_ports(views: Sequence[ServicePortView], out: LeftOut) -> tuple[ServicePort, ...]:
     found = []
     for index, view in enumerate(views):
         if problem := _port_problem(view):

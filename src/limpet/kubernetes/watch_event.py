@@ -13,28 +13,28 @@ from limpet.kubernetes.objects import AnyViewed, Resource, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Put(Generic[AnyViewed]):
+class ObjectPut(Generic[AnyViewed]):
     """An object that is there, as it is now."""
 
     item: AnyViewed
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted(Generic[AnyViewed]):
+class ObjectDeleted(Generic[AnyViewed]):
     """An object that is gone, as it was at the end."""
 
     item: AnyViewed
 
 
 @dataclass(frozen=True, slots=True)
-class Bookmark:
+class WatchBookmark:
     """All up to this version has been told."""
 
     resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WatchEnded:
     """The watch ends here, and why."""
 
     status: Status
@@ -52,7 +52,9 @@ class Unreadable:
     """It was deleted: what cannot be read of it matters no more."""
 
 
-WatchEvent = Put[AnyViewed] | Deleted[AnyViewed] | Bookmark | Refused | Unreadable
+WatchEvent = (
+    ObjectPut[AnyViewed] | ObjectDeleted[AnyViewed] | WatchBookmark | WatchEnded | Unreadable
+)
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -81,11 +83,13 @@ def read_event(line: bytes, resource: Resource[AnyViewed]) -> WatchEvent[AnyView
                 item = read_item(read.object, resource)
                 if isinstance(item, Unreadable):
                     return replace(item, is_gone=read.type == "DELETED")
-                return Deleted(item) if read.type == "DELETED" else Put(item)
+                return ObjectDeleted(item) if read.type == "DELETED" else ObjectPut(item)
             case "BOOKMARK":
-                return Bookmark(_decoder(_Marked).decode(read.object).metadata.resource_version)
+                return WatchBookmark(
+                    _decoder(_Marked).decode(read.object).metadata.resource_version
+                )
             case "ERROR":
-                return Refused(_decoder(Status).decode(read.object))
+                return WatchEnded(_decoder(Status).decode(read.object))
     except msgspec.MsgspecError as error:
         raise ValueError(f"a line of it is no event: {error}") from error
     raise ValueError(f"a line of it is no event: its type is {read.type[:40]!r}")

@@ -21,11 +21,11 @@ from limpet.lab.world.site import (
     FIRST_NODE,
     MOST_SITES,
     Interface,
+    LabSite,
     Mtu,
     Nat,
-    Node,
     Prefix,
-    Site,
+    SiteNode,
     SiteSettings,
     host,
 )
@@ -45,9 +45,9 @@ class Topology:
     name: str
     controller_addresses: tuple[Interface, ...]
     """Of the machine that the controller runs on."""
-    cloud: Site
+    cloud: LabSite
     """Its network, with the nodes that have public addresses there."""
-    sites: tuple[Site, ...]
+    sites: tuple[LabSite, ...]
     ipsec: bool = False
     """Its nodes get strongSwan, for a cluster whose tunnels are made by IPsec."""
     kubernetes: bool = False
@@ -64,10 +64,10 @@ class Topology:
     """That it was read from."""
 
     @property
-    def nodes(self) -> Iterator[tuple[Site, Node]]:
+    def nodes(self) -> Iterator[tuple[LabSite, SiteNode]]:
         return ((site, node) for site in (self.cloud, *self.sites) for node in site.nodes)
 
-    def site(self, name: str) -> Site | None:
+    def site(self, name: str) -> LabSite | None:
         """Of the edge."""
         return next((site for site in self.sites if site.name == name), None)
 
@@ -202,7 +202,7 @@ def _topology(document: Mapping[str, Any], name: str) -> Topology:
     return topology
 
 
-def _cloud(table: _CloudTable) -> Site:
+def _cloud(table: _CloudTable) -> LabSite:
     lan = tuple(each.network for each in table.addresses)
     if table.nodes is None and table.relays:
         raise ValueError("[cloud.nodes] is missing")
@@ -213,10 +213,10 @@ def _cloud(table: _CloudTable) -> Site:
                 f"cloud.addresses: {address} is the one that node {node.name} gets (nodes are "
                 f"numbered from .{FIRST_NODE}: give the controller a lower one)"
             )
-    return Site(name=CLOUD, lan=lan, nodes=nodes, number=0, mtu_bytes=table.mtu_bytes)
+    return LabSite(name=CLOUD, lan=lan, nodes=nodes, number=0, mtu_bytes=table.mtu_bytes)
 
 
-def _site(document: Any, name: str, number: int) -> Site:
+def _site(document: Any, name: str, number: int) -> LabSite:
     where = f"site.{name}"
     _check_name(name, where)
     if not isinstance(document, dict):
@@ -224,7 +224,7 @@ def _site(document: Any, name: str, number: int) -> Site:
     table = read_struct(_SiteTable, document, where)
     nodes = _nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge")
     kept = {key: getattr(table, key) for key in SiteSettings.__struct_fields__}
-    site = Site(name=name, lan=table.lan, nodes=nodes, number=number, **kept)
+    site = LabSite(name=name, lan=table.lan, nodes=nodes, number=number, **kept)
     _check_nat(site, where)
     return site
 
@@ -239,7 +239,7 @@ def _check_name(name: str, where: str) -> None:
         raise ValueError(f"{where}: {name!r} is the lab's own word (take another name)")
 
 
-def _check_nat(site: Site, where: str) -> None:
+def _check_nat(site: LabSite, where: str) -> None:
     versions = {prefix.version for prefix in site.lan}
     if site.nat is Nat.NONE and site.hairpin:
         raise ValueError(f"{where}.hairpin: there is no NAT (set {where}.nat)")
@@ -261,7 +261,7 @@ def _nodes(
     number: int,
     where: str,
     role: str,
-) -> tuple[Node, ...]:
+) -> tuple[SiteNode, ...]:
     room = min(prefix.num_addresses for prefix in lan) - FIRST_NODE - 1
     if len(pods) > room:
         raise ValueError(f"{where}.nodes: {len(pods)} nodes do not fit into {lan[0]}")
@@ -269,7 +269,7 @@ def _nodes(
         if name not in pods:
             raise ValueError(f"{where}.relays: {name!r} is none of {', '.join(pods)}")
     return tuple(
-        Node(
+        SiteNode(
             name=name,
             pods=_pods(count, f"{where}.nodes.{name}"),
             mac=f"02:4c:00:{number:02x}:{place >> 8:02x}:{place & 255:02x}",

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, ip_address
 from typing import TypeVar
 
 from limpet.nat import port_control_codec as wire
-from limpet.nat.port_control_codec import Lease, PortControlError
+from limpet.nat.port_control_codec import PortControlError, PortLease
 
 TRIES_S = (0.25, 0.5, 1.0)
 """How long each try waits. Source: RFC 6886 section 3.1, cut short: the router is near."""
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 async def ask_pcp(
     gateway: IPv4Address, nonce: bytes, port: int, wanted: int, lifetime_s: int
-) -> Lease:
+) -> PortLease:
     """Raises: PortControlError, OSError."""
     with _connected(gateway) as opened:
         client = ip_address(opened.getsockname()[0])
@@ -29,7 +29,7 @@ async def ask_pcp(
         return await _ask(opened, request, lambda data: wire.parse_pcp_map(data, nonce, port))
 
 
-async def ask_pmp(gateway: IPv4Address, port: int, wanted: int, lifetime_s: int) -> Lease:
+async def ask_pmp(gateway: IPv4Address, port: int, wanted: int, lifetime_s: int) -> PortLease:
     """Raises: PortControlError, OSError."""
     with _connected(gateway) as opened:
         request = wire.encode_pmp_map(port, wanted, lifetime_s)

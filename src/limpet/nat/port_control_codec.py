@@ -61,7 +61,7 @@ class PortControlError(LimpetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class PortLease:
     """A port of the gateway that leads to ours."""
 
     address: Address | None
@@ -81,7 +81,7 @@ def encode_pcp_map(client: Address, nonce: bytes, port: int, wanted: int, lifeti
     return head + _MAP.pack(nonce, _UDP, port, wanted, anywhere)
 
 
-def parse_pcp_map(data: bytes, nonce: bytes, port: int) -> Lease | None:
+def parse_pcp_map(data: bytes, nonce: bytes, port: int) -> PortLease | None:
     """None: it answers another request. Raises: PortControlError."""
     if len(data) >= 4 and data[0] != _PCP_VERSION and data[1] & _ANSWER:
         raise PortControlError(f"PCP: the gateway speaks version {data[0]}")
@@ -96,7 +96,7 @@ def parse_pcp_map(data: bytes, nonce: bytes, port: int) -> Lease | None:
     if result:
         raise PortControlError(f"PCP: the gateway refuses: {_word(_PCP_RESULTS, result)}")
     address = IPv6Address(packed)
-    return Lease(address.ipv4_mapped or address, external, lifetime_s)
+    return PortLease(address.ipv4_mapped or address, external, lifetime_s)
 
 
 def encode_pmp_address() -> bytes:
@@ -116,12 +116,12 @@ def encode_pmp_map(port: int, wanted: int, lifetime_s: int) -> bytes:
     return _PMP_MAP_REQUEST.pack(_PMP_VERSION, _PMP_MAP_UDP, 0, port, wanted, lifetime_s)
 
 
-def parse_pmp_map(data: bytes, port: int) -> Lease | None:
+def parse_pmp_map(data: bytes, port: int) -> PortLease | None:
     """None: it answers another request. Raises: PortControlError."""
     if not _is_pmp(data, _PMP_MAP_UDP, _PMP_MAP_ANSWER.size):
         return None
     *_, its_port, external, lifetime_s = _PMP_MAP_ANSWER.unpack_from(data)
-    return Lease(None, external, lifetime_s) if its_port == port else None
+    return PortLease(None, external, lifetime_s) if its_port == port else None
 
 
 def _is_pmp(data: bytes, opcode: int, size: int) -> bool:

@@ -18,7 +18,7 @@ from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import KernelError
 from limpet.base.process.threads import in_thread
 from limpet.linux.underlay import default_gateway
-from limpet.nat.port_control_codec import NONCE_BYTES, Lease, PortControlError
+from limpet.nat.port_control_codec import NONCE_BYTES, PortControlError, PortLease
 
 _log = structlog.get_logger("port-mapping")
 
@@ -37,7 +37,7 @@ class _Held:
     by: str
     """`pcp`, `nat-pmp` or `upnp`."""
     gateway: IPv4Address
-    lease: Lease
+    lease: PortLease
     location: str = ""
     """UPnP: where the gateway describes itself."""
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from limpet.nat.port_control_codec import (
     SEARCHED,
     SSDP,
-    Lease,
     PortControlError,
+    PortLease,
     encode_search,
     parse_location,
 )
@@ -72,12 +72,12 @@ class UpnpGateway:
         if urlsplit(at).hostname != urlsplit(location).hostname:
             raise PortControlError(f"UPnP: the gateway wants to be controlled elsewhere ({at})")
 
-    def map(self, port: int, wanted: int, lifetime_s: int) -> Lease:
+    def map(self, port: int, wanted: int, lifetime_s: int) -> PortLease:
         """Forwards the gateway's port `wanted`, or one a little above, to ours; with lifetime 0
         ends that. Raises: PortControlError."""
         if not lifetime_s:
             _tried(lambda: self._client.deleteportmapping(wanted, "UDP"))
-            return Lease(None, wanted, 0)
+            return PortLease(None, wanted, 0)
         address = _tried(self._client.externalipaddress)
         problem: PortControlError | None = None
         for external in range(wanted, min(wanted + _PORTS_TRIED, 65536)):
@@ -89,7 +89,7 @@ class UpnpGateway:
                 )
                 try:
                     _tried(ask)
-                    return Lease(_address(address), external, lifetime_s)
+                    return PortLease(_address(address), external, lifetime_s)
                 except PortControlError as error:
                     problem = error
         raise problem or PortControlError("UPnP: no port is left")

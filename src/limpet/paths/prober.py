@@ -31,12 +31,12 @@ from limpet.datapath.event import (
     Tell,
     TunnelOnlyChanged,
 )
-from limpet.paths.ladder.candidates import Facts, port_of, usable
+from limpet.paths.ladder.candidates import CandidateFacts, port_of, usable
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import OwnEnds, flannel_path, own_facts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
-from limpet.paths.ladder.reach import Reach
+from limpet.paths.ladder.reach import PeerReach
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
 from limpet.paths.probe.messages import Probe
@@ -93,7 +93,7 @@ class Prober:
         return self._paths.now
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> PeerReach:
         """Who answers, and how soon."""
         return self._ladders.reach
 
@@ -215,7 +215,7 @@ class Prober:
             self._ladders.know(peer, self.own.links, at_s=now_s, urgent=True, reprobe=False)
             self._settle(peer)
 
-    def _facts(self, entry: NodeEntry, peer: Peer) -> Facts:
+    def _facts(self, entry: NodeEntry, peer: Peer) -> CandidateFacts:
         return self.own.facts(self._port.view, entry, self._membership.presence, peer.learnt)
 
     # Asking

@@ -9,7 +9,7 @@ from limpet.base.addresses import endpoint_text
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import Transport
-from limpet.paths.ladder.choice import Choice
+from limpet.paths.ladder.choice import PathChoice
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import ProbeState
 from limpet.paths.ladder.silence import round_trip_s
@@ -34,7 +34,7 @@ def summarize(ladder: Ladder) -> WaySummary:
     return WaySummary(choice.path, ladder.is_silent, _rtt_s(choice), _loss(choice))
 
 
-def _rtt_s(choice: Choice) -> float:
+def _rtt_s(choice: PathChoice) -> float:
     """Of what proves the rung: beside it the link of a route is asked, but seldom."""
     proof = choice.path.rung.proof if choice.path is not None else None
     proving = [
@@ -45,7 +45,7 @@ def _rtt_s(choice: Choice) -> float:
     return max(proving, default=0.0) or round_trip_s(choice)
 
 
-def _loss(choice: Choice) -> float | None:
+def _loss(choice: PathChoice) -> float | None:
     """Of what the path stands on, the worst; where one of several does, of the best of them."""
     proofs = choice.proofs(choice.path) if choice.path is not None else ()
     known = [[each.streaks.loss for each in proof] for proof in proofs]
@@ -54,7 +54,7 @@ def _loss(choice: Choice) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CandidateSummary:
     """A candidate, and what became of its probes."""
 
     candidate: Candidate
@@ -63,10 +63,12 @@ class Asked:
     state: ProbeState
 
 
-def asked_of(ladder: Ladder) -> list[Asked]:
+def asked_of(ladder: Ladder) -> list[CandidateSummary]:
     """All that may be asked of the peer, the best rung first."""
     choice = ladder.choice()
-    found = [Asked(each, choice.rung(each), state) for each, state in choice.states.items()]
+    found = [
+        CandidateSummary(each, choice.rung(each), state) for each, state in choice.states.items()
+    ]
     return sorted(found, key=lambda each: (each.rung.preference, each.candidate.kind))
 
 
@@ -134,6 +136,6 @@ def why_indirect(ladder: Ladder, nat: str) -> Indirect | None:
     return Indirect(silent, ("let UDP in at the peer's site, or out of this one", *_FORWARD))
 
 
-def _endpoints(asked: list[Asked]) -> Iterator[str]:
+def _endpoints(asked: list[CandidateSummary]) -> Iterator[str]:
     for each in asked:
         yield endpoint_text((each.candidate.address, each.candidate.port))

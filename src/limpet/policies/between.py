@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
-from limpet.policies.compiled import Side as CompiledSide
+from limpet.policies.compiled import DirectionRules as CompiledSide
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
-from limpet.policies.policy import Direction, Key, Pod, Policy, World
+from limpet.policies.policy import Direction, Key, Policy, PolicyPod, PolicyWorld
 from limpet.policies.words import LETS, ports_words
 
 MOST_POLICIES = 64
@@ -30,7 +30,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PairSide:
     """Of one node of the two."""
 
     holds: tuple[Hold, ...]
@@ -41,10 +41,10 @@ class Side:
 def side_of(
     policies: Mapping[Key, Policy],
     namespaces: Mapping[str, Labels],
-    mine: Collection[Pod],
-    theirs: Collection[Pod],
+    mine: Collection[PolicyPod],
+    theirs: Collection[PolicyPod],
     names: tuple[str, str],
-) -> Side:
+) -> PairSide:
     """`policies`: that hold at the node with the pods `mine`. `names`: of the nodes with the pods
     `mine` and `theirs`."""
     mine = [pod for pod in mine if not pod.host_network]
@@ -54,7 +54,7 @@ def side_of(
     holds: list[Hold] = []
     for key, policy in sorted(meant.items()):
         selected = [pod for pod in mine if policy.may_select(pod)]
-        compiled = compile_sides(World({key: policy}, namespaces, pods), selected)
+        compiled = compile_sides(PolicyWorld({key: policy}, namespaces, pods), selected)
         holds += [
             Hold(
                 key,
@@ -65,13 +65,17 @@ def side_of(
             for direction in DIRECTIONS
             if direction in policy.directions
         ]
-    whole = compile_sides(World(meant, namespaces, pods), mine)
+    whole = compile_sides(PolicyWorld(meant, namespaces, pods), mine)
     words = (_all_say(whole, direction, mine, theirs, names) for direction in DIRECTIONS)
-    return Side(tuple(holds[:MOST_POLICIES]), tuple(filter(None, words)))
+    return PairSide(tuple(holds[:MOST_POLICIES]), tuple(filter(None, words)))
 
 
 def _policy_says(
-    policy: Policy, direction: Direction, compiled: Compiled, theirs: Collection[Pod], name: str
+    policy: Policy,
+    direction: Direction,
+    compiled: Compiled,
+    theirs: Collection[PolicyPod],
+    name: str,
 ) -> str:
     lets = f"{LETS[direction]}, {'from' if direction == 'ingress' else 'to'} pods of {name},"
     if not theirs:
@@ -88,7 +92,7 @@ def _policy_says(
 
 
 def _allowed(
-    compiled: Compiled, side: CompiledSide, theirs: Iterable[Pod], only: RuleId | None = None
+    compiled: Compiled, side: CompiledSide, theirs: Iterable[PolicyPod], only: RuleId | None = None
 ) -> set[Key]:
     """Pods with which the side allows anything at all; `only`: by this rule."""
     rules = side.always.union(*(window.rules for window in side.windows))
@@ -107,8 +111,8 @@ def _allowed(
 def _all_say(
     compiled: Compiled,
     direction: Direction,
-    mine: Collection[Pod],
-    theirs: Collection[Pod],
+    mine: Collection[PolicyPod],
+    theirs: Collection[PolicyPod],
     names: tuple[str, str],
 ) -> str:
     """Empty: no pod is isolated."""

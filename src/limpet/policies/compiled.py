@@ -18,10 +18,10 @@ from limpet.policies.policy import (
     Direction,
     IpBlock,
     Key,
-    Pod,
+    PolicyPod,
+    PolicyRule,
     PortSpan,
     Protocol,
-    Rule,
 )
 
 DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
@@ -53,7 +53,7 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class AllowedPeers:
     """Whom a rule allows."""
 
     everybody: bool = False
@@ -81,7 +81,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DirectionRules:
     """What an isolated pod may receive, or send; what is not said is not allowed."""
 
     always: frozenset[RuleId] = frozenset()
@@ -96,12 +96,12 @@ class Side:
 class Compiled:
     """What holds for the pods of one node."""
 
-    sides: Mapping[tuple[Key, Direction], Side] = field(default_factory=dict)
+    sides: Mapping[tuple[Key, Direction], DirectionRules] = field(default_factory=dict)
     """Of pods that are isolated; all others may do what they want."""
-    peers: Mapping[RuleId, Peers] = field(default_factory=dict)
+    peers: Mapping[RuleId, AllowedPeers] = field(default_factory=dict)
     """Of every rule that a side names."""
     named: Mapping[RuleId, frozenset[At]] = field(default_factory=dict)
-    pods: Mapping[Key, Pod] = field(default_factory=dict)
+    pods: Mapping[Key, PolicyPod] = field(default_factory=dict)
     """Those that are isolated."""
 
     def allows(
@@ -163,7 +163,7 @@ def _without_excepted(block: IpBlock) -> Iterable[AddressRange]:
         yield AddressRange(version, first, last)
 
 
-def spans_of(rule: Rule, receiver: Pod | None) -> Iterable[PortSpan]:
+def spans_of(rule: PolicyRule, receiver: PolicyPod | None) -> Iterable[PortSpan]:
     """Ports of a rule. `receiver`: the pod whose names of ports are meant; None: that depends on
     who is sent to."""
     for port in rule.ports:

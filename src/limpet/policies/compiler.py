@@ -17,11 +17,11 @@ from typing import NamedTuple, TypeVar
 from limpet.base.addresses import Address
 from limpet.policies.compiled import (
     DIRECTIONS,
+    AllowedPeers,
     At,
     Compiled,
-    Peers,
+    DirectionRules,
     RuleId,
-    Side,
     ranges_of,
     spans_of,
     windows_of,
@@ -32,19 +32,19 @@ from limpet.policies.policy import (
     IpBlock,
     Key,
     NamedPort,
-    Pod,
     PodPeer,
     Policy,
-    Rule,
-    World,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
 )
 
 T = TypeVar("T")
 _NONE: frozenset[Address] = frozenset()
-_EVERYBODY = Peers(everybody=True)
+_EVERYBODY = AllowedPeers(everybody=True)
 
 
-def compile_sides(world: World, local: Iterable[Pod]) -> Compiled:
+def compile_sides(world: PolicyWorld, local: Iterable[PolicyPod]) -> Compiled:
     """What holds for `local`, pods of this node, as the world's policies say."""
     return Compiler().compile(world, local)
 
@@ -82,17 +82,17 @@ class _Choice:
 class _Made(NamedTuple):
     """Peers of a rule, and what they were made of."""
 
-    rule: Rule
+    rule: PolicyRule
     choices: tuple[_Choice, ...]
     chosen: tuple[frozenset[Address], ...]
-    peers: Peers
+    peers: AllowedPeers
 
 
 class _Named(NamedTuple):
     """Named ports of a rule's peers, and what they were made of."""
 
-    rule: Rule
-    peers: Peers
+    rule: PolicyRule
+    peers: AllowedPeers
     changes: tuple[int, ...]
     found: frozenset[At]
 
@@ -104,26 +104,26 @@ class Compiler:
         self._policies: dict[Key, Policy] = {}
         self._by_namespace: dict[str, dict[Key, Policy]] = defaultdict(dict)
         self._namespaces: dict[str, Labels] = {}
-        self._pods: dict[Key, Pod] = {}
-        self._members: dict[_Class, dict[Key, Pod]] = {}
-        self._with_name: dict[NamedPort, dict[Key, Pod]] = defaultdict(dict)
+        self._pods: dict[Key, PolicyPod] = {}
+        self._members: dict[_Class, dict[Key, PolicyPod]] = {}
+        self._with_name: dict[NamedPort, dict[Key, PolicyPod]] = defaultdict(dict)
         self._name_changes: Counter[NamedPort] = Counter()
         self._holders: Counter[Address] = Counter()
         """How many pods have an address."""
         self._choices: dict[tuple[str, PodPeer], _Choice] = {}
-        self._sides: dict[str, dict[tuple[object, ...], Side | None]] = defaultdict(dict)
+        self._sides: dict[str, dict[tuple[object, ...], DirectionRules | None]] = defaultdict(dict)
         self._made: dict[RuleId, _Made] = {}
         self._named: dict[RuleId, _Named] = {}
 
-    def compile(self, world: World, local: Iterable[Pod]) -> Compiled:
+    def compile(self, world: PolicyWorld, local: Iterable[PolicyPod]) -> Compiled:
         """What holds for `local`, pods of this node, as the world's policies say."""
         if not world.policies:
             return Compiled()
         self._take_policies(world)
         self._take_namespaces(world)
         self._take_pods(world)
-        sides: dict[tuple[Key, Direction], Side] = {}
-        isolated: dict[Key, Pod] = {}
+        sides: dict[tuple[Key, Direction], DirectionRules] = {}
+        isolated: dict[Key, PolicyPod] = {}
         for pod in local:
             if pod.host_network:
                 continue
@@ -144,7 +144,7 @@ class Compiler:
 
     # What is known
 
-    def _take_policies(self, world: World) -> None:
+    def _take_policies(self, world: PolicyWorld) -> None:
         held = self._policies
         changed = dict(_others(world.policies, held))
         for key, policy in changed.items():
@@ -155,7 +155,7 @@ class Compiler:
         for key in (*changed, *gone):
             self._sides.pop(key.namespace, None)
 
-    def _take_namespaces(self, world: World) -> None:
+    def _take_namespaces(self, world: PolicyWorld) -> None:
         before, now = self._namespaces, world.namespaces
         changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
         self._namespaces = {name: dict(labels) for name, labels in now.items()}
@@ -168,9 +168,9 @@ class Compiler:
                     choice.put(each, is_meant=choice.means(each, self._labels(each.namespace)))
 
     def _labels(self, namespace: str) -> Labels:
-        return World(namespaces=self._namespaces).namespace_labels(namespace)
+        return PolicyWorld(namespaces=self._namespaces).namespace_labels(namespace)
 
-    def _take_pods(self, world: World) -> None:
+    def _take_pods(self, world: PolicyWorld) -> None:
         held = self._pods
         for key, pod in _others(world.pods, held):
             before = held.get(key)
@@ -180,7 +180,7 @@ class Compiler:
         for key in held.keys() - world.pods.keys() if len(held) > len(world.pods) else ():
             self._move(held.pop(key), None)
 
-    def _move(self, before: Pod | None, after: Pod | None) -> None:
+    def _move(self, before: PolicyPod | None, after: PolicyPod | None) -> None:
         old, new = _class_of(before), _class_of(after)
         if before is not None and old is not None:
             del self._members[old][before.key]
@@ -199,7 +199,11 @@ class Compiler:
         self._move_names(before if old is not None else None, after if new is not None else None)
 
     def _readdress(
-        self, before: Pod | None, old: _Class | None, after: Pod | None, new: _Class | None
+        self,
+        before: PolicyPod | None,
+        old: _Class | None,
+        after: PolicyPod | None,
+        new: _Class | None,
     ) -> None:
         """Of the choices that the pod leaves or joins; what they have beside it stays as it is."""
         left = frozenset(before.addresses) if before is not None and old is not None else _NONE
@@ -220,7 +224,7 @@ class Compiler:
             kept = choice.addresses - left if leaves else choice.addresses
             choice.addresses = kept | come if joins else kept
 
-    def _move_names(self, before: Pod | None, after: Pod | None) -> None:
+    def _move_names(self, before: PolicyPod | None, after: PolicyPod | None) -> None:
         if before is not None:
             for name in before.ports:
                 del self._with_name[name][before.key]
@@ -232,7 +236,7 @@ class Compiler:
 
     # What comes of it
 
-    def _side(self, pod: Pod, direction: Direction) -> Side | None:
+    def _side(self, pod: PolicyPod, direction: Direction) -> DirectionRules | None:
         """None: the pod is not isolated."""
         labels = None if pod.labels is None else frozenset(pod.labels.items())
         ports = frozenset(pod.ports.items()) if direction == "ingress" else None
@@ -242,7 +246,7 @@ class Compiler:
             held[same] = self._make_side(pod, direction)
         return held[same]
 
-    def _make_side(self, pod: Pod, direction: Direction) -> Side | None:
+    def _make_side(self, pod: PolicyPod, direction: Direction) -> DirectionRules | None:
         policies = [
             policy
             for policy in self._by_namespace[pod.key.namespace].values()
@@ -251,7 +255,9 @@ class Compiler:
         if not policies:
             return None
         if pod.labels is None:
-            return Side()  # it may be one of those that are isolated: closed while in doubt
+            return (
+                DirectionRules()
+            )  # it may be one of those that are isolated: closed while in doubt
         rules = {
             RuleId(policy.key, direction, index): rule
             for policy in policies
@@ -268,9 +274,9 @@ class Compiler:
             for each, rule in rules.items()
             if direction == "egress" and any(isinstance(port, NamedPort) for port in rule.ports)
         )
-        return Side(always, tuple(windows_of(spans, always)), named)
+        return DirectionRules(always, tuple(windows_of(spans, always)), named)
 
-    def _peers(self, rule_id: RuleId) -> Peers:
+    def _peers(self, rule_id: RuleId) -> AllowedPeers:
         rule = self._policies[rule_id.policy].rules(rule_id.direction)[rule_id.number]
         if not rule.peers:
             return _EVERYBODY
@@ -294,7 +300,7 @@ class Compiler:
                 else made.peers.ranges
             )
             addresses = chosen[0] if len(chosen) == 1 else frozenset[Address]().union(*chosen)
-            made = _Made(rule, choices, chosen, Peers(False, addresses, ranges))
+            made = _Made(rule, choices, chosen, AllowedPeers(False, addresses, ranges))
             self._made[rule_id] = made
         return made.peers
 
@@ -335,7 +341,7 @@ class Compiler:
             held = self._named[rule_id] = _Named(rule, peers, changes, found)
         return held.found
 
-    def _forget_others(self, used: Mapping[RuleId, Peers]) -> None:
+    def _forget_others(self, used: Mapping[RuleId, AllowedPeers]) -> None:
         """What no side of this node names any more."""
         if not (self._made.keys() <= used.keys() and self._named.keys() <= used.keys()):
             self._made = {rule: made for rule, made in self._made.items() if rule in used}
@@ -352,7 +358,7 @@ def _others(now: Mapping[Key, T], before: Mapping[Key, T]) -> list[tuple[Key, T]
     return [*compress(now.items(), map(is_not, map(before.get, now), now.values()))]
 
 
-def _class_of(pod: Pod | None) -> _Class | None:
+def _class_of(pod: PolicyPod | None) -> _Class | None:
     """None: no selector chooses it."""
     if pod is None or pod.host_network or pod.labels is None:
         return None

@@ -10,19 +10,19 @@ from typing import Any
 from limpet.base.records.version import VERSION, check_version
 from limpet.policies.labels import Labels, Selector
 from limpet.policies.parse import API_VERSION, PolicyError, parse_labels, parse_policy
-from limpet.policies.policy import Direction, Key, NamedPort, Pod, Policy, World
+from limpet.policies.policy import Direction, Key, NamedPort, Policy, PolicyPod, PolicyWorld
 
 Document = Mapping[str, Any]
 _BOTH: frozenset[Direction] = frozenset(("ingress", "egress"))
 
 
-class Heard:
+class ReadPolicies:
     """`problems` says, by policy, what of them means nothing here."""
 
     def __init__(self) -> None:
         self.policies: dict[Key, Policy] = {}
         self.namespaces: dict[str, Labels] = {}
-        self.pods: dict[Key, Pod] = {}
+        self.pods: dict[Key, PolicyPod] = {}
         self.problems: dict[Key, str] = {}
         self.is_whole = False
         """All was told once; until then nobody knows what a pod may do, and it may do nothing."""
@@ -52,20 +52,20 @@ class Heard:
         for held in (self.policies, self.problems, self._documents):
             held.pop(key, None)
 
-    def world(self, local: Mapping[Key, Pod]) -> World:
+    def world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         """`local`: pods of this node, by what the node knows of them; it knows their addresses."""
         policies: Mapping[Key, Policy] = self.policies
         if not self.is_whole:
             doubts = {Key(key.namespace, "not-heard-yet") for key in local}
             policies = {each: Policy(each, Selector(), _BOTH) for each in doubts}
-        return World(policies, self.namespaces, {**self.pods, **self._joined(local)})
+        return PolicyWorld(policies, self.namespaces, {**self.pods, **self._joined(local)})
 
-    def _joined(self, local: Mapping[Key, Pod]) -> dict[Key, Pod]:
+    def _joined(self, local: Mapping[Key, PolicyPod]) -> dict[Key, PolicyPod]:
         found = {}
         for key, pod in local.items():
             told = self.pods.get(key)
             labels, ports = (None, {}) if told is None else (told.labels, told.ports)
-            found[key] = Pod(key, pod.addresses, labels, ports)
+            found[key] = PolicyPod(key, pod.addresses, labels, ports)
         return found
 
     def encode(self) -> bytes:
@@ -81,9 +81,9 @@ def _end(count: int) -> dict[str, int]:
     return {"end": count, "version": VERSION}
 
 
-def decode_heard(text: bytes) -> Heard:
+def decode_heard(text: bytes) -> ReadPolicies:
     """Raises: NewerFormatError; ValueError for what `encode` would not write."""
-    heard = Heard()
+    heard = ReadPolicies()
     try:
         *lines, end = text.splitlines() or [b""]
         if not end.startswith(b'{"end"'):
@@ -123,7 +123,7 @@ def _closed(key: Key, document: Document) -> Policy:
     return Policy(key, pods, _BOTH)
 
 
-def _pod_line(pod: Pod) -> dict[str, Any]:
+def _pod_line(pod: PolicyPod) -> dict[str, Any]:
     return {
         "pod": list(pod.key),
         "addresses": [str(each) for each in pod.addresses],
@@ -133,9 +133,9 @@ def _pod_line(pod: Pod) -> dict[str, Any]:
     }
 
 
-def _pod(line: Mapping[str, Any]) -> Pod:
+def _pod(line: Mapping[str, Any]) -> PolicyPod:
     namespace, name = line["pod"]
-    return Pod(
+    return PolicyPod(
         Key(namespace, name),
         tuple(ip_address(each) for each in line["addresses"]),
         line["labels"],

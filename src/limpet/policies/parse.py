@@ -17,9 +17,9 @@ from limpet.policies.policy import (
     NamedPort,
     PodPeer,
     Policy,
+    PolicyRule,
     PortSpan,
     Protocol,
-    Rule,
 )
 
 API_VERSION = "networking.k8s.io/v1"
@@ -186,10 +186,10 @@ def _expression(value: object, at: str) -> Expression:
     return Expression(key, operator, frozenset(values))
 
 
-def _rule(value: object, at: str, side: str) -> Rule:
+def _rule(value: object, at: str, side: str) -> PolicyRule:
     table = _Table({} if value is None else value, at)
     table.only(side, "ports")
-    return Rule(
+    return PolicyRule(
         tuple(_peer(each, where) for where, each in table.list(side)),
         tuple(_port(each, where) for where, each in table.list("ports")),
     )

@@ -61,7 +61,7 @@ class NamedPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """Something is allowed: what is of one of the peers and for one of the ports."""
 
     peers: tuple[PodPeer | IpBlock, ...] = ()
@@ -77,20 +77,20 @@ class Policy:
     key: Key
     pods: Selector
     directions: frozenset[Direction]
-    ingress: tuple[Rule, ...] = ()
-    egress: tuple[Rule, ...] = ()
+    ingress: tuple[PolicyRule, ...] = ()
+    egress: tuple[PolicyRule, ...] = ()
 
-    def rules(self, direction: Direction) -> tuple[Rule, ...]:
+    def rules(self, direction: Direction) -> tuple[PolicyRule, ...]:
         return self.ingress if direction == "ingress" else self.egress
 
-    def may_select(self, pod: Pod) -> bool:
+    def may_select(self, pod: PolicyPod) -> bool:
         """Also one whose labels nobody has told yet."""
         mine = self.key.namespace == pod.key.namespace and not pod.host_network
         return mine and (pod.labels is None or self.pods.selects(pod.labels))
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PolicyPod:
     """A pod somewhere in the cluster."""
 
     key: Key
@@ -103,13 +103,13 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PolicyWorld:
     """All that policies are about, as it is known."""
 
     policies: Mapping[Key, Policy] = field(default_factory=dict)
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
     """Labels of those that have any beside their name."""
-    pods: Mapping[Key, Pod] = field(default_factory=dict)
+    pods: Mapping[Key, PolicyPod] = field(default_factory=dict)
 
     def namespace_labels(self, namespace: str) -> Labels:
         return {**self.namespaces.get(namespace, {}), NAMESPACE_NAME_LABEL: namespace}

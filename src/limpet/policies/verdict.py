@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from limpet.base.addresses import Address
 from limpet.policies.compiled import DIRECTIONS, RuleId
 from limpet.policies.compiler import compile_sides
-from limpet.policies.policy import Direction, Key, Pod, Protocol, World
+from limpet.policies.policy import Direction, Key, PolicyPod, PolicyWorld, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Verdict:
         return bool(self.rules or self.always) or not self.isolated_by
 
 
-def judge(world: World, flow: Flow, own: Collection[Address] = ()) -> tuple[Verdict, Verdict]:
+def judge(world: PolicyWorld, flow: Flow, own: Collection[Address] = ()) -> tuple[Verdict, Verdict]:
     """What is said of what leaves, and of what enters. `own`: addresses of the node itself."""
     found = {direction: _end(world, flow, direction, own) for direction in DIRECTIONS}
     return found["egress"], found["ingress"]
 
 
-def _end(world: World, flow: Flow, direction: Direction, own: Collection[Address]) -> Verdict:
+def _end(world: PolicyWorld, flow: Flow, direction: Direction, own: Collection[Address]) -> Verdict:
     mine, peer = (flow.source, flow.target) if direction == "egress" else (flow.target, flow.source)
     pod = _pod_at(world, mine)
     key = None if pod is None else pod.key
@@ -70,7 +70,7 @@ def _end(world: World, flow: Flow, direction: Direction, own: Collection[Address
     return Verdict(direction, mine, key, tuple(sorted(isolating)), tuple(sorted(rules)))
 
 
-def _pod_at(world: World, address: Address) -> Pod | None:
+def _pod_at(world: PolicyWorld, address: Address) -> PolicyPod | None:
     return next(
         (pod for pod in world.pods.values() if address in pod.addresses and not pod.host_network),
         None,

@@ -10,8 +10,8 @@ from limpet.policies.policy import (
     NamedPort,
     PodPeer,
     Policy,
+    PolicyRule,
     PortSpan,
-    Rule,
 )
 
 _MOST_RULES = 8
@@ -36,7 +36,7 @@ def port_words(port: PortSpan | NamedPort) -> str:
     return f"{port.protocol} {span}"
 
 
-def ports_words(rule: Rule) -> str:
+def ports_words(rule: PolicyRule) -> str:
     return ", ".join(map(port_words, rule.ports)) or "all"
 
 
@@ -49,7 +49,7 @@ def policy_words(policy: Policy) -> str:
     return "; ".join(said)
 
 
-def _direction_words(direction: Direction, rules: Sequence[Rule]) -> str:
+def _direction_words(direction: Direction, rules: Sequence[PolicyRule]) -> str:
     lets = LETS[direction]
     if not rules:
         return f"{lets} nothing"

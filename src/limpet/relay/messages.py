@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, Final
 
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.relay.layout import EndpointField, Field, Layout, Port, Uid
 
 TOKEN_BYTES = 16
@@ -141,17 +141,17 @@ class FreePair:
 
 RelayMessage = Hello | Seen | AskPair | Pair | Check | Token | Bound | FreePair
 _LAYOUTS: Final[dict[int, Layout[Any]]] = {
-    Kind.RELAY_HELLO: Layout(Hello),
-    Kind.RELAY_SEEN: Layout(Seen),
-    Kind.RELAY_ASK: Layout(AskPair),
-    Kind.RELAY_PAIR: Layout(Pair),
-    Kind.RELAY_CHECK: Layout(Check),
-    Kind.RELAY_TOKEN: Layout(Token),
-    Kind.RELAY_BOUND: Layout(Bound),
-    Kind.RELAY_FREE: Layout(FreePair),
+    BodyKind.RELAY_HELLO: Layout(Hello),
+    BodyKind.RELAY_SEEN: Layout(Seen),
+    BodyKind.RELAY_ASK: Layout(AskPair),
+    BodyKind.RELAY_PAIR: Layout(Pair),
+    BodyKind.RELAY_CHECK: Layout(Check),
+    BodyKind.RELAY_TOKEN: Layout(Token),
+    BodyKind.RELAY_BOUND: Layout(Bound),
+    BodyKind.RELAY_FREE: Layout(FreePair),
 }
-KIND_OF: Final[dict[type[RelayMessage], Kind]] = {
-    layout.message: Kind(kind) for kind, layout in _LAYOUTS.items()
+KIND_OF: Final[dict[type[RelayMessage], BodyKind]] = {
+    layout.message: BodyKind(kind) for kind, layout in _LAYOUTS.items()
 }
 """The datagram kind of each message."""
 
@@ -164,9 +164,11 @@ def encode(message: RelayMessage) -> bytes:
 def parse(kind: int, body: bytes) -> RelayMessage:
     """Raises: DatagramError (malformed)."""
     if kind not in _LAYOUTS:
-        raise DatagramError(Drop.MALFORMED, f"kind {kind} is nothing of relays")
+        raise DatagramError(DropReason.MALFORMED, f"kind {kind} is nothing of relays")
     try:
         message: RelayMessage = _LAYOUTS[kind].parse(body)
     except (struct.error, ValueError) as error:
-        raise DatagramError(Drop.MALFORMED, f"it is no {Kind(kind).name}: {error}") from error
+        raise DatagramError(
+            DropReason.MALFORMED, f"it is no {BodyKind(kind).name}: {error}"
+        ) from error
     return message

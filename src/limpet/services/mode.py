@@ -25,7 +25,7 @@ def decide(of_node: str | None, of_cluster: str, kube_proxy: str) -> Decision:
     return Decision(True, "the cluster's network says auto, and no kube-proxy is found here")
 
 
-class Choice:
+class ServicesDecision:
     """What was decided when the agent began, and what would be decided now."""
 
     def __init__(

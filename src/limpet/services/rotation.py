@@ -47,7 +47,7 @@ class Here:
         return endpoint.node in self.silent and endpoint.node != self.node
 
 
-class Target(NamedTuple):
+class RotationTarget(NamedTuple):
     """Where packets may be sent, so many times as often as one of weight 1."""
 
     address: str
@@ -66,16 +66,16 @@ Candidate = tuple[Endpoint, int]
 class Rotation(NamedTuple):
     """Endpoints of one port, of one family; in order of their addresses."""
 
-    near: tuple[Target, ...] = ()
+    near: tuple[RotationTarget, ...] = ()
     """For whom every endpoint would do."""
-    local: tuple[Target, ...] = ()
+    local: tuple[RotationTarget, ...] = ()
     """Those of this node, for traffic that must not leave it."""
 
-    def internal(self, service: Service) -> tuple[Target, ...]:
+    def internal(self, service: Service) -> tuple[RotationTarget, ...]:
         """For pods and for processes of this node."""
         return self.local if service.is_internal_local else self.near
 
-    def external(self, service: Service) -> tuple[Target, ...]:
+    def external(self, service: Service) -> tuple[RotationTarget, ...]:
         """For who comes from outside of the cluster."""
         return self.local if service.exposure.is_local else self.near
 
@@ -124,7 +124,9 @@ def may_answer(candidate: Candidate, here: Here) -> bool:
     return (endpoint.is_ready or endpoint.is_serving) and not here.doubts(endpoint)
 
 
-def why_unused(candidate: Candidate, service: Service, used: Iterable[Target], here: Here) -> str:
+def why_unused(
+    candidate: Candidate, service: Service, used: Iterable[RotationTarget], here: Here
+) -> str:
     """Why the node does not send to it, in words; empty: it does. `used`: of its Service's port."""
     endpoint, port = candidate
     if any((each.address, each.port) == (endpoint.address, port) for each in used):
@@ -156,14 +158,17 @@ def _is_local(candidate: Candidate, here: Here) -> bool:
     return bool(here.node) and candidate[0].node == here.node
 
 
-def _targets(found: Iterable[Candidate], here: Here, weight: int = 1) -> tuple[Target, ...]:
+def _targets(found: Iterable[Candidate], here: Here, weight: int = 1) -> tuple[RotationTarget, ...]:
     own = here.node or None
     return tuple(
-        Target(each.address, port, weight, each.node == own, each.node) for each, port in found
+        RotationTarget(each.address, port, weight, each.node == own, each.node)
+        for each, port in found
     )
 
 
-def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tuple[Target, ...]:
+def _nearest(
+    usable: Sequence[Candidate], distribution: str, here: Here
+) -> tuple[RotationTarget, ...]:
     if distribution == _EVEN:
         return _targets(usable, here)
     preferred = _preferred(usable, distribution, here)

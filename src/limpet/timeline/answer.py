@@ -18,7 +18,7 @@ _LONGEST_WAIT_S = 50.0
 """Below what whoever asks waits for any answer."""
 
 
-class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+class TimelineQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """What a person wants to see. Raises ValueError where it makes no sense."""
 
     before: int | None = None
@@ -43,18 +43,18 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
         return self.after is not None and self.after >= first - 1
 
 
-def asked_of(arguments: Mapping[str, Any]) -> Asked:
+def asked_of(arguments: Mapping[str, Any]) -> TimelineQuery:
     """As a verb of a socket has it, where `node` stands for `about`. Raises: LimpetError."""
     given = {key: value for key, value in arguments.items() if value is not None}
     node = given.pop("node", "")
     about = given.pop("about", ()) or ((node,) if node else ())
     try:
-        return convert({**given, "about": about}, Asked)
+        return convert({**given, "about": about}, TimelineQuery)
     except msgspec.ValidationError as error:
         raise LimpetError(f"events: {error}") from error
 
 
-def answer(recorded: Sequence[Recorded], asked: Asked) -> Timeline:
+def answer(recorded: Sequence[Recorded], asked: TimelineQuery) -> Timeline:
     """The newest first. `recorded`: all there is, in order."""
     entries = entries_of(recorded)
     meant = [each for each in entries if _is_meant(each, asked)]
@@ -69,7 +69,7 @@ def answer(recorded: Sequence[Recorded], asked: Asked) -> Timeline:
     )
 
 
-def _is_meant(entry: Entry, asked: Asked) -> bool:
+def _is_meant(entry: Entry, asked: TimelineQuery) -> bool:
     if asked.after is not None and entry.sequence <= asked.after:
         return False
     if asked.before is not None and entry.sequence >= asked.before:

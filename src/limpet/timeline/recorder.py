@@ -17,7 +17,7 @@ from limpet.base.process.wall_clock import is_kept
 from limpet.base.records.codec import NewerRecordError
 from limpet.base.timer import Timer
 from limpet.picture.timeline import Clock, Happening, Timeline
-from limpet.timeline.answer import Asked, answer
+from limpet.timeline.answer import TimelineQuery, answer
 from limpet.timeline.clock import Moment, doubted, was_set_s
 from limpet.timeline.file import read_all
 from limpet.timeline.limits import Limits
@@ -106,7 +106,7 @@ class Recorder:
         """Sequence of the newest entry; 0: there is none."""
         return self._known[-1].sequence if self._known else 0
 
-    async def answer(self, asked: Asked) -> Timeline:
+    async def answer(self, asked: TimelineQuery) -> Timeline:
         """From memory where that has it, else from the disk."""
         if asked.wait_s > 0 and asked.after is not None:
             await self._wait(asked.after, asked.wait_s)

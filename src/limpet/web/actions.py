@@ -15,8 +15,8 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.api import label_key_problem, name_problem
 from limpet.web import views
 from limpet.web.access.guard import Guard
-from limpet.web.live.feed import Feed
-from limpet.web.live.source import Source
+from limpet.web.live.feed import PictureFeed
+from limpet.web.live.source import PictureSource
 
 _log = structlog.get_logger("page")
 
@@ -24,7 +24,9 @@ _log = structlog.get_logger("page")
 class Actions:
     """A form asks first, with what comes of it in words; the same form with `sure` does it."""
 
-    def __init__(self, source: Source, feed: Feed, guard: Guard, templates: Environment) -> None:
+    def __init__(
+        self, source: PictureSource, feed: PictureFeed, guard: Guard, templates: Environment
+    ) -> None:
         self._source = source
         self._feed = feed
         self._guard = guard
@@ -45,7 +47,7 @@ class Actions:
             )
             raise web.HTTPForbidden(text="this session may look, and change nothing\n")
         form = {key: str(value).strip() for key, value in (await request.post()).items()}
-        view = views.View((await self._feed.now()).picture)
+        view = views.PictureView((await self._feed.now()).picture)
         uid = view.uid_of(form.get("node", ""))
         if uid is None:
             raise web.HTTPNotFound(text="no node of this name or uid is known\n")

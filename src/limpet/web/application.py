@@ -13,22 +13,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from limpet.base.bounds.visitors import PAGE_BODY
 from limpet.base.errors import LimpetError
 from limpet.controller.api.connections import only_one_of_http_1
-from limpet.web.access.guard import Guard, Handler, Place
+from limpet.web.access.guard import Guard, Handler, ServedAt
 from limpet.web.access.sessions import Sessions
 from limpet.web.actions import Actions
-from limpet.web.live.feed import Feed
-from limpet.web.live.source import Source
+from limpet.web.live.feed import PictureFeed
+from limpet.web.live.source import PictureSource
 from limpet.web.pages import Pages
 
 _HERE = Path(__file__).parent
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-class Page:
+class WebPage:
     """What `limpet ui` serves. For one event loop."""
 
-    def __init__(self, source: Source, sessions: Sessions, place: Place) -> None:
-        self.feed = Feed(source)
+    def __init__(self, source: PictureSource, sessions: Sessions, place: ServedAt) -> None:
+        self.feed = PictureFeed(source)
         self._guard = Guard(place, sessions, time.time)
         templates = _templates()
         self._pages = Pages(source, self.feed, self._guard, templates)

@@ -15,9 +15,9 @@ from limpet.base.bounds.visitors import PAGE_QUERY, PAGE_STREAMS
 from limpet.base.errors import LimpetError
 from limpet.web import views, words
 from limpet.web.access.guard import Guard
-from limpet.web.live.feed import Feed, Seen
+from limpet.web.live.feed import PictureFeed, SeenPicture
 from limpet.web.live.map_rows import changes
-from limpet.web.live.source import Source
+from limpet.web.live.source import PictureSource
 
 PLACES = {
     "map": "Map",
@@ -44,7 +44,9 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Pages:
     """For one event loop."""
 
-    def __init__(self, source: Source, feed: Feed, guard: Guard, templates: Environment) -> None:
+    def __init__(
+        self, source: PictureSource, feed: PictureFeed, guard: Guard, templates: Environment
+    ) -> None:
         self._source = source
         self._feed = feed
         self._guard = guard
@@ -95,7 +97,7 @@ class Pages:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         seen = await self._feed.now()
-        node = views.View(seen.picture).uid_of(request.query.get("node", "")) or ""
+        node = views.PictureView(seen.picture).uid_of(request.query.get("node", "")) or ""
         timeline = await self._source.events(
             before=_number(request.query.get("before")), node=node, limit=_EVENTS
         )
@@ -103,7 +105,7 @@ class Pages:
 
     async def _node(self, request: web.Request) -> web.Response:
         seen = await self._feed.now()
-        view = views.View(seen.picture)
+        view = views.PictureView(seen.picture)
         uid = view.uid_of(request.match_info["uid"])
         if uid is None:
             raise web.HTTPNotFound(text="no node of this name or uid is known here\n")
@@ -117,7 +119,7 @@ class Pages:
 
     async def _pair(self, request: web.Request) -> web.Response:
         seen = await self._feed.now()
-        view = views.View(seen.picture)
+        view = views.PictureView(seen.picture)
         ends = [view.uid_of(request.match_info[each]) for each in ("one", "other")]
         one, other = ends
         if one is None or other is None or one == other:
@@ -136,7 +138,7 @@ class Pages:
         seen = await self._feed.now()
         await self._look_for_findings()
         session = self._guard.session_of(request)
-        view = views.View(seen.picture, self._found)
+        view = views.PictureView(seen.picture, self._found)
         query = {
             key: value[: PAGE_QUERY.most] for key, value in request.query.items() if len(key) < 32
         }
@@ -201,7 +203,9 @@ class Pages:
             session.streams -= 1
         return response
 
-    async def _stream(self, request: web.Request, response: web.StreamResponse, seen: Seen) -> None:
+    async def _stream(
+        self, request: web.Request, response: web.StreamResponse, seen: SeenPicture
+    ) -> None:
         ending = asyncio.create_task(self._ending.wait())
         following = asyncio.create_task(self._feed.after(seen))
         try:

@@ -23,10 +23,10 @@ from limpet.base.process.listeners import open_listener
 from limpet.controller.api.connections import ApiServer
 from limpet.controller.api.member_connections import MemberConnections
 from limpet.web.access.certificate import context_of
-from limpet.web.access.guard import Place
+from limpet.web.access.guard import ServedAt
 from limpet.web.access.sessions import PageToken, Sessions
-from limpet.web.application import Page
-from limpet.web.live.source import Source
+from limpet.web.application import WebPage
+from limpet.web.live.source import PictureSource
 
 _IDLE_S = 75.0
 _GOODBYE_S = 1.0
@@ -49,7 +49,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, Sessions]]:
+async def served(source: PictureSource, serving: Serving) -> AsyncIterator[tuple[str, Sessions]]:
     """The page's address, and who is in, while it is served. Raises: LimpetError."""
     host, port = serving.listen
     is_loopback = ip_address(host).is_loopback
@@ -67,9 +67,9 @@ async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, S
         ) from error
     port = listener.getsockname()[1]
     context = context_of(*serving.certificate) if serving.certificate is not None else None
-    place = Place(serving.names, is_loopback, context is not None, port)
+    place = ServedAt(serving.names, is_loopback, context is not None, port)
     sessions = Sessions(lambda: secrets.token_urlsafe(32), serving.tokens)
-    page = Page(source, sessions, place)
+    page = WebPage(source, sessions, place)
     runner = web.AppRunner(
         page.application(),
         access_log=None,
@@ -98,7 +98,7 @@ async def served(source: Source, serving: Serving) -> AsyncIterator[tuple[str, S
         await runner.cleanup()
 
 
-async def serve(source: Source, serving: Serving, say: Callable[[str], None] | None) -> None:
+async def serve(source: PictureSource, serving: Serving, say: Callable[[str], None] | None) -> None:
     """For ever. `say`: is told a link that lets in once, and after it was used the next; None:
     people sign in by tokens. Raises: LimpetError."""
     # What strangers send is no matter for tracebacks.

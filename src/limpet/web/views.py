@@ -24,7 +24,7 @@ _BADNESS = (Reach.LOST, Reach.NO_PATH, Reach.REACHED, Reach.UNKNOWN, Reach.NOT_A
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class RowsPage(Generic[T]):
     """Some of many rows."""
 
     rows: Sequence[T]
@@ -34,11 +34,11 @@ class Page(Generic[T]):
     total: int
 
 
-def page_of(rows: Sequence[T], number: int, most: int = PAGE_ROWS) -> Page[T]:
+def page_of(rows: Sequence[T], number: int, most: int = PAGE_ROWS) -> RowsPage[T]:
     """The page of that number, or the nearest that there is."""
     pages = max(1, -(-len(rows) // most))
     number = min(max(1, number), pages)
-    return Page(rows[(number - 1) * most : number * most], number, pages, len(rows))
+    return RowsPage(rows[(number - 1) * most : number * most], number, pages, len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class SegmentRow:
         return "full" if free == 0 else "nearly full" if free * 10 < self.segment.size else ""
 
 
-class View:
+class PictureView:
     """One picture, looked at in several ways."""
 
     def __init__(self, picture: Picture, found: tuple[Finding, ...] | None = None) -> None:

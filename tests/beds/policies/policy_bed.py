@@ -15,7 +15,7 @@ from typing import Literal
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
 from limpet.policies.compiler import compile_sides
-from limpet.policies.policy import Pod, World
+from limpet.policies.policy import PolicyPod, PolicyWorld
 from tests.beds import node_bed
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import NodeBed
@@ -51,7 +51,7 @@ class PolicyBed:
         self.kernel.close()
         self.bed.close()
 
-    def ports(self, pods: Sequence[Pod]) -> list[LocalPort]:
+    def ports(self, pods: Sequence[PolicyPod]) -> list[LocalPort]:
         mac = self.bed.kernel.bridges(["limpet0"])["limpet0"][1]
         found = []
         for number, pod in enumerate(pods):
@@ -59,7 +59,7 @@ class PolicyBed:
             found.append(LocalPort(pod.key, link.host_ifname, link.mac, mac, pod.addresses))
         return found
 
-    def enforce(self, world: World) -> PolicyTables:
+    def enforce(self, world: PolicyWorld) -> PolicyTables:
         """The difference to what there was is put into the kernel."""
         pods = [*world.pods.values()]
         after = plan_tables(compile_sides(world, pods), self.ports(pods))

@@ -24,7 +24,7 @@ from limpet.lab.world.pod import pings
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, NamedPort, Pod, World
+from limpet.policies.policy import Key, NamedPort, PolicyPod, PolicyWorld
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.beds.node_bed import STATE, NodeBed
 from tests.beds.policies.policy_bed import Protocol, packet_of, raw_socket
@@ -124,20 +124,20 @@ class PolicyMatrix:
 
     # What holds
 
-    def world(self, now: Situation) -> World:
+    def world(self, now: Situation) -> PolicyWorld:
         parsed = [parse_policy(each) for each in now.policies]
         namespaces = {name: {"ns": name} for name in "xyz"} | dict(now.namespaces or {})
         pods = [self._pod(name, now) for name in PODS if name not in now.gone]
         pods += [_host(name, node) for name, node in (now.hosts or {}).items()]
-        return World(
+        return PolicyWorld(
             {each.key: each for each in parsed}, namespaces, {each.key: each for each in pods}
         )
 
-    def _pod(self, name: str, now: Situation) -> Pod:
+    def _pod(self, name: str, now: Situation) -> PolicyPod:
         namespace, _, pod = name.partition("/")
         labels = (now.pods or {}).get(name, {"pod": pod})
         addresses = tuple(ip_address(address_of(name, version)) for version in (4, 6))
-        return Pod(Key(namespace, pod), addresses, labels, (now.ports or {}).get(name, PORTS))
+        return PolicyPod(Key(namespace, pod), addresses, labels, (now.ports or {}).get(name, PORTS))
 
     def enforce(self, now: Situation) -> None:
         """By the difference to what there was, on both nodes."""
@@ -150,7 +150,7 @@ class PolicyMatrix:
                 assert self.kernels[node].read() == after, "the kernel lists what was planned"
             self.tables[node] = after
 
-    def _ports(self, node: str, pods: Iterable[Pod]) -> list[LocalPort]:
+    def _ports(self, node: str, pods: Iterable[PolicyPod]) -> list[LocalPort]:
         bed = self.nodes[node]
         mac = bed.kernel.bridges(["limpet0"])["limpet0"][1]
         found = []
@@ -237,14 +237,14 @@ class PolicyMatrix:
         return self._sockets[at]
 
 
-def _host(name: str, node: str) -> Pod:
+def _host(name: str, node: str) -> PolicyPod:
     """A pod with the node's network: with its addresses, and with labels and ports as others."""
     namespace, _, pod = name.partition("/")
     addresses = tuple(map(ip_address, LINK[node]))
-    return Pod(Key(namespace, pod), addresses, {"pod": pod}, PORTS, host_network=True)
+    return PolicyPod(Key(namespace, pod), addresses, {"pod": pod}, PORTS, host_network=True)
 
 
-def _node_of(pod: Pod, now: Situation) -> str:
+def _node_of(pod: PolicyPod, now: Situation) -> str:
     return (NODE_OF | dict(now.hosts or {}))[str(pod.key)]
 
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel
-from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.state import Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -63,7 +63,7 @@ class ServiceBed:
         """As an agent has it after its start."""
         with self.node.entered():
             assert ServicesKernel.is_bridge_filtered() == self.surroundings.is_bridge_filtered
-            asked = Asked(lambda: self.surroundings, lambda: self.here)
+            asked = ServicesContext(lambda: self.surroundings, lambda: self.here)
             part = ServicesPart(self.loop, self.catalog, asked)
             self.loop.add(part)
         return part

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from limpet.datapath.services.part import Asked, ServicesPart
-from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel
+from limpet.datapath.services.part import ServicesContext, ServicesPart
+from limpet.datapath.services.sockets.apply import AttachPoint, PodNamespaces, SocketKernel
 from limpet.datapath.services.sockets.side import SocketSide
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.services.service_bed import ServiceBed
@@ -100,7 +100,7 @@ class SocketBed(ServiceBed):
             pins = self._undo.enter_context(mounted("bpf")) / "limpet"
             self.cgroup = Cgroup()
             self._undo.callback(self.cgroup.close)
-            self.place = Place(pins, self.cgroup.path)
+            self.place = AttachPoint(pins, self.cgroup.path)
             super().__init__(make, bridge_filtered=bridge_filtered)
             self._undo.enter_context(self.cgroup.entered())
         except BaseException:
@@ -111,12 +111,12 @@ class SocketBed(ServiceBed):
         with self.node.entered():
             pods = PodNamespaces(lambda: [each.netns.path for each in self.pods])
             sockets = SocketSide(SocketKernel(self.place, pods))
-            asked = Asked(lambda: self.surroundings, lambda: self.here)
+            asked = ServicesContext(lambda: self.surroundings, lambda: self.here)
             part = ServicesPart(self.loop, self.catalog, asked, sockets)
             self.loop.add(part)
         return part
 
-    def end_agent(self, place: Place | None = None) -> None:
+    def end_agent(self, place: AttachPoint | None = None) -> None:
         """What an agent leaves in the kernel is as it was; the next round is a new one's.
 
         `place`: where that one pins and attaches.

@@ -12,7 +12,7 @@ import aiohttp
 
 from limpet.base.bounds import members
 from limpet.cluster import api
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 from limpet.cluster.kinds.presence import Presence
 from tests.controller.machines import Node, Refusal
 from tests.unit.cluster_values import seal_presence
@@ -31,7 +31,7 @@ class HostileMember:
     def _report(self, round_number: int, *, size: int) -> bytes:
         first = round_number * 1_000
         pods = [
-            PodAddress("n" * 250, "s" * 250, f"{first + n:0250}", "e" * 15, _ADDRESSES)
+            InterfaceAddresses("n" * 250, "s" * 250, f"{first + n:0250}", "e" * 15, _ADDRESSES)
             for n in range(size)
         ]
         return api.encode(api.PodReport(round_number, tuple(pods), None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import GRANT, PRESENCE
 from tests.controller.attackers.hostile_member import HostileMember
@@ -68,7 +68,7 @@ def test_a_report_that_names_anothers_pods_is_told_to_no_node_and_changes_nothin
     async def body() -> None:
         nodes = await join_all(controller, "hostile", "other", "victim")
         hostile, other, victim = nodes
-        pods = [PodAddress("limpet", "shop", "web-0", "eth0", ("10.244.0.2",))]
+        pods = [InterfaceAddresses("limpet", "shop", "web-0", "eth0", ("10.244.0.2",))]
         await victim.report(1, pods, None)
         heard: list[Sealed] = []
         async with other.watch() as lines:

@@ -18,7 +18,7 @@ from limpet.base.errors import KernelError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.datapath.change import Drop, LinkAddress, Put
-from limpet.datapath.node.pod.attachment import BridgeSpec, PortMapping
+from limpet.datapath.node.pod.attachment import BridgeSpec, HostPortMapping
 from limpet.datapath.node.state import Bridge, Route
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
@@ -29,7 +29,7 @@ from tests.beds.node_bed import CONF, GATEWAYS, MAIN, NODE, OUTSIDE, STATE, Node
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
 from tests.waiting import PATIENCE_S
 
-WEB = (PortMapping(8080, 80, "tcp"),)
+WEB = (HostPortMapping(8080, 80, "tcp"),)
 ANY = {4: "0.0.0.0", 6: "::"}
 FAMILIES = pytest.mark.parametrize("family", [0, 1], ids=["ipv4", "ipv6"])
 
@@ -501,7 +501,7 @@ def test_bridged_packets_that_pass_netfilter_reach_host_ports_too(bed: NodeBed) 
 def test_a_host_port_at_one_address_leaves_the_others_to_the_node(bed: NodeBed) -> None:
     outside = bed.outside()
     bed.node.ip("address add 192.0.2.11/24 dev up0")
-    at = (PortMapping(8080, 80, "tcp", ip_interface("192.0.2.11/24").ip),)
+    at = (HostPortMapping(8080, 80, "tcp", ip_interface("192.0.2.11/24").ip),)
     pod = bed.pod("one", 2, ports=at)
 
     with (
@@ -515,7 +515,7 @@ def test_a_host_port_at_one_address_leaves_the_others_to_the_node(bed: NodeBed) 
 
 def test_a_host_port_at_127_0_0_1_is_for_the_node_only(bed: NodeBed) -> None:
     outside = bed.outside()
-    pod = bed.pod("one", 2, ports=(PortMapping(8080, 80, "tcp", ip_interface("127.0.0.1").ip),))
+    pod = bed.pod("one", 2, ports=(HostPortMapping(8080, 80, "tcp", ip_interface("127.0.0.1").ip),))
 
     with pod.netns.listening("0.0.0.0", 80) as server:
         talk(bed.node, "127.0.0.1", 8080, server)
@@ -528,7 +528,7 @@ def test_a_host_port_of_udp_answers_from_the_address_that_was_asked(
     bed: NodeBed, family: int
 ) -> None:
     outside = bed.outside()
-    pod = bed.pod("one", 2, ports=(PortMapping(5300, 53, "udp"),))
+    pod = bed.pod("one", 2, ports=(HostPortMapping(5300, 53, "udp"),))
     version = 6 if family else 4
 
     with (

@@ -10,10 +10,18 @@ from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
-from limpet.policies.policy import IpBlock, Key, Pod, Policy, PortSpan, Rule, World
+from limpet.policies.policy import (
+    IpBlock,
+    Key,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+    PortSpan,
+)
 from tests.beds.namespaces import NetnsFactory
 
-POD = Pod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
+POD = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
 PORT = LocalPort(POD.key, "", "", "", POD.addresses)
 RANGES = {
     "addresses": (("192.0.2.1",), ("2001:db8::1",)),
@@ -29,10 +37,10 @@ RANGES = {
 def planned(*blocks: tuple[str, ...]) -> PolicyTables:
     """At all ports, and at one."""
     peers = tuple(IpBlock(ip_network(each), tuple(map(ip_network, but))) for each, *but in blocks)
-    rules = (Rule(peers[:1]), Rule(peers, (PortSpan("tcp", 80, 80),)))
+    rules = (PolicyRule(peers[:1]), PolicyRule(peers, (PortSpan("tcp", 80, 80),)))
     policy = Policy(Key("shop", "p"), Selector(), frozenset({"egress", "ingress"}), rules, rules)
     return plan_tables(
-        compile_sides(World({policy.key: policy}, {}, {POD.key: POD}), [POD]), [PORT]
+        compile_sides(PolicyWorld({policy.key: policy}, {}, {POD.key: POD}), [POD]), [PORT]
     )
 
 

@@ -13,10 +13,10 @@ from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
-from limpet.policies.policy import IpBlock, Key, Pod, Policy, Rule, World
+from limpet.policies.policy import IpBlock, Key, Policy, PolicyPod, PolicyRule, PolicyWorld
 from tests.beds.namespaces import Netns, NetnsFactory
 
-POD = Pod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
+POD = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {})
 PORT = LocalPort(POD.key, "", "", "", POD.addresses)
 OTHERS = [ip_network(each) for each in ("203.0.113.8/30", "198.51.100.1", "2001:db8:ff::/64")]
 
@@ -33,8 +33,10 @@ def planned(prefixes: list[Prefix], *, excepted: Prefix | None = None) -> Policy
     peers = [IpBlock(each) for each in prefixes]
     if excepted is not None:
         peers.append(IpBlock(ip_network("10.128.0.0/9"), (excepted,)))
-    policy = Policy(Key("shop", "p"), Selector(), frozenset({"egress"}), (), (Rule(tuple(peers)),))
-    world = World({policy.key: policy}, {}, {POD.key: POD})
+    policy = Policy(
+        Key("shop", "p"), Selector(), frozenset({"egress"}), (), (PolicyRule(tuple(peers)),)
+    )
+    world = PolicyWorld({policy.key: policy}, {}, {POD.key: POD})
     return plan_tables(compile_sides(world, [POD]), [PORT])
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.datapath.policy.ruleset import NOTHING
-from limpet.policies.policy import World
+from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.policies.policy_bed import PolicyBed
 from tests.policy_cases import Case, addresses_of, cases, flows
@@ -58,7 +58,7 @@ def test_random_packets_pass_if_the_specification_allows_them(
         assert seen == is_allowed(case.policies, case.namespaces, flow), (flow, bed.tables)
 
 
-def world_of(*specs: dict[str, Any]) -> World:
+def world_of(*specs: dict[str, Any]) -> PolicyWorld:
     """Pods p0 to p3 in namespace alpha, labelled with their numbers."""
     documents = tuple(
         {
@@ -146,7 +146,7 @@ def test_a_pod_is_not_reached_by_its_link_local_address(bed: PolicyBed) -> None:
             connect(0.3)
 
 
-NOTHING_SAID = World()
+NOTHING_SAID = PolicyWorld()
 
 
 def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:

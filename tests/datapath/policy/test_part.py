@@ -13,7 +13,7 @@ from limpet.datapath.policy.part import PolicyPart
 from limpet.linux.conntrack import forget_those
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Selector
-from limpet.policies.policy import Key, Pod, Policy, World
+from limpet.policies.policy import Key, Policy, PolicyPod, PolicyWorld
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.policies.policy_bed import PolicyBed
 
@@ -36,9 +36,9 @@ def test_connections_are_judged_in_the_next_round_when_they_could_not_be_in_this
     bed = PolicyBed(make, 2)
     try:
         segment = bed.bed.pods["p0"].attachment.addresses
-        pod = Pod(Key("shop", "p0"), tuple(each.ip for each in segment), {})
+        pod = PolicyPod(Key("shop", "p0"), tuple(each.ip for each in segment), {})
         closed = Policy(Key("shop", "closed"), Selector(), frozenset({"ingress"}), (), ())
-        world = World({closed.key: closed}, {}, {pod.key: pod})
+        world = PolicyWorld({closed.key: closed}, {}, {pod.key: pod})
         with bed.node.entered(), ExitStack() as held:
             loop = Loop()
             held.callback(loop.close)

@@ -13,7 +13,7 @@ from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
 from limpet.policies.compiler import compile_sides
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.policy import Key, PolicyPod, PolicyWorld
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.beds.node_bed import NODE, OUTSIDE
 from tests.beds.services.service_bed import (
@@ -50,14 +50,14 @@ def enforce(bed: ServiceBed) -> Iterator[Enforce]:
     pods = {}
     ports = []
     for name, each in zip(("one", "two"), bed.pods, strict=True):
-        found = Pod(Key("x", name), tuple(map(ip_address, each.addresses)), {"pod": name})
+        found = PolicyPod(Key("x", name), tuple(map(ip_address, each.addresses)), {"pod": name})
         pods[found.key] = found
         link = each.attachment.link
         ports.append(LocalPort(found.key, link.host_ifname, link.mac, mac, found.addresses))
     tables = [NOTHING]
 
     def put(*policies: Any) -> None:
-        world = World({each.key: each for each in map(parse_policy, policies)}, {}, pods)
+        world = PolicyWorld({each.key: each for each in map(parse_policy, policies)}, {}, pods)
         after = plan_tables(compile_sides(world, pods.values()), ports)
         with bed.node.entered():
             kernel.change(tables[0], after)

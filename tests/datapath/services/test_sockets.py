@@ -16,7 +16,7 @@ import pytest
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
-from limpet.datapath.services.sockets.apply import Place, pins_of, remove_pins
+from limpet.datapath.services.sockets.apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
@@ -432,7 +432,7 @@ def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
 
 
 def test_a_folder_that_another_user_made_is_not_pinned_in(bed: SocketBed) -> None:
-    place = Place(bed.place.pins.with_name("planted"), bed.cgroup.path)
+    place = AttachPoint(bed.place.pins.with_name("planted"), bed.cgroup.path)
     place.pins.mkdir()
     os.chown(place.pins, 65534, 65534)
     bed.end_agent(place)
@@ -446,7 +446,7 @@ def test_uninstalling_ends_the_programs_and_takes_the_table_away(
 ) -> None:
     one, two = bed.pods
     with mounted("bpf", tmp_path / "bpf"), two.netns.listening("0.0.0.0", 8080) as server:
-        bed.end_agent(Place(pins_of(tmp_path), bed.cgroup.path))
+        bed.end_agent(AttachPoint(pins_of(tmp_path), bed.cgroup.path))
         bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
         assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
         assert tracked(bed.node, ADDRESSES[0]) == ""
@@ -471,7 +471,7 @@ def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
     bed: SocketBed,
 ) -> None:
     one, two = bed.pods
-    bed.end_agent(Place(Path("/proc/limpet"), bed.cgroup.path))
+    bed.end_agent(AttachPoint(Path("/proc/limpet"), bed.cgroup.path))
     bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
     assert "no bpffs there" in bed.why_not
     with two.netns.listening("0.0.0.0", 8080) as server:

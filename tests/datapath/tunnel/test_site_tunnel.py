@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.topology import transports
 from limpet.datapath.event import ActivePeersChanged
 from limpet.datapath.tunnel.diff import PutTunnelPeer
@@ -368,7 +368,7 @@ def test_a_recorded_request_or_one_of_a_stranger_takes_no_session_away(
         assert one.courier is not None
         body = encode(step, token)
         one.courier.send(
-            Kind.TUNNEL_ANEW,
+            BodyKind.TUNNEL_ANEW,
             body,
             to_uid=other.node.uid,
             address=address,

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
 from limpet.linux.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
 from limpet.relay.messages import Hello, Seen, encode
 from limpet.relay.stream.packet_socket import nowhere
@@ -67,7 +67,7 @@ def test_what_an_agent_says_after_tunnel_packets_is_not_put_together_with_them(
                 for number in range(3):
                     # Both leave the relay's port by one socket of the agent.
                     said = Seen(nonce(), (ip_address("192.0.2.1"), 1), number)
-                    datagram = codec.encode(Kind.RELAY_SEEN, encode(said), to_uid=other.uid)
+                    datagram = codec.encode(BodyKind.RELAY_SEEN, encode(said), to_uid=other.uid)
                     for packet in (data, data, data, datagram):
                         stream.onward(packet)
                     await other.hears(Seen, partial(operator.eq, said))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from tests.fuzz.live.bed import Thrower, lives_on
 from tests.relay.relay_agents import Cluster as UdpCluster
 from tests.relay.relay_bed import TUNNEL_PORT, RelayBed
@@ -88,7 +88,7 @@ def test_messages_of_all_kinds_leave_a_relay_by_udp_to_those_who_are_honest(
                         stranger.sendto(data, where)
                     with member.host.netns.entered():
                         member.courier.send(
-                            chance.choice(list(Kind)),
+                            chance.choice(list(BodyKind)),
                             data[1:1_000],
                             to_uid=relay.uid,
                             address=relay.host.address(),

@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError, StorageError
-from limpet.base.http.connection import Answer
+from limpet.base.http.connection import HttpAnswer
 from limpet.cloud.second_road import own_objects, presence_object
 from limpet.cloud.second_road.api_server import told_controllers
 from limpet.cluster.api import JoinRequest
@@ -23,7 +23,7 @@ from limpet.controller.orchestrator.object_status import OBJECTS, Carrying, read
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.store.database import check_database, read_item
 from limpet.controller.store.kubernetes import follower
-from limpet.controller.store.kubernetes.items import Kept
+from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes import exec as pod_exec
 from limpet.kubernetes import pods
@@ -73,7 +73,7 @@ _PLAIN = (ResourceError, msgspec.MsgspecError)
 @fuzzed(seeds=_objects, errors=_PLAIN, shape=Shape.JSON, most_bytes=16_384)
 def item_of_the_store(data: bytes) -> None:
     """Objects that nodes and people write as well as the controller."""
-    kind, found = decode_json(data, tuple[str, Kept])
+    kind, found = decode_json(data, tuple[str, ItemObject])
     row = row_of(kind)
     row.guess(found)
     row.rank(found)
@@ -161,7 +161,7 @@ def review_of_a_token(data: bytes) -> None:
 
 
 def _words(data: bytes) -> Any:
-    return api_server.document_of(Answer(200, data))
+    return api_server.document_of(HttpAnswer(200, data))
 
 
 @fuzzed(

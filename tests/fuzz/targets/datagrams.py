@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from limpet.cluster.datagrams import reflection
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError
 from limpet.cluster.documents import Known
 from limpet.cluster.exchange import messages
 from limpet.cluster.exchange import pod_messages as pods
-from limpet.cluster.exchange.digest import Index
+from limpet.cluster.exchange.digest import DocumentIndex
 from limpet.cluster.exchange.messages import Digest, Item, Listing, MessageError, Push, Want
 from limpet.cluster.exchange.pod_messages import PodAsk, PodsTold, ToldPod
 from limpet.cluster.keys import public_key_of, uid_of
@@ -20,7 +20,7 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.tunnel import handshake_reset
 from limpet.paths.probe import codec as probe
-from limpet.paths.probe.messages import Answer, Probe
+from limpet.paths.probe.messages import Probe, ProbeAnswer
 from limpet.relay import messages as relay
 from limpet.relay.stream import codec as stream
 from limpet.relay.stream.codec import FrameParser, StreamError
@@ -35,7 +35,7 @@ _OWN_UID = uid_of(public_key_of(node_key(1)))
 
 
 def _datagrams() -> Iterator[bytes]:
-    for kind in Kind:
+    for kind in BodyKind:
         yield _SENDER.encode(kind, b"body of it")
         yield _SENDER.encode(kind, b"", to_uid=_OWN_UID, to_relay=True)
     yield (FIXTURES / "push.datagram").read_bytes()
@@ -64,7 +64,7 @@ def exchange_message(data: bytes) -> None:
     found = messages.decode(data)
     assert messages.decode(messages.encode(found)) == found
     if isinstance(found, Digest):
-        list(Index(Known(KINDS)).differing(found))
+        list(DocumentIndex(Known(KINDS)).differing(found))
 
 
 def _reflections() -> Iterator[bytes]:
@@ -123,8 +123,8 @@ def _probe_answers() -> Iterator[bytes]:
             PeerPath(each, 1400, "eth0", (one, two), two),
             PeerPath(each, 1400, endpoint=(one, 51820), relay=_PEER),
         ):
-            yield probe.encode_answer(Answer(bytes(8), 3, one, 7471, two, way))
-    yield probe.encode_answer(Answer(bytes(8), 3, one, 7471, two))
+            yield probe.encode_answer(ProbeAnswer(bytes(8), 3, one, 7471, two, way))
+    yield probe.encode_answer(ProbeAnswer(bytes(8), 3, one, 7471, two))
 
 
 @fuzzed(seeds=_probe_answers, errors=(DatagramError,))

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.errors import LimpetError, StorageError
-from limpet.base.http.connection import Answer, LinkError
+from limpet.base.http.connection import HttpAnswer, LinkError
 from limpet.base.records.codec import NewerRecordError, encode_record
 from limpet.cloud.enrollment import node_of_token, read_token
-from limpet.cloud.link import RefusedError, read_answer
+from limpet.cloud.link import ControllerRefusedError, read_answer
 from limpet.cluster import api
 from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.keys import SealError, public_key_of, uid_of
@@ -131,7 +131,7 @@ _ANSWERS = (
     api.PodPage,
     api.WatchLine,
 )
-_POD = api.PodAddress("net", "shop", "web-0", "eth0", ("10.244.1.5", "fd00::5"))
+_POD = api.InterfaceAddresses("net", "shop", "web-0", "eth0", ("10.244.1.5", "fd00::5"))
 
 
 def _requests() -> Iterator[bytes]:
@@ -183,12 +183,17 @@ def _answers() -> Iterator[bytes]:
     yield b"9\n" + api.encode(refused)
 
 
-@fuzzed(seeds=_answers, errors=(LinkError, RefusedError), shape=Shape.JSON_LINES, most_bytes=16_384)
+@fuzzed(
+    seeds=_answers,
+    errors=(LinkError, ControllerRefusedError),
+    shape=Shape.JSON_LINES,
+    most_bytes=16_384,
+)
 def answer_of_the_controller(data: bytes) -> None:
     head, _, body = data.partition(b"\n")
     number = head[0] - ord("0") if head else 0
     status = 200 if 0 <= number < len(_ANSWERS) else 409
-    read_answer(Answer(status, body), _ANSWERS[number % len(_ANSWERS)], "192.0.2.1:7470")
+    read_answer(HttpAnswer(status, body), _ANSWERS[number % len(_ANSWERS)], "192.0.2.1:7470")
 
 
 _TOKEN = api.format_token(api.Token("abc123", bytes(range(32)), bytes(32)))

@@ -29,7 +29,7 @@ from limpet.kubernetes.resources import (
     read_document,
     spec_problem,
 )
-from limpet.kubernetes.watch_event import Deleted, Put, read_event
+from limpet.kubernetes.watch_event import ObjectDeleted, ObjectPut, read_event
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.heard import decode_heard
 from limpet.policies.parse import PolicyError, parse_labels, parse_namespace, parse_policy
@@ -161,7 +161,7 @@ def watched_object(data: bytes) -> None:
     resource = _RESOURCES[head[0] % len(_RESOURCES) if head else 0]
     read_items([msgspec.Raw(line)], resource)
     event = read_event(line, resource)
-    if not isinstance(event, Put | Deleted):
+    if not isinstance(event, ObjectPut | ObjectDeleted):
         return
     item = event.item
     match item:

@@ -15,7 +15,7 @@ import dns.rrset
 from limpet.cni.resolv_conf import parse_resolv_conf
 from limpet.dns import wire
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import Forwarder, Send
+from limpet.dns.forward.forwarder import AskUpstream, Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
 from limpet.dns.names import ClusterNames
@@ -86,7 +86,7 @@ def dns_question_answered(data: bytes) -> None:
         if answer is not None:
             assert len(answer) <= (wire.LARGEST_TCP if by_tcp else wire.LARGEST_UDP)
     for each in resolver.effects:
-        if isinstance(each, Send):
+        if isinstance(each, AskUpstream):
             resolver.failed(each.attempt, 0.0)
     resolver.due(100.0)
     resolver.effects.clear()

@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any, TypeVar
 
 from limpet.base.errors import LimpetError
-from limpet.base.http.connection import Connection, LinkError, Server, Words
+from limpet.base.http.connection import Connection, HttpServer, HttpWords, LinkError
 from limpet.base.http.lines import read_lines, read_whole
 from limpet.base.http.websocket import MessageReader
 from limpet.cli.connectivity.tasks import (
-    Kind,
-    Outcome,
-    Target,
+    ConnectivityTarget,
+    TargetKind,
+    TargetOutcome,
     Task,
     decode_outcomes,
     decode_task,
@@ -27,7 +27,7 @@ from limpet.kubernetes.access.server_clock import read_date_s
 from tests.fuzz.target import Shape, fuzzed
 
 T = TypeVar("T")
-_WORDS = Words("{}", "{}", "it is no such server", "nobody listens", "no name")
+_WORDS = HttpWords("{}", "{}", "it is no such server", "nobody listens", "no name")
 
 
 @cache
@@ -48,7 +48,7 @@ async def _answered(data: bytes) -> None:
             theirs.setblocking(False)
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
-            server = Server("the server", "192.0.2.1", 80, None, "", "server", _WORDS)
+            server = HttpServer("the server", "192.0.2.1", 80, None, "", "server", _WORDS)
             connection = Connection(server, reader, writer)
             connection.most_answer_bytes = 8192
             answer = await connection.request("GET", "/", timeout_s=60.0)
@@ -123,8 +123,8 @@ def lines_of_a_stream(data: bytes) -> None:
     assert _run(read_whole(_chunks(data), most_bytes=4096)) == data
 
 
-_TASK = Task((Target(Kind.POD, "edge-1", "10.244.1.5", 7479),), 30.0)
-_OUTCOME = Outcome("", "vxlan", 0.7, 1450, 3.1)
+_TASK = Task((ConnectivityTarget(TargetKind.POD, "edge-1", "10.244.1.5", 7479),), 30.0)
+_OUTCOME = TargetOutcome("", "vxlan", 0.7, 1450, 3.1)
 
 
 @fuzzed(seeds=lambda: [encode_task(_TASK).encode()], errors=(LimpetError,), shape=Shape.JSON)
@@ -134,7 +134,7 @@ def connectivity_task(data: bytes) -> None:
 
 @fuzzed(
     seeds=lambda: [
-        encode_outcomes([_OUTCOME, Outcome("it is silent")]).encode(),
+        encode_outcomes([_OUTCOME, TargetOutcome("it is silent")]).encode(),
         encode_outcomes([_OUTCOME] * 300).encode(),
     ],
     errors=(LimpetError,),

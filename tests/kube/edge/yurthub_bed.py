@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.kube.certificates import Credentials
+from limpet.lab.kube.certificates import CertificateFiles
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.programs import find_programs
 from limpet.lab.process import Daemon
@@ -128,7 +128,7 @@ print(urllib.request.urlopen(request, timeout=5).read().decode())
 """
 
 
-def _both(credentials: Credentials) -> str:
+def _both(credentials: CertificateFiles) -> str:
     return credentials.certificate.read_text() + credentials.key.read_text()
 
 

@@ -29,7 +29,7 @@ from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.node import DEFAULT_CONF
 from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
-from limpet.lab.world.site import Node, Site
+from limpet.lab.world.site import LabSite, SiteNode
 from limpet.lab.world.wires import Wires
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -56,7 +56,7 @@ class BesideMachine(Machine):
     flannel_runs = False
 
     def __init__(
-        self, wires: Wires, site: Site, node: Node, folder: Path, settings: Mapping[str, Any]
+        self, wires: Wires, site: LabSite, node: SiteNode, folder: Path, settings: Mapping[str, Any]
     ) -> None:
         super().__init__(wires, site, node, folder, settings)
         self.flanneld = Daemon("flanneld", folder / "flanneld.pid", folder / "flanneld.log")

@@ -21,7 +21,7 @@ from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.process import Daemon
 from limpet.lab.topology import Topology
 from limpet.lab.world.pod import decode_cni
-from limpet.lab.world.site import Node, Site
+from limpet.lab.world.site import LabSite, SiteNode
 from limpet.lab.world.wires import Wires
 from tests.kube.flannel.flannel_bed import BesideMachine, BesideWorld, reference_folder
 from tests.waiting import PATIENCE_S
@@ -45,7 +45,7 @@ class Mover(BesideMachine, KubeMachine):
     """A node whose files are its own."""
 
     def __init__(
-        self, wires: Wires, site: Site, node: Node, folder: Path, settings: Mapping[str, Any]
+        self, wires: Wires, site: LabSite, node: SiteNode, folder: Path, settings: Mapping[str, Any]
     ) -> None:
         super().__init__(wires, site, node, folder, settings)
         self.limpet_agent = Daemon("agent", folder / "limpet.pid", folder / "limpet.log")

@@ -244,7 +244,7 @@ def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_
         await node.join(await asyncio.to_thread(controller.token))
         await node.publish()
         address = str(node.grant.segments[0].network_address + 2)
-        held = api.PodAddress("limpet", "apart", "ours", "eth0", (address,))
+        held = api.InterfaceAddresses("limpet", "apart", "ours", "eth0", (address,))
         await node.report(1, [held], None)
         other = Member(tmp_path / "seven", "seven")
         await asyncio.to_thread(other.join, controller)

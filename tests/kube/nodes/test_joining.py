@@ -21,7 +21,7 @@ from limpet.cloud.join import Joined, join, keep_waiting_pods
 from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cloud.second_road.api_server import ApiServerSource, find_api_server, told_controllers
-from limpet.cluster.api import ACCOUNT_AUDIENCE, PodAddress
+from limpet.cluster.api import ACCOUNT_AUDIENCE, InterfaceAddresses
 from limpet.cni.ledgers import Ledgers
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.ledger import Ledger
@@ -163,7 +163,7 @@ def test_a_new_machine_under_an_old_name_is_let_in_when_a_person_says_so(
     old, new = door.member("node-c", "first"), door.member("node-c", "new")
     first = door.enter(token, "node-c", old)
     address = str(first.segments[0][5])
-    kept = PodAddress("limpet", "default", "db-0", "eth0", (address,))
+    kept = InterfaceAddresses("limpet", "default", "db-0", "eth0", (address,))
 
     async def report() -> None:
         keep_bindings(old.folders.data_dir, [kept])

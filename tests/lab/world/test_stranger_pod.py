@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.cluster.datagrams.peer_datagram import RELAY_MAGIC, Codec, Kind
+from limpet.cluster.datagrams.peer_datagram import RELAY_MAGIC, BodyKind, Codec
 from limpet.cluster.identity import Identity, load_identity
 from limpet.datapath.tunnel.key import tunnel_port, tunnel_public_key
 from limpet.lab.world.machine import Machine
@@ -92,7 +92,7 @@ def tunnel_port_of(machine: Machine) -> int:
 def like_ours(node: Machine) -> bytes:
     """A probe to anybody in the cluster, that no member has signed."""
     codec = Codec(bytes(range(32)), identity_of(node).pinned_key)
-    return codec.encode(Kind.PROBE, bytes(600))
+    return codec.encode(BodyKind.PROBE, bytes(600))
 
 
 def assert_still_peers(hub: Machine, node: Machine) -> None:

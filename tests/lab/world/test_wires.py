@@ -11,7 +11,7 @@ import pytest
 
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.lab.command import LabError, run_command
-from limpet.lab.measure.matrix import Place, measure
+from limpet.lab.measure.matrix import MeasuredEnd, measure
 from limpet.lab.world.tunnels import tunnel_pid
 from limpet.lab.world.wires import existing_namespaces
 from limpet.lab.world.world import World
@@ -25,14 +25,14 @@ def await_end(pid: int) -> None:
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
 
 
-def lan_places(world: World) -> list[Place]:
+def lan_places(world: World) -> list[MeasuredEnd]:
     """Machines by their LAN addresses, and the cloud."""
     places = [
-        Place(machine.label, machine.name, tuple(each.ip for each in machine.addresses))
+        MeasuredEnd(machine.label, machine.name, tuple(each.ip for each in machine.addresses))
         for machine in world.machines.values()
     ]
     cloud = tuple(each.ip for each in world.topology.controller_addresses)
-    return [*places, Place("cloud", world.wires.cloud, cloud)]
+    return [*places, MeasuredEnd("cloud", world.wires.cloud, cloud)]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_a_filtering_switch_passes_only_addresses_of_its_lan(make_world: MakeWor
     ):
         one.run("ip", "addr", "add", address, "dev", "lo")
         other.run("ip", "route", "add", route, "via", str(via.ip))
-    strange = Place("strange", one.name, (ip_address("10.9.9.1"), ip_address("fd99::1")))
+    strange = MeasuredEnd("strange", one.name, (ip_address("10.9.9.1"), ip_address("fd99::1")))
 
     failures = measure([*lan_places(world), strange]).failures
 

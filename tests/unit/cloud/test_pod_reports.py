@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from limpet.base.bounds import members
 from limpet.cloud.pod_reports import PodReports, keep_bindings
-from limpet.cluster.api import PodAddress, PodReport, encode
+from limpet.cluster.api import InterfaceAddresses, PodReport, encode
 from limpet.cluster.segments import SegmentUse
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
@@ -47,7 +47,7 @@ def add(
     return texts(given)
 
 
-def told(pods: tuple[PodAddress, ...]) -> dict[tuple[str, str, str], tuple[str, ...]]:
+def told(pods: tuple[InterfaceAddresses, ...]) -> dict[tuple[str, str, str], tuple[str, ...]]:
     return {(each.network, each.pod, each.ifname): each.addresses for each in pods}
 
 
@@ -56,7 +56,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.record: ReportRecord | None = None
-        self.parts: dict[int, tuple[PodAddress, ...]] = {}
+        self.parts: dict[int, tuple[InterfaceAddresses, ...]] = {}
 
     @property
     def sequence(self) -> int | None:
@@ -302,9 +302,9 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
     keep_bindings(
         tmp_path / "networks",
         [
-            PodAddress("net", "default", "thief", "eth0", (held[0], "10.0.0.6")),
-            PodAddress("net", "default", "other", "eth0", (mine[1],)),
-            PodAddress("net", "default", "mine", "eth0", ("10.0.0.5",)),
+            InterfaceAddresses("net", "default", "thief", "eth0", (held[0], "10.0.0.6")),
+            InterfaceAddresses("net", "default", "other", "eth0", (mine[1],)),
+            InterfaceAddresses("net", "default", "mine", "eth0", ("10.0.0.5",)),
         ],
     )
     with opened(tmp_path) as ledgers:
@@ -319,22 +319,22 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
     had = ("10.0.0.3", "10.0.0.5", "fd00::4")
-    keep_bindings(tmp_path / "networks", [PodAddress("net", "default", "a", "eth0", had)])
+    keep_bindings(tmp_path / "networks", [InterfaceAddresses("net", "default", "a", "eth0", had)])
     assert kept(tmp_path) == dict.fromkeys(had, "a")
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        PodAddress("../etc", "default", "a", "eth0", ("10.0.0.2",)),
-        PodAddress("net", "default", "a", "eth0", ("10.0.0.2.3", "")),
-        PodAddress("net", "default", "a", "eth0", ("255.255.255.255",)),
-        PodAddress("net", "", "", "eth0", ("10.0.0.2",)),
-        PodAddress("net", "default", "gone", "eth0", ()),
+        InterfaceAddresses("../etc", "default", "a", "eth0", ("10.0.0.2",)),
+        InterfaceAddresses("net", "default", "a", "eth0", ("10.0.0.2.3", "")),
+        InterfaceAddresses("net", "default", "a", "eth0", ("255.255.255.255",)),
+        InterfaceAddresses("net", "", "", "eth0", ("10.0.0.2",)),
+        InterfaceAddresses("net", "default", "gone", "eth0", ()),
     ],
 )
-def test_what_makes_no_sense_is_left_out(tmp_path: Path, bad: PodAddress) -> None:
-    good = PodAddress("net", "default", "../b", "eth0", ("10.0.0.4",))
+def test_what_makes_no_sense_is_left_out(tmp_path: Path, bad: InterfaceAddresses) -> None:
+    good = InterfaceAddresses("net", "default", "../b", "eth0", ("10.0.0.4",))
     keep_bindings(tmp_path / "networks", [bad, good])
     assert kept(tmp_path) == {"10.0.0.4": "../b"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["networks"]

@@ -13,7 +13,12 @@ from tests.unit.cluster_values import node_key
 
 SEALED = st.builds(Sealed, st.text(), st.binary(max_size=40), st.binary(min_size=64, max_size=64))
 PODS = st.builds(
-    api.PodAddress, st.text(), st.text(), st.text(), st.text(), st.tuples(st.text()) | st.just(())
+    api.InterfaceAddresses,
+    st.text(),
+    st.text(),
+    st.text(),
+    st.text(),
+    st.tuples(st.text()) | st.just(()),
 )
 MESSAGES = st.one_of(
     st.builds(api.Refused, st.sampled_from(api.Code), st.text(), document=st.none() | SEALED),

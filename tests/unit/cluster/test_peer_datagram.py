@@ -11,7 +11,7 @@ from limpet.cluster.datagrams.peer_datagram import (
     OVERHEAD_BYTES,
     Codec,
     DatagramError,
-    Drop,
+    DropReason,
 )
 from limpet.cluster.exchange.messages import GOOD_BODY_BYTES
 from limpet.cluster.keys import public_key_of, uid_of
@@ -21,7 +21,7 @@ ONE, TWO = Codec(node_key(1), PINNED), Codec(node_key(2), PINNED)
 UID_ONE, UID_TWO, UID_THREE = (uid_of(public_key_of(node_key(n))) for n in (1, 2, 3))
 
 
-def dropped(codec: Codec, data: bytes) -> Drop | None:
+def dropped(codec: Codec, data: bytes) -> DropReason | None:
     try:
         codec.parse(data).check()
     except DatagramError as error:
@@ -58,11 +58,11 @@ def test_bytes_that_are_no_datagram_are_dropped(junk: bytes, kept: int) -> None:
 
 def test_what_is_for_another_or_of_another_cluster_or_our_own_is_told_apart() -> None:
     stranger = Codec(node_key(1), public_key_of(node_key(50)))
-    assert dropped(TWO, stranger.encode(1, b"")) is Drop.FOREIGN
-    assert dropped(TWO, ONE.encode(1, b"", to_uid=UID_THREE)) is Drop.NOT_FOR_US
-    assert dropped(TWO, TWO.encode(1, b"")) is Drop.OWN
-    assert dropped(TWO, ONE.encode(1, b"")[:50]) is Drop.MALFORMED
-    assert dropped(TWO, ONE.encode(1, b"") + bytes(MAX_BODY_BYTES + 1)) is Drop.TOO_BIG
+    assert dropped(TWO, stranger.encode(1, b"")) is DropReason.FOREIGN
+    assert dropped(TWO, ONE.encode(1, b"", to_uid=UID_THREE)) is DropReason.NOT_FOR_US
+    assert dropped(TWO, TWO.encode(1, b"")) is DropReason.OWN
+    assert dropped(TWO, ONE.encode(1, b"")[:50]) is DropReason.MALFORMED
+    assert dropped(TWO, ONE.encode(1, b"") + bytes(MAX_BODY_BYTES + 1)) is DropReason.TOO_BIG
 
 
 def test_nobody_signs_for_another() -> None:
@@ -70,7 +70,7 @@ def test_nobody_signs_for_another() -> None:
     key_two = public_key_of(node_key(2))
     three = Codec(node_key(3), PINNED)
     forged = data[:13] + key_two + data[45:]
-    assert dropped(three, forged) is Drop.BAD_SIGNATURE
+    assert dropped(three, forged) is DropReason.BAD_SIGNATURE
 
 
 def test_a_body_that_no_datagram_holds_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from limpet.base.addresses import Address
 from limpet.cluster.datagrams.reflection import (
     QUESTION_BYTES,
-    Reflector,
+    AddressReflector,
     encode_answer,
     encode_question,
     is_question,
@@ -38,14 +38,16 @@ def test_the_asker_learns_where_it_was_seen_and_what_size_came(
 @given(data=st.binary(max_size=200), address=addresses)
 def test_no_answer_is_as_long_as_its_question(data: bytes, address: Address) -> None:
     for asked in (data, encode_question(NONCE)[: len(data)], encode_question(NONCE) + data):
-        answer = Reflector().answer(asked, (address, 7471), 0.0)
+        answer = AddressReflector().answer(asked, (address, 7471), 0.0)
         assert answer is None or len(answer) < len(asked)
         if answer is not None:
-            assert Reflector().answer(answer, (address, 7471), 0.0) is None, "two would play ball"
+            assert AddressReflector().answer(answer, (address, 7471), 0.0) is None, (
+                "two would play ball"
+            )
 
 
 def test_who_has_a_64_counts_as_one_and_others_are_not_held_up() -> None:
-    reflector = Reflector()
+    reflector = AddressReflector()
     question = encode_question(NONCE)
     one = [IPv6Address(f"2001:db8:1:1::{number:x}") for number in range(1, 400)]
 

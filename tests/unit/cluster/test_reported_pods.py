@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 from limpet.cluster.reported_pods import checked_pod
 
 _groups = st.sampled_from(["0", "00", "0000", "1", "0db8", "FFFF", "ffff", "12345", "g", ""])
@@ -29,7 +29,7 @@ _texts = (
 @example("1.2.3.4\0")
 @example("\u0661.2.3.4")
 def test_an_address_is_taken_and_written_as_python_does(text: str) -> None:
-    pod = PodAddress("n", "s", "p", "eth0", (text,))
+    pod = InterfaceAddresses("n", "s", "p", "eth0", (text,))
     try:
         wanted = str(ip_address(text))
     except ValueError:

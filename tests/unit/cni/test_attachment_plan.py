@@ -34,7 +34,13 @@ from limpet.cni.protocol.values import (
     Verb,
 )
 from limpet.datapath.node.plan import derived_mac
-from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, Netns, PortMapping, RouteSpec
+from limpet.datapath.node.pod.attachment import (
+    Attachment,
+    Bandwidth,
+    HostPortMapping,
+    Netns,
+    RouteSpec,
+)
 from limpet.ipam.leases import Range, segment_range_sets
 from tests.strategies import macs
 
@@ -296,14 +302,14 @@ def test_the_host_end_has_a_name_and_a_mac_of_its_own(mac: str) -> None:
 def test_a_pod_with_host_ports_may_be_sent_its_own_packets(
     hairpin_mode: bool, promisc_mode: bool, ports: bool, hairpin: bool
 ) -> None:
-    wishes = PodWishes(port_mappings=(PortMapping(8080, 80, "tcp"),) if ports else ())
+    wishes = PodWishes(port_mappings=(HostPortMapping(8080, 80, "tcp"),) if ports else ())
     made = conf(hairpin_mode=hairpin_mode, promisc_mode=promisc_mode)
 
     assert planned(made, wishes).link.hairpin is hairpin
 
 
 def test_what_was_asked_for_is_in_the_attachment() -> None:
-    ports = (PortMapping(8080, 80, "tcp"),)
+    ports = (HostPortMapping(8080, 80, "tcp"),)
     limits = Bandwidth(1, 2, 3, 4)
     made = conf(port_isolation=True, ipam=IpamConf(data_dir="/data"))
 

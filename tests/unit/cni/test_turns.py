@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from limpet.cni.turns import Turns
+from limpet.cni.turns import KeyTurns
 
 
 class Key:
@@ -18,7 +18,7 @@ class Key:
 def test_one_at_a_time_for_a_key_in_the_order_of_arrival() -> None:
     log: list[str] = []
 
-    async def take(turns: Turns, name: str) -> None:
+    async def take(turns: KeyTurns, name: str) -> None:
         async with turns.of("key"):
             log.append(f"{name} in")
             for _ in range(3):
@@ -26,7 +26,7 @@ def test_one_at_a_time_for_a_key_in_the_order_of_arrival() -> None:
             log.append(f"{name} out")
 
     async def run() -> None:
-        turns = Turns()
+        turns = KeyTurns()
         await asyncio.gather(*(take(turns, name) for name in "abc"))
 
     asyncio.run(run())
@@ -36,7 +36,7 @@ def test_one_at_a_time_for_a_key_in_the_order_of_arrival() -> None:
 
 def test_other_keys_go_on_meanwhile() -> None:
     async def run() -> None:
-        turns = Turns()
+        turns = KeyTurns()
         async with turns.of(1), turns.of(2):
             pass
 
@@ -45,7 +45,7 @@ def test_other_keys_go_on_meanwhile() -> None:
 
 def test_the_turn_passes_on_when_who_has_it_fails_and_when_who_waits_is_cancelled() -> None:
     async def run() -> str:
-        turns = Turns()
+        turns = KeyTurns()
         reached = asyncio.Event()
 
         async def fail() -> None:
@@ -72,7 +72,7 @@ def test_the_turn_passes_on_when_who_has_it_fails_and_when_who_waits_is_cancelle
 
 def test_nothing_is_kept_of_a_key_that_nobody_has() -> None:
     async def run() -> weakref.ref[Key]:
-        turns, key = Turns(), Key()
+        turns, key = KeyTurns(), Key()
         watched = weakref.ref(key)
         async with turns.of(key):
             waiting = asyncio.create_task(enter(turns, key))
@@ -85,7 +85,7 @@ def test_nothing_is_kept_of_a_key_that_nobody_has() -> None:
             pass
         return watched
 
-    async def enter(turns: Turns, key: Key) -> None:
+    async def enter(turns: KeyTurns, key: Key) -> None:
         async with turns.of(key):
             pass
 

@@ -21,10 +21,10 @@ from limpet.dns.forward.forwarder import (
     GIVE_UP_S,
     MOST_OF_ONE,
     MOST_QUESTIONS,
-    Close,
+    AskUpstream,
+    CloseAttempt,
     Deliver,
     Forwarder,
-    Send,
 )
 from limpet.dns.forward.health import LOOP_S, Upstream
 from limpet.dns.wire import Query
@@ -39,8 +39,8 @@ class World:
 
     upstreams: tuple[Upstream, ...] = (FIRST, SECOND)
     now_s: float = 1000.0
-    sent: list[Send] = field(default_factory=list)
-    open: dict[int, Send] = field(default_factory=dict)
+    sent: list[AskUpstream] = field(default_factory=list)
+    open: dict[int, AskUpstream] = field(default_factory=dict)
     told: dict[int, Deliver[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,14 +53,14 @@ class World:
         self.sent.clear()
         self.waiters = count()
 
-    def do(self, effects: list[Send | Close | Deliver[int]]) -> None:
+    def do(self, effects: list[AskUpstream | CloseAttempt | Deliver[int]]) -> None:
         for effect in effects:
             match effect:
-                case Send():
+                case AskUpstream():
                     self.sent.append(effect)
                     assert effect.attempt not in self.open
                     self.open[effect.attempt] = effect
-                case Close(attempt):
+                case CloseAttempt(attempt):
                     del self.open[attempt]
                 case Deliver(waiter):
                     assert waiter not in self.told, "told twice"
@@ -72,7 +72,7 @@ class World:
         return waiter
 
     def answer(
-        self, asked: Send, *records: str, code: int = dns.rcode.NOERROR, flags: int = 0
+        self, asked: AskUpstream, *records: str, code: int = dns.rcode.NOERROR, flags: int = 0
     ) -> None:
         response = dns.message.make_response(dns.message.from_wire(asked.message))
         for each in records:
@@ -266,7 +266,7 @@ def test_a_guess_changes_nothing() -> None:
     waiter = world.ask()
     asked = world.sent[0]
     forged = bytes((asked.message[0] ^ 1,)) + asked.message[1:]
-    wrong = Send(asked.attempt, asked.upstream, forged)
+    wrong = AskUpstream(asked.attempt, asked.upstream, forged)
 
     world.answer(wrong, ANSWER.replace(".80", ".66"))
     assert waiter not in world.told

@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from limpet.dns.handover.held import Holder, Left
+from limpet.dns.handover.held import Left, SocketHolder
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import wait_until
 
@@ -36,7 +36,7 @@ def adopt(fds: list[int]) -> list[socket.socket]:
 
 @on_a_loop
 async def test_what_is_asked_while_nobody_is_there_waits_for_the_next_one(tmp_path: Path) -> None:
-    holder, left = Holder(tmp_path), Left(tmp_path)
+    holder, left = SocketHolder(tmp_path), Left(tmp_path)
     holder.start()
     made = a_socket()
     address = made.getsockname()
@@ -57,7 +57,7 @@ async def test_what_is_asked_while_nobody_is_there_waits_for_the_next_one(tmp_pa
 
 @on_a_loop
 async def test_they_are_held_for_a_while_and_then_the_port_is_free(tmp_path: Path) -> None:
-    holder, left = Holder(tmp_path, hold_s=0.0), Left(tmp_path)
+    holder, left = SocketHolder(tmp_path, hold_s=0.0), Left(tmp_path)
     holder.start()
     made = a_socket()
     address = made.getsockname()
@@ -81,7 +81,7 @@ async def test_they_are_held_for_a_while_and_then_the_port_is_free(tmp_path: Pat
 
 @on_a_loop
 async def test_the_next_one_s_are_held_in_place_of_those_before(tmp_path: Path) -> None:
-    holder, first, second = Holder(tmp_path, hold_s=0.0), Left(tmp_path), Left(tmp_path)
+    holder, first, second = SocketHolder(tmp_path, hold_s=0.0), Left(tmp_path), Left(tmp_path)
     holder.start()
     with a_socket() as before, a_socket() as after:
         first.keep([before])
@@ -114,7 +114,7 @@ async def test_another_agent_holds_them_after_the_next_look_and_none_is_no_troub
         left.keep([made])
         assert left.take() == []
         for _ in range(2):
-            holder = Holder(tmp_path)
+            holder = SocketHolder(tmp_path)
             holder.start()
             left.keep([made])
             left.keep([made])
@@ -126,7 +126,7 @@ async def test_another_agent_holds_them_after_the_next_look_and_none_is_no_troub
 
 @on_a_loop
 async def test_nonsense_is_held_by_nobody(tmp_path: Path) -> None:
-    holder = Holder(tmp_path)
+    holder = SocketHolder(tmp_path)
     holder.start()
     with a_socket() as made, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.connect(str(tmp_path / "dns-held.sock"))

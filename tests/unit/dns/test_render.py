@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
 from limpet.dns.render import render, render_no
-from limpet.dns.wire import Answer
+from limpet.dns.wire import DnsAnswer
 
 NAME = (b"web", b"default", b"svc", b"cluster", b"local")
 ZONE = NAME[2:]
@@ -86,4 +86,4 @@ def test_a_name_that_is_not_there_needs_no_records() -> None:
 
     answer = render(question, Found(wire.NXDOMAIN), NO)
 
-    assert answer == Answer(wire.AA | wire.NXDOMAIN, (0, 1, 0), NO.records, NO.ttls, TTL_S)
+    assert answer == DnsAnswer(wire.AA | wire.NXDOMAIN, (0, 1, 0), NO.records, NO.ttls, TTL_S)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import Forwarder, Send
+from limpet.dns.forward.forwarder import AskUpstream, Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Reply, Resolver
@@ -190,7 +190,7 @@ def test_an_object_that_names_what_is_no_name_fails_by_itself(name: str) -> None
         resolver.effects.clear()
         query = dns.message.make_query(f"{service}.x.svc.{DOMAIN}", "A")
         told = resolver.take(query.to_wire(), "client", 0.0)
-        for each in [each for each in resolver.effects if isinstance(each, Send)]:
+        for each in [each for each in resolver.effects if isinstance(each, AskUpstream)]:
             response = dns.message.make_response(dns.message.from_wire(each.message))
             resolver.heard(each.attempt, response.to_wire(), 0.0)
         late = [each.message for each in resolver.effects if isinstance(each, Reply)]
@@ -206,4 +206,4 @@ def test_a_question_of_another_class_is_refused_and_sent_nowhere() -> None:
 
     assert told is not None
     assert dns.message.from_wire(told).rcode() == dns.rcode.REFUSED
-    assert not any(isinstance(each, Send) for each in resolver.effects)
+    assert not any(isinstance(each, AskUpstream) for each in resolver.effects)

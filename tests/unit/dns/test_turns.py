@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.dns.turns import Turns
+from limpet.dns.turns import ClientTurns
 
 
 def test_each_client_has_its_turn_and_its_oldest_question_comes_first() -> None:
-    turns: Turns[str] = Turns(100, 3)
+    turns: ClientTurns[str] = ClientTurns(100, 3)
     assert [turns.put("flood", f"f{number}") for number in range(5)] == [True] * 3 + [False] * 2
     turns.put("pod", "p0")
     turns.put("pod", "p1")
@@ -24,7 +24,7 @@ def test_each_client_has_its_turn_and_its_oldest_question_comes_first() -> None:
 def test_nothing_is_lost_that_was_taken_in_and_each_client_s_order_is_kept(
     steps: list[str | None],
 ) -> None:
-    turns: Turns[tuple[str, int]] = Turns(6, 3)
+    turns: ClientTurns[tuple[str, int]] = ClientTurns(6, 3)
     waiting: list[tuple[str, int]] = []
     for number, who in enumerate(steps):
         if who is None:

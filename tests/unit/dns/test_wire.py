@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.dns import wire
-from limpet.dns.wire import Answer, QueryRefused
+from limpet.dns.wire import DnsAnswer, QueryRefused
 
 LABELS = st.lists(
     st.text("abcXYZ019-_", min_size=1, max_size=20).map(str.encode), min_size=1, max_size=6
@@ -33,7 +33,7 @@ def rrset(text: str) -> dns.rrset.RRset:
     return dns.rrset.from_text(name, int(ttl), "IN", kind, value)
 
 
-def parsed(query: dns.message.Message, response: bytes) -> Answer:
+def parsed(query: dns.message.Message, response: bytes) -> DnsAnswer:
     sent = query.to_wire()
     question = wire.parse_query(sent).question
     answer = wire.parse_response(response, query.id, question)
@@ -205,7 +205,7 @@ def test_options_of_edns_that_nobody_knows_are_passed_over() -> None:
     query = dns.message.make_query("a.example.com", "A", use_edns=0, options=options)
 
     read = wire.parse_query(query.to_wire())
-    told = dns.message.from_wire(wire.write_response(read, Answer(wire.NOERROR), size=read.size))
+    told = dns.message.from_wire(wire.write_response(read, DnsAnswer(wire.NOERROR), size=read.size))
 
     assert read.has_edns
     assert (told.edns, told.options) == (0, ())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from limpet.base.errors import ExhaustedError, UnavailableError
-from limpet.ipam.allocation import Choice, Claim, Intervals, Pool, choose
+from limpet.ipam.allocation import AddressChoice, Claim, Intervals, Pool, choose
 from limpet.ipam.leases import (
     FREE,
     Binding,
@@ -152,7 +152,9 @@ def test_a_pod_gets_what_is_kept_for_it() -> None:
     kept = number("10.0.0.5")
     entries = {kept: Entry(None, Binding(KEY, 1, "gone"))}
     pool = a_pool(a_range("10.0.0.0/29"), entries=entries)
-    assert choose([pool], Claim("net", NEW, kept=[kept]), entries) == (Choice(kept, fresh=False),)
+    assert choose([pool], Claim("net", NEW, kept=[kept]), entries) == (
+        AddressChoice(kept, fresh=False),
+    )
 
 
 def test_what_is_kept_outside_the_ranges_is_passed_over() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from limpet.kubernetes.objects import Resource, Viewed
-from limpet.kubernetes.watch_event import Put, Unreadable, read_event
+from limpet.kubernetes.watch_event import ObjectPut, Unreadable, read_event
 
 _NODES = Resource("Node", "nodes", Viewed)
 
@@ -45,6 +45,6 @@ def test_an_object_as_they_are_in_the_field_is_read() -> None:
     labels = {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/hostname": "edge-1"}
     annotations = {"flannel.alpha.coreos.com/backend-data": '{"VNI":1,\n"VtepMAC":"\u202e"}'}
     found = read_event(event(name="system:node", labels=labels, annotations=annotations), _NODES)
-    assert isinstance(found, Put)
+    assert isinstance(found, ObjectPut)
     assert found.item.metadata.annotations == annotations
     assert msgspec.to_builtins(found.item.metadata.labels) == labels

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from limpet.kubernetes.objects import ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector_state import (
-    Changes,
     Check,
     Failure,
     ListPage,
+    ObjectChanges,
     ReflectorState,
     Wait,
     Watch,
 )
 from limpet.kubernetes.watch_event import (
-    Bookmark,
-    Deleted,
-    Put,
-    Refused,
+    ObjectDeleted,
+    ObjectPut,
     Unreadable,
+    WatchBookmark,
+    WatchEnded,
     WatchEvent,
     read_event,
 )
@@ -33,7 +33,7 @@ THINGS = Resource("Thing", "things", ConfigMap, "limpet.dev", "v1alpha1")
 NAMES = "abcde"
 
 Event = WatchEvent[ConfigMap]
-Told = Changes[ConfigMap]
+Told = ObjectChanges[ConfigMap]
 
 
 def thing(name: str, version: int, uid: str = "", namespace: str = "") -> ConfigMap:
@@ -62,14 +62,14 @@ class Server:
         self.revision += 1
         uid = self.objects[name].metadata.uid if name in self.objects else f"uid-{self.revision}"
         self.objects[name] = thing(name, self.revision, uid)
-        self.history.append((self.revision, Put(self.objects[name])))
+        self.history.append((self.revision, ObjectPut(self.objects[name])))
 
     def delete(self, name: str) -> None:
         if name in self.objects:
             self.revision += 1
             uid = self.objects.pop(name).metadata.uid
             # What is told of it has the version of its deletion.
-            self.history.append((self.revision, Deleted(thing(name, self.revision, uid))))
+            self.history.append((self.revision, ObjectDeleted(thing(name, self.revision, uid))))
 
     def compact(self) -> None:
         self.compacted = self.revision
@@ -83,9 +83,9 @@ class Server:
         self.compacted = min(self.compacted, self.revision)
         self.snapshots.clear()
         for _, event in kept:
-            if isinstance(event, Put):
+            if isinstance(event, ObjectPut):
                 self.objects[event.item.metadata.name] = event.item
-            elif isinstance(event, Deleted):
+            elif isinstance(event, ObjectDeleted):
                 del self.objects[event.item.metadata.name]
 
     def page(self, step: ListPage) -> tuple[list[ConfigMap], int, str] | Failure:
@@ -151,9 +151,9 @@ class World:
         if isinstance(events, Failure):
             self.fail(events, random)
             return False
-        together: Told = Changes()
+        together: Told = ObjectChanges()
         for event in events[:most]:
-            if isinstance(event, Deleted):
+            if isinstance(event, ObjectDeleted):
                 self.deleted_told.add(event.item.metadata.name)
             together = together.then(self.state.take_event(event))
         self.take(together)
@@ -303,7 +303,7 @@ def test_who_lists_too_slowly_for_the_server_asks_for_more_at_a_time() -> None:
 def test_changes_that_were_not_taken_are_told_again() -> None:
     state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
     state.take_page([thing("a", 1), thing("b", 1)], [], resource_version="5", go_on="")
-    gone = state.take_event(Deleted(thing("a", 6)))
+    gone = state.take_event(ObjectDeleted(thing("a", 6)))
 
     state.begin_again(gone)
 
@@ -343,7 +343,7 @@ def test_of_an_object_that_could_never_be_read_it_is_told_when_it_is_gone() -> N
         state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
         state.take_page([], [unreadable], resource_version="5", go_on="")
         if deletes:
-            told = state.take_event(Deleted(thing("a", 6, namespace="shop")))
+            told = state.take_event(ObjectDeleted(thing("a", 6, namespace="shop")))
         else:
             state.fail(Failure.GONE, 0.0, 0.0)
             told = state.take_page([], [], resource_version="6", go_on="")
@@ -371,13 +371,13 @@ def test_lines_of_a_watch_are_read() -> None:
     written = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "4"}, "data": {"x": "y"}}
     item = ConfigMap(metadata=Metadata(name="a", uid="u", resource_version="4"), data={"x": "y"})
 
-    assert read_event(line("ADDED", written), THINGS) == Put(item)
-    assert read_event(line("MODIFIED", written), THINGS) == Put(item)
-    assert read_event(line("DELETED", written), THINGS) == Deleted(item)
+    assert read_event(line("ADDED", written), THINGS) == ObjectPut(item)
+    assert read_event(line("MODIFIED", written), THINGS) == ObjectPut(item)
+    assert read_event(line("DELETED", written), THINGS) == ObjectDeleted(item)
     marked = {"kind": "Thing", "metadata": {"resourceVersion": "9", "creationTimestamp": None}}
-    assert read_event(line("BOOKMARK", marked), THINGS) == Bookmark("9")
+    assert read_event(line("BOOKMARK", marked), THINGS) == WatchBookmark("9")
     refused = read_event(line("ERROR", {"code": 410, "reason": "Expired"}), THINGS)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, WatchEnded)
     assert refused.status.code == 410
     nonsense = {"metadata": {"name": "a", "resourceVersion": "5"}, "data": [1]}
     assert isinstance(found := read_event(line("ADDED", nonsense), THINGS), Unreadable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.lab.needs.check import PACKAGES
-from limpet.lab.needs.plan import Kind, needs_ipv6, needs_of
+from limpet.lab.needs.plan import NeedKind, needs_ipv6, needs_of
 from limpet.lab.topology import Topology, load_topology, parse_topology, topology_names
 
 TEXT = """
@@ -27,11 +27,11 @@ def given(*, one: str = "", two: str = "", more: str = "") -> Topology:
     return parse_topology(more + TEXT.format(one=one, two=two), "given", "given.toml")
 
 
-def kinds(topology: Topology) -> set[Kind]:
+def kinds(topology: Topology) -> set[NeedKind]:
     return {need.kind for need in needs_of(topology)}
 
 
-def pairs(topology: Topology, kind: Kind) -> set[tuple[str, str]]:
+def pairs(topology: Topology, kind: NeedKind) -> set[tuple[str, str]]:
     return {pair for need in needs_of(topology) if need.kind is kind for pair in need.pairs}
 
 
@@ -39,20 +39,20 @@ def pairs(topology: Topology, kind: Kind) -> set[tuple[str, str]]:
     ("name", "needed"),
     [
         ("one-lan", set()),
-        ("filtering-switch", {Kind.VXLAN, Kind.BRIDGE_FILTER}),
-        ("two-sites", {Kind.VXLAN}),
-        ("three-sites", {Kind.VXLAN}),
-        ("demo", {Kind.WIREGUARD}),
-        ("nated", {Kind.WIREGUARD}),
-        ("nat-matrix", {Kind.WIREGUARD}),
-        ("kube", {Kind.VXLAN, Kind.KUBERNETES}),
-        ("kube-bare", {Kind.VXLAN, Kind.WIREGUARD, Kind.KUBERNETES}),
+        ("filtering-switch", {NeedKind.VXLAN, NeedKind.BRIDGE_FILTER}),
+        ("two-sites", {NeedKind.VXLAN}),
+        ("three-sites", {NeedKind.VXLAN}),
+        ("demo", {NeedKind.WIREGUARD}),
+        ("nated", {NeedKind.WIREGUARD}),
+        ("nat-matrix", {NeedKind.WIREGUARD}),
+        ("kube", {NeedKind.VXLAN, NeedKind.KUBERNETES}),
+        ("kube-bare", {NeedKind.VXLAN, NeedKind.WIREGUARD, NeedKind.KUBERNETES}),
     ],
 )
 def test_each_topology_that_comes_with_limpet_needs_what_its_sites_are(
-    name: str, needed: set[Kind]
+    name: str, needed: set[NeedKind]
 ) -> None:
-    assert kinds(load_topology(name)) == needed | {Kind.PROGRAM, Kind.KERNEL}
+    assert kinds(load_topology(name)) == needed | {NeedKind.PROGRAM, NeedKind.KERNEL}
 
 
 def test_all_that_come_with_limpet_are_known_here() -> None:
@@ -60,9 +60,9 @@ def test_all_that_come_with_limpet_are_known_here() -> None:
 
 
 def test_neighbours_and_private_sites_without_a_nat_need_no_tunnel() -> None:
-    assert pairs(given(), Kind.VXLAN) == ACROSS
-    assert pairs(given(), Kind.WIREGUARD) == set()
-    assert pairs(given(one="drops_unknown_sources = true"), Kind.VXLAN) == {*ACROSS, ("a", "b")}
+    assert pairs(given(), NeedKind.VXLAN) == ACROSS
+    assert pairs(given(), NeedKind.WIREGUARD) == set()
+    assert pairs(given(one="drops_unknown_sources = true"), NeedKind.VXLAN) == {*ACROSS, ("a", "b")}
 
 
 @pytest.mark.parametrize("way", ["cut", "nat", "public"])
@@ -75,8 +75,8 @@ def test_a_nat_blocked_udp_and_public_addresses_lead_to_tunnels(way: str) -> Non
         text = written.replace('["192.168.10.0/24", "fd00:10::/64"]', lan)
         topology = parse_topology(text, "given", "given.toml")
 
-    assert pairs(topology, Kind.WIREGUARD) == ACROSS
-    assert pairs(topology, Kind.VXLAN) == set()
+    assert pairs(topology, NeedKind.WIREGUARD) == ACROSS
+    assert pairs(topology, NeedKind.VXLAN) == set()
 
 
 def test_programs_are_needed_for_what_a_file_asks_for() -> None:
@@ -88,7 +88,7 @@ def test_programs_are_needed_for_what_a_file_asks_for() -> None:
     assert programs(given()) == {*always, "mount"}
     assert programs(given(two="rate_mbit = 10")) == {*always, "mount", "tc"}
     late = given(two="delay_ms = 10", more="ipsec = true\n")
-    assert kinds(late) >= {Kind.LATE_LINK, Kind.IPSEC}
+    assert kinds(late) >= {NeedKind.LATE_LINK, NeedKind.IPSEC}
     assert programs(late) <= PACKAGES.keys()
 
 

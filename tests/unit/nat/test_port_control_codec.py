@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.nat import port_control_codec as wire
-from limpet.nat.port_control_codec import Lease, PortControlError
+from limpet.nat.port_control_codec import PortControlError, PortLease
 
 CLIENT = ip_address("192.168.7.2")
 GATEWAY = ip_address("192.168.7.1")
@@ -43,13 +43,13 @@ def test_a_request_of_nat_pmp_is_as_rfc_6886_has_it() -> None:
 def test_a_lease_of_pcp_is_read() -> None:
     lease = wire.parse_pcp_map(pcp_answer(), NONCE, 51820)
 
-    assert lease == Lease(ip_address("203.0.113.9"), 40001, 3600)
+    assert lease == PortLease(ip_address("203.0.113.9"), 40001, 3600)
 
 
 def test_a_lease_of_nat_pmp_is_read() -> None:
     answer = bytes.fromhex("00810000") + bytes(4) + bytes.fromhex("ca6c9c4100000e10")
 
-    assert wire.parse_pmp_map(answer, 51820) == Lease(None, 40001, 3600)
+    assert wire.parse_pmp_map(answer, 51820) == PortLease(None, 40001, 3600)
     assert wire.parse_pmp_map(answer, 51821) is None
     address = bytes.fromhex("0080000000000000cb007109")
     assert wire.parse_pmp_address(address) == ip_address("203.0.113.9")

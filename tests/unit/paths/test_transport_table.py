@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.answers.own_pods import NodeWords
+from limpet.agent.answers.own_pods import OwnNodeWords
 from limpet.agent.answers.path import path_status
 from limpet.agent.answers.peers import count_peers, peer_statuses
 from limpet.agent.names.here import distance
@@ -21,10 +21,10 @@ from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop
 from limpet.datapath.overlay.plan import plan_overlay
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.codec import encode_answer, parse_answer
-from limpet.paths.probe.messages import Answer
+from limpet.paths.probe.messages import ProbeAnswer
 from limpet.paths.proven import read_paths, write_paths
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.web.live.map_rows import map_rows, worse
@@ -72,7 +72,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 def climbed(devices: frozenset[tuple[str, int]]) -> PeerPath | None:
     """Where a peer is reached that answers at its underlay address only."""
     ladder = Ladder()
-    ladder.settle(Facts((UNDERLAY,), 7471, devices=devices), (ETH0,), at_s=0.0, urgent=True)
+    ladder.settle(
+        CandidateFacts((UNDERLAY,), 7471, devices=devices), (ETH0,), at_s=0.0, urgent=True
+    )
     for now_s in (0.0, 0.5, 1.0, 1.5):
         for question in ladder.take_due(now_s, vital=True):
             if question.candidate.kind is ProbeKind.SITE:
@@ -88,7 +90,7 @@ def test_the_ladder_takes_what_the_row_prefers_where_both_ends_have_a_device_for
 
 
 def test_a_peer_can_tell_it_and_a_node_keeps_it(tmp_path: Path) -> None:
-    answer = Answer(bytes(8), 1, UNDERLAY, 7471, UNDERLAY, PATH)
+    answer = ProbeAnswer(bytes(8), 1, UNDERLAY, 7471, UNDERLAY, PATH)
     file = tmp_path / "paths.json"
 
     write_paths(file, {PEER: PATH})
@@ -102,7 +104,7 @@ def test_the_plan_asks_the_rows_part_and_a_person_reads_the_rows_words() -> None
     plan = plan_overlay(here)
     ends = ip_address("10.244.1.2"), ip_address("10.244.2.2")
 
-    found = path_status(here, plan, *ends, NodeWords((), "limpet0", 1450), {})
+    found = path_status(here, plan, *ends, OwnNodeWords((), "limpet0", 1450), {})
     (peer,) = peer_statuses(here, plan, heard_s={}, every=True, readings={}, now_ns=0)
 
     assert {(route.device, route.mtu_bytes) for route in plan.parts[PEER].routes} == {

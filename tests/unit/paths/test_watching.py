@@ -12,7 +12,7 @@ from limpet.base.addresses import Endpoint
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.peer_ladders import PeerLadders
 from limpet.paths.ladder.probe_scheduler import RATE_PER_S
 from limpet.paths.ladder.probe_state import Question
@@ -86,7 +86,7 @@ class Asked:
         for number, uid in enumerate(self.uids):
             end: Endpoint = (IPv4Address("10.1.0.0") + number, 51820)
             peer = self.ladders.add(uid, PeerPath(transports.TUNNEL, 1400, endpoint=end))
-            peer.facts = Facts(tunnel=True, endpoints=(end,))
+            peer.facts = CandidateFacts(tunnel=True, endpoints=(end,))
             self.ladders.know(peer, (), at_s=chance.random(), urgent=False)
             self.ladders.settle(peer)
 

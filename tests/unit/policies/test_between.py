@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limpet.policies.between import side_of
 from limpet.policies.compiled import DIRECTIONS
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, NamedPort, Pod, Policy
+from limpet.policies.policy import Key, NamedPort, Policy, PolicyPod
 from limpet.policies.verdict import Flow, judge
 from limpet.policies.words import policy_words
 from tests.effort import examples
@@ -32,9 +32,9 @@ def policy(name: str, pods: dict[str, str], **spec: Any) -> Policy:
     )
 
 
-def pod(number: int, app: str) -> Pod:
+def pod(number: int, app: str) -> PolicyPod:
     address = ip_address("10.244.7.0") + number
-    return Pod(Key("shop", f"{app}-{number}"), (address,), {"app": app})
+    return PolicyPod(Key("shop", f"{app}-{number}"), (address,), {"app": app})
 
 
 DATABASE = policy(

@@ -15,17 +15,17 @@ from limpet.policies.policy import (
     IpBlock,
     Key,
     NamedPort,
-    Pod,
     Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
     PortSpan,
-    Rule,
-    World,
 )
 from tests.effort import examples
 from tests.policy_cases import Case, cases, flows
 from tests.policy_oracle import Flow, enters, leaves
 
-WEB = Pod(Key("alpha", "web"), (ip_address("10.0.0.2"),), {"app": "web"})
+WEB = PolicyPod(Key("alpha", "web"), (ip_address("10.0.0.2"),), {"app": "web"})
 
 
 def allowed(compiled: Compiled, case: Case, number: int, direction: Direction, flow: Flow) -> bool:
@@ -69,17 +69,17 @@ def test_windows_of_a_side_are_in_order_and_do_not_overlap(case: Case) -> None:
         assert all(window.rules >= side.always for window in side.windows)
 
 
-def compile_one(policy: Policy, *pods: Pod, local: Pod = WEB) -> Compiled:
-    world = World({policy.key: policy}, {}, {each.key: each for each in (local, *pods)})
+def compile_one(policy: Policy, *pods: PolicyPod, local: PolicyPod = WEB) -> Compiled:
+    world = PolicyWorld({policy.key: policy}, {}, {each.key: each for each in (local, *pods)})
     return compile_sides(world, [local])
 
 
 def test_a_pod_whose_labels_nobody_has_told_is_closed_where_it_might_be_isolated() -> None:
     policy = Policy(
-        Key("alpha", "x"), Selector((("app", "db"),)), frozenset(["ingress"]), (Rule(),)
+        Key("alpha", "x"), Selector((("app", "db"),)), frozenset(["ingress"]), (PolicyRule(),)
     )
-    unknown = Pod(Key("alpha", "new"), (ip_address("10.0.0.3"),), None)
-    elsewhere = Pod(Key("beta", "new"), (ip_address("10.0.0.4"),), None)
+    unknown = PolicyPod(Key("alpha", "new"), (ip_address("10.0.0.3"),), None)
+    elsewhere = PolicyPod(Key("beta", "new"), (ip_address("10.0.0.4"),), None)
     compiled = compile_one(policy, local=unknown)
     peer = ip_address("10.0.0.9")
     assert compiled.allows(unknown.key, "ingress", peer, "tcp", 80) == frozenset()
@@ -88,18 +88,20 @@ def test_a_pod_whose_labels_nobody_has_told_is_closed_where_it_might_be_isolated
 
 
 def test_a_pod_with_the_nodes_network_is_neither_isolated_nor_chosen() -> None:
-    everybody = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), (Rule(),))
-    host = Pod(Key("alpha", "host"), (ip_address("192.0.2.1"),), {}, host_network=True)
+    everybody = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), (PolicyRule(),))
+    host = PolicyPod(Key("alpha", "host"), (ip_address("192.0.2.1"),), {}, host_network=True)
     assert compile_one(everybody, local=host).sides == {}
 
 
 def test_a_named_port_is_that_of_the_pod_that_receives() -> None:
     name = NamedPort("tcp", "http")
-    policy = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), (Rule(ports=(name,)),))
-    one = Pod(Key("alpha", "one"), (ip_address("10.0.0.3"),), {}, {name: 8080})
-    two = Pod(Key("alpha", "two"), (ip_address("10.0.0.4"),), {}, {name: 9090})
-    none = Pod(Key("alpha", "none"), (ip_address("10.0.0.5"),), {})
-    world = World({policy.key: policy}, {}, {each.key: each for each in (one, two, none)})
+    policy = Policy(
+        Key("alpha", "x"), Selector(), frozenset(["ingress"]), (PolicyRule(ports=(name,)),)
+    )
+    one = PolicyPod(Key("alpha", "one"), (ip_address("10.0.0.3"),), {}, {name: 8080})
+    two = PolicyPod(Key("alpha", "two"), (ip_address("10.0.0.4"),), {}, {name: 9090})
+    none = PolicyPod(Key("alpha", "none"), (ip_address("10.0.0.5"),), {})
+    world = PolicyWorld({policy.key: policy}, {}, {each.key: each for each in (one, two, none)})
     sides = compile_sides(world, world.pods.values()).sides
     spans = {key.name: [w.span for w in side.windows] for (key, _), side in sides.items()}
     assert spans == {
@@ -110,7 +112,9 @@ def test_a_named_port_is_that_of_the_pod_that_receives() -> None:
 
 
 def test_rules_at_the_same_ports_are_one_window() -> None:
-    rules = tuple(Rule(ports=(PortSpan("tcp", first, last),)) for first, last in ((1, 5), (3, 9)))
+    rules = tuple(
+        PolicyRule(ports=(PortSpan("tcp", first, last),)) for first, last in ((1, 5), (3, 9))
+    )
     policy = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), rules)
     (side,) = compile_one(policy).sides.values()
     assert [(w.span.first, w.span.last, len(w.rules)) for w in side.windows] == [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.policy import Key, PolicyPod, PolicyWorld
 from tests.effort import examples
 from tests.policy_cases import cases
 
@@ -22,13 +22,13 @@ V = TypeVar("V")
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> list[World]:
+def worlds(draw: st.DrawFn) -> list[PolicyWorld]:
     """Each with some of what the ones before it have: the same values, others, or none."""
     one, other = draw(cases()).world(), draw(cases()).world()
     found = [one]
     for _ in range(draw(st.integers(1, 4))):
         found.append(
-            World(
+            PolicyWorld(
                 mixed(draw, one.policies, other.policies),
                 mixed(draw, one.namespaces, other.namespaces),
                 mixed(draw, one.pods, other.pods),
@@ -46,7 +46,7 @@ def mixed(draw: Callable[..., int], one: Mapping[K, V], other: Mapping[K, V]) ->
     return found
 
 
-def ports_of(world: World) -> list[LocalPort]:
+def ports_of(world: PolicyWorld) -> list[LocalPort]:
     return [
         LocalPort(pod.key, f"lim{number}", f"0a:58:00:00:00:{number:02x}", "0e:58:00:00:00:01",
                   pod.addresses)
@@ -56,7 +56,7 @@ def ports_of(world: World) -> list[LocalPort]:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(worlds())
-def test_changes_lead_to_what_is_made_from_nothing(found: list[World]) -> None:
+def test_changes_lead_to_what_is_made_from_nothing(found: list[PolicyWorld]) -> None:
     compiler, planned = Compiler(), Planned()
     for world in found:
         whole = compile_sides(world, world.pods.values())
@@ -84,15 +84,15 @@ SELECTING = parse_policy(
 
 def test_of_one_changed_pod_only_what_selects_it_is_made_anew() -> None:
     pods = {
-        key: Pod(key, (ip_address(f"10.0.0.{number}"),), {"app": name})
+        key: PolicyPod(key, (ip_address(f"10.0.0.{number}"),), {"app": name})
         for number, name in enumerate("ab", 2)
         for key in [Key("shop", name)]
     }
-    world = World({SELECTING.key: SELECTING}, {}, pods)
+    world = PolicyWorld({SELECTING.key: SELECTING}, {}, pods)
     compiler, planned = Compiler(), Planned()
     before = compiler.compile(world, pods.values())
     tables = plan_tables(before, ports_of(world), planned)
-    another = Pod(Key("shop", "c"), (ip_address("10.0.0.9"),), {"app": "b"})
+    another = PolicyPod(Key("shop", "c"), (ip_address("10.0.0.9"),), {"app": "b"})
     after = compiler.compile(replace(world, pods={**pods, another.key: another}), pods.values())
     same = [rule for rule in after.peers if after.peers[rule] is before.peers[rule]]
     assert [rule.number for rule in same] == [0]

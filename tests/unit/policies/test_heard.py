@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from limpet.policies.compiler import compile_sides
-from limpet.policies.heard import Heard, decode_heard
-from limpet.policies.policy import Key, NamedPort, Pod
+from limpet.policies.heard import ReadPolicies, decode_heard
+from limpet.policies.policy import Key, NamedPort, PolicyPod
 
-WEB = Pod(Key("shop", "web"), (ip_address("10.0.0.2"),), {})
+WEB = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"),), {})
 """As its interface tells."""
 PEER = ip_address("10.0.0.9")
 
@@ -25,16 +25,16 @@ def document(**spec: Any) -> dict[str, Any]:
     }
 
 
-def told() -> Heard:
-    heard = Heard()
+def told() -> ReadPolicies:
+    heard = ReadPolicies()
     heard.is_whole = True
     heard.namespaces["shop"] = {"team": "a"}
-    heard.pods[WEB.key] = Pod(WEB.key, (), {"app": "web"}, {NamedPort("tcp", "http"): 80})
+    heard.pods[WEB.key] = PolicyPod(WEB.key, (), {"app": "web"}, {NamedPort("tcp", "http"): 80})
     heard.put_policy(Key("shop", "web"), document(ingress=[{"ports": [{"port": "http"}]}]))
     return heard
 
 
-def may(heard: Heard, port: int) -> bool:
+def may(heard: ReadPolicies, port: int) -> bool:
     """Whether the pod gets a connection."""
     world = heard.world({WEB.key: WEB})
     by = compile_sides(world, [world.pods[WEB.key]]).allows(WEB.key, "ingress", PEER, "tcp", port)
@@ -52,7 +52,7 @@ def test_nothing_is_open_before_all_was_told_once() -> None:
     heard = told()
     heard.is_whole = False
     assert not may(heard, 80)
-    assert not may(Heard(), 80)
+    assert not may(ReadPolicies(), 80)
 
 
 def test_a_pod_that_nobody_has_told_of_is_closed_where_it_might_be_isolated() -> None:
@@ -73,7 +73,7 @@ def test_a_policy_that_nobody_understands_allows_what_it_did_or_nothing() -> Non
     assert not heard.problems
     heard.put_policy(Key("shop", "web"), strange)
     assert not may(heard, 80)
-    heard.pods[WEB.key] = Pod(WEB.key, (), {"app": "other"})
+    heard.pods[WEB.key] = PolicyPod(WEB.key, (), {"app": "other"})
     assert may(heard, 80)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from limpet.policies.labels import Expression, Selector
 from limpet.policies.parse import PolicyError, parse_namespace, parse_policy
-from limpet.policies.policy import IpBlock, Key, NamedPort, PodPeer, PortSpan, Rule
+from limpet.policies.policy import IpBlock, Key, NamedPort, PodPeer, PolicyRule, PortSpan
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_policy_with_everything_in_it() -> None:
         PortSpan("sctp", 0, 65535),
         NamedPort("tcp", "http"),
     )
-    assert policy.egress == (Rule(),)
+    assert policy.egress == (PolicyRule(),)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Address
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.relay.messages import (
     KIND_OF,
     AskPair,
@@ -58,7 +58,9 @@ def test_a_message_comes_back_as_it_was(message: RelayMessage) -> None:
 
 
 @given(relay_kinds, st.binary(max_size=64))
-def test_any_body_is_a_message_that_encodes_to_it_or_is_malformed(kind: Kind, body: bytes) -> None:
+def test_any_body_is_a_message_that_encodes_to_it_or_is_malformed(
+    kind: BodyKind, body: bytes
+) -> None:
     drop = None
     try:
         message = parse(kind, body)
@@ -67,7 +69,7 @@ def test_any_body_is_a_message_that_encodes_to_it_or_is_malformed(kind: Kind, bo
     else:
         assert KIND_OF[type(message)] is kind
         assert encode(message) == body
-    assert drop in (None, Drop.MALFORMED)
+    assert drop in (None, DropReason.MALFORMED)
 
 
 @given(messages, st.data())
@@ -85,17 +87,17 @@ def test_a_message_that_is_cut_short_or_goes_on_is_malformed(
 @pytest.mark.parametrize(
     ("kind", "body", "words"),
     [
-        (Kind.RELAY_PAIR, bytes(8 + 15 + 2 + 1 + 2 + 4), "port 0 with the refusal 0"),
+        (BodyKind.RELAY_PAIR, bytes(8 + 15 + 2 + 1 + 2 + 4), "port 0 with the refusal 0"),
         (
-            Kind.RELAY_PAIR,
+            BodyKind.RELAY_PAIR,
             bytes(8 + 15) + b"\0\7\3" + bytes(6),
             "port 7 with the refusal 3",
         ),
-        (Kind.RELAY_PAIR, bytes(8 + 15 + 2) + b"\x63" + bytes(6), "99 is not a valid Refusal"),
-        (Kind.RELAY_CHECK, bytes(8 + 2 + 16), "a port is missing"),
-        (Kind.PROBE, bytes(8), "kind 16 is nothing of relays"),
+        (BodyKind.RELAY_PAIR, bytes(8 + 15 + 2) + b"\x63" + bytes(6), "99 is not a valid Refusal"),
+        (BodyKind.RELAY_CHECK, bytes(8 + 2 + 16), "a port is missing"),
+        (BodyKind.PROBE, bytes(8), "kind 16 is nothing of relays"),
     ],
 )
-def test_what_makes_no_sense_is_malformed(kind: Kind, body: bytes, words: str) -> None:
+def test_what_makes_no_sense_is_malformed(kind: BodyKind, body: bytes, words: str) -> None:
     with pytest.raises(DatagramError, match=words):
         parse(kind, body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limpet.services.mode import Choice, decide
+from limpet.services.mode import ServicesDecision, decide
 
 FOUND = "nftables table kube-proxy"
 
@@ -33,7 +33,7 @@ def test_who_finds_kube_proxy_leaves_services_to_it_until_somebody_says_otherwis
 def test_a_node_notices_that_kube_proxy_comes_and_goes_and_what_the_cluster_says() -> None:
     there = [""]
     cluster = ["auto"]
-    choice = Choice(None, lambda: cluster[0], lambda: there[0])
+    choice = ServicesDecision(None, lambda: cluster[0], lambda: there[0])
     assert choice.taken.on
     assert not choice.look()
 

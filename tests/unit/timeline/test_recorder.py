@@ -12,7 +12,7 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.picture.timeline import Clock, Happening
 from limpet.timeline import recorder as recording
-from limpet.timeline.answer import Asked, asked_of
+from limpet.timeline.answer import TimelineQuery, asked_of
 from limpet.timeline.clock import Moment
 from limpet.timeline.file import NEWER, read_all
 from limpet.timeline.recorder import Recorder
@@ -37,7 +37,7 @@ def happening(words: str, peer: str = "") -> Happening:
 
 
 async def words(recorder: Recorder, **asked: object) -> list[str]:
-    return [each.words for each in (await recorder.answer(Asked(**asked))).entries]  # type: ignore[arg-type]
+    return [each.words for each in (await recorder.answer(TimelineQuery(**asked))).entries]  # type: ignore[arg-type]
 
 
 @on_a_loop
@@ -65,7 +65,7 @@ async def test_an_entry_is_there_after_a_restart_and_numbers_go_on(tmp_path: Pat
 async def test_whoever_waits_hears_of_it_within_the_moment(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, steady())
     recorder.start()
-    waits = asyncio.create_task(recorder.answer(Asked(after=0, wait_s=40.0)))
+    waits = asyncio.create_task(recorder.answer(TimelineQuery(after=0, wait_s=40.0)))
     await asyncio.sleep(0)
     recorder.note(happening("one"))
 
@@ -152,7 +152,7 @@ async def test_a_clock_that_is_set_is_an_entry_of_its_own(tmp_path: Path) -> Non
         recorder.note(happening(each))
         await recorder.stop()
 
-    entries = (await recorder.answer(Asked())).entries
+    entries = (await recorder.answer(TimelineQuery())).entries
 
     assert [each.kind for each in entries] == ["path", "clock", "path"]
     assert "set forward" in entries[1].words

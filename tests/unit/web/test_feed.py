@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from limpet.web.live.feed import WATCH_S, Feed
+from limpet.web.live.feed import WATCH_S, PictureFeed
 from tests.beds.page import PictureSource
 from tests.beds.pictured import world
 from tests.waiting import PATIENCE_S, until
@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S, until
 def test_ways_are_watched_while_a_page_follows_them_those_shown_before_others() -> None:
     async def look() -> list[tuple[frozenset[str], float]]:
         source = PictureSource(world(3))
-        feed = Feed(source, poll_s=0.005)
+        feed = PictureFeed(source, poll_s=0.005)
         seen = await feed.now()
         await asyncio.sleep(0.03)
         assert source.watched == []  # who has only read a page is not there any more

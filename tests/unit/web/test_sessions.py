@@ -8,9 +8,9 @@ from limpet.base.bounds.strangers import PAGE_SIGN_INS
 from limpet.web.access.sessions import (
     IDLE_S,
     LONGEST_S,
+    BrowserSession,
+    LoginRefused,
     PageToken,
-    Refused,
-    Session,
     Sessions,
     digest_of,
 )
@@ -24,8 +24,8 @@ def sessions(*tokens: PageToken) -> Sessions:
     return Sessions(lambda: f"secret-{next(numbers)}", lambda: by_digest)
 
 
-def entered(found: tuple[str, Session] | Refused) -> tuple[str, Session]:
-    assert not isinstance(found, Refused)
+def entered(found: tuple[str, BrowserSession] | LoginRefused) -> tuple[str, BrowserSession]:
+    assert not isinstance(found, LoginRefused)
     return found
 
 
@@ -37,7 +37,7 @@ def test_a_link_lets_in_once_and_only_to_look() -> None:
 
     assert not session.may_write
     assert not book.has_link
-    assert isinstance(book.enter(link, "127.0.0.1", 11.0), Refused)
+    assert isinstance(book.enter(link, "127.0.0.1", 11.0), LoginRefused)
 
 
 def test_a_new_link_ends_the_one_before() -> None:
@@ -45,7 +45,7 @@ def test_a_new_link_ends_the_one_before() -> None:
     first = book.new_link()
     second = book.new_link()
 
-    assert isinstance(book.enter(first, "127.0.0.1", 10.0), Refused)
+    assert isinstance(book.enter(first, "127.0.0.1", 10.0), LoginRefused)
     entered(book.enter(second, "127.0.0.1", 10.0))
 
 
@@ -55,7 +55,7 @@ def test_a_token_lets_in_as_often_as_it_is_shown_until_it_expires() -> None:
     other, _ = entered(book.enter("right", "a", 10.0))
 
     assert cookie != other
-    assert isinstance(book.enter("right", "a", 1e6), Refused)
+    assert isinstance(book.enter("right", "a", 1e6), LoginRefused)
 
 
 def test_a_session_ends_when_its_token_does() -> None:
@@ -97,9 +97,9 @@ def test_a_session_ends_after_half_a_day_of_rest_and_after_a_week_in_any_case() 
 def test_wrong_tokens_are_counted_by_where_they_come_from_and_keep_no_right_one_out() -> None:
     book = sessions(TOKEN)
     for _ in range(PAGE_SIGN_INS.most):
-        assert book.enter("wrong", "a", 10.0) == Refused()
-    assert book.enter("wrong", "a", 10.0) == Refused(too_many=True)
+        assert book.enter("wrong", "a", 10.0) == LoginRefused()
+    assert book.enter("wrong", "a", 10.0) == LoginRefused(too_many=True)
 
-    assert book.enter("wrong", "b", 10.0) == Refused()
+    assert book.enter("wrong", "b", 10.0) == LoginRefused()
     entered(book.enter("right", "a", 10.0))
-    assert book.enter("wrong", "a", 20.0) == Refused(), "after a while one may try again"
+    assert book.enter("wrong", "a", 20.0) == LoginRefused(), "after a while one may try again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from limpet.picture.nodes import NodeState
 from limpet.picture.pair import Reach
 from limpet.picture.said import Level
-from limpet.web.views import View, by_site, page_of
+from limpet.web.views import PictureView, by_site, page_of
 from limpet.web.words import ago, counted, milliseconds, moment, percent, size, span
 from tests.beds.pictured import world
 
@@ -19,7 +19,7 @@ def test_pages_hold_every_row_once_and_a_number_beyond_is_the_last() -> None:
 
 
 def test_nodes_are_found_by_name_site_label_and_address_and_stand_by_site() -> None:
-    view = View(world(60))
+    view = PictureView(world(60))
     node = view.living[20]
 
     for text in (node.name, node.site.upper(), f"site={node.site}", node.machine.addresses[0]):
@@ -31,7 +31,7 @@ def test_nodes_are_found_by_name_site_label_and_address_and_stand_by_site() -> N
 
 
 def test_bad_pairs_come_before_good_ones() -> None:
-    view = View(world(300))
+    view = PictureView(world(300))
     reaches = [row.worse.reach for row in view.pair_rows("")]
 
     assert len(reaches) == len(view.picture.pairs)
@@ -40,7 +40,7 @@ def test_bad_pairs_come_before_good_ones() -> None:
 
 
 def test_findings_that_matter_are_counted_and_the_worst_is_first() -> None:
-    view = View(world(300))
+    view = PictureView(world(300))
 
     assert view.findings[0].level is Level.FAIL
     assert view.findings[-1].level is Level.OK
@@ -48,7 +48,7 @@ def test_findings_that_matter_are_counted_and_the_worst_is_first() -> None:
 
 
 def test_full_segments_come_first() -> None:
-    used = [row.used or 0 for row in View(world(60)).segment_rows("")]
+    used = [row.used or 0 for row in PictureView(world(60)).segment_rows("")]
 
     assert used == sorted(used, reverse=True)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from limpet.agent.answers.own_pods import NodeWords, own_addresses
+from limpet.agent.answers.own_pods import OwnNodeWords, own_addresses
 from limpet.agent.status.paths import Leg, PathAnswer, PathStatus
 from limpet.base.addresses import Address, Prefix
 
 
 def path_alone(
-    words: NodeWords, segments: Iterable[Prefix], origin: str, target: str
+    words: OwnNodeWords, segments: Iterable[Prefix], origin: str, target: str
 ) -> PathAnswer:
     """Ends are addresses, or pods of this node. Raises: LimpetError for another word."""
     own = tuple(segments)
@@ -27,7 +27,7 @@ def path_alone(
 
 
 def _path(
-    origin: Address, target: Address, words: NodeWords, segments: tuple[Prefix, ...]
+    origin: Address, target: Address, words: OwnNodeWords, segments: tuple[Prefix, ...]
 ) -> PathStatus:
     there, back = _leg(origin, target, words, segments), _leg(target, origin, words, segments)
     notes = []
@@ -51,7 +51,9 @@ def _path(
     )
 
 
-def _leg(origin: Address, target: Address, words: NodeWords, segments: tuple[Prefix, ...]) -> Leg:
+def _leg(
+    origin: Address, target: Address, words: OwnNodeWords, segments: tuple[Prefix, ...]
+) -> Leg:
     named = {pod.address: str(pod) for pod in words.pods}
     here = {each: any(each in prefix for prefix in segments) for each in (origin, target)}
     reason, known = "", True

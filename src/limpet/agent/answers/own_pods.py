@@ -26,7 +26,7 @@ class KnownPod:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWords:
+class OwnNodeWords:
     """What the node knows beside the plan."""
 
     pods: tuple[KnownPod, ...]
@@ -35,7 +35,7 @@ class NodeWords:
     """MTU of its pods."""
 
 
-def node_words(node: Node) -> NodeWords:
+def node_words(node: Node) -> OwnNodeWords:
     """As it is now."""
     settings = node.settings
     attached = [
@@ -51,7 +51,7 @@ def node_words(node: Node) -> NodeWords:
         if address not in live
     ]
     mtu_bytes = pod_mtu_bytes(settings, node.node_part.uplink_mtu_bytes)
-    return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
+    return OwnNodeWords((*attached, *kept), settings.bridge, mtu_bytes)
 
 
 def called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
@@ -60,7 +60,7 @@ def called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
     return [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
 
 
-def own_addresses(verb: str, word: str, words: NodeWords) -> list[Address]:
+def own_addresses(verb: str, word: str, words: OwnNodeWords) -> list[Address]:
     """Of an address or a pod of this node, which is in no cluster.
 
     Raises: LimpetError for another word.

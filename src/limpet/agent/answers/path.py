@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from limpet.agent.answers.own_pods import NodeWords
+from limpet.agent.answers.own_pods import OwnNodeWords
 from limpet.agent.status import paths as status
 from limpet.agent.status.paths import LetIn, PathStatus
 from limpet.base.addresses import Address, endpoint_text
@@ -42,7 +42,7 @@ def path_status(
     plan: OverlayPlan,
     origin: Address,
     target: Address,
-    words: NodeWords,
+    words: OwnNodeWords,
     ways: Mapping[str, PeerPath | None],
     unable: Mapping[str, str] | None = None,
 ) -> PathStatus:
@@ -116,7 +116,7 @@ def _leg_status(
     holders: Mapping[Address, str | None],
     view: View,
     plan: OverlayPlan,
-    words: NodeWords,
+    words: OwnNodeWords,
 ) -> status.Leg:
     ends, way = leg.ends, leg.way
     local = leg.known and not leg.reason and way is None
@@ -178,7 +178,7 @@ def _reachable(legs: Iterable[status.Leg], *, doubtful: bool) -> bool | None:
     return True if known and not doubtful else None
 
 
-def _notes(address: Address, view: View, words: NodeWords) -> list[str]:
+def _notes(address: Address, view: View, words: OwnNodeWords) -> list[str]:
     """What a person should know of one end."""
     ours = view.segments.get(view.uid, ())
     segment = next((each for each in ours if address in each), None)

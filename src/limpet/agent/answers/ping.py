@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 
-from limpet.agent.answers.own_pods import NodeWords, own_addresses
+from limpet.agent.answers.own_pods import OwnNodeWords, own_addresses
 from limpet.agent.status.ping import PingAnswer, PingPacket
 from limpet.base.addresses import Address
 from limpet.linux.echo import Echo
@@ -34,7 +34,7 @@ async def _ping(address: Address) -> PingPacket:
     return PingPacket(address=str(address), rtt_ms=rtt_ms, problem=problem)
 
 
-async def ping_alone(words: NodeWords, target: str) -> PingAnswer:
+async def ping_alone(words: OwnNodeWords, target: str) -> PingAnswer:
     """At a node that is in no cluster: packets only. Raises: LimpetError for an unknown name."""
     addresses = own_addresses("ping", target, words)
     pods = {pod.address: str(pod) for pod in words.pods}

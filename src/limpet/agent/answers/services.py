@@ -21,7 +21,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
-from limpet.services.mode import Choice
+from limpet.services.mode import ServicesDecision
 from limpet.services.rotation import Here, candidates, rotate, why_unused
 from limpet.services.values import Service, ServicePort
 
@@ -239,7 +239,9 @@ def _words(port: ServicePort) -> str:
     return f"{port.name + ' ' if port.name else ''}{number}/{port.protocol}"
 
 
-def services_status(choice: Choice | None, side: ServiceSide | None) -> ServicesStatus | None:
+def services_status(
+    choice: ServicesDecision | None, side: ServiceSide | None
+) -> ServicesStatus | None:
     if choice is None:
         return None
     decision = choice.taken

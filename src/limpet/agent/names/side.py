@@ -21,7 +21,7 @@ from limpet.base.settings import Folders, SourceSettings
 from limpet.base.timer import Timer
 from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
-from limpet.dns.handover.held import Holder
+from limpet.dns.handover.held import SocketHolder
 from limpet.services.kept import KEPT_FILE
 from limpet.services.kept_here import HERE_FILE, SAY_AGAIN_S, encode_here
 from limpet.services.rotation import Here
@@ -39,7 +39,7 @@ class NamesSide:
         self._path = run_dir / HERE_FILE
         self._here = here
         self._source = source
-        self._holder = Holder(run_dir)
+        self._holder = SocketHolder(run_dir)
         self._told: Here | None = None
         self._trouble = ""
         self._timer = Timer("names", self._say)

@@ -23,13 +23,13 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
-from limpet.policies.between import Side as PolicySide
+from limpet.policies.between import PairSide as PolicySide
 from limpet.policies.between import side_of
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import PolicyError
-from limpet.policies.policy import PROTOCOLS, Key, Pod, Policy, World
+from limpet.policies.policy import PROTOCOLS, Key, Policy, PolicyPod, PolicyWorld
 from limpet.policies.verdict import Flow, judge
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
@@ -97,18 +97,18 @@ class Policies(ABC):
             pod.pod.labels,
         )
 
-    def _local(self, ports: Iterable[LocalPort]) -> dict[Key, Pod]:
+    def _local(self, ports: Iterable[LocalPort]) -> dict[Key, PolicyPod]:
         """Pods by what came with their interfaces: several may be one pod's."""
-        pods: dict[Key, Pod] = {}
+        pods: dict[Key, PolicyPod] = {}
         for port in ports:
-            known = pods.get(port.key, Pod(port.key, (), {}))
+            known = pods.get(port.key, PolicyPod(port.key, (), {}))
             labels = {**(known.labels or {}), **dict(port.labels)}
             addresses = tuple(dict.fromkeys((*known.addresses, *port.addresses)))
-            pods[port.key] = Pod(port.key, addresses, labels)
+            pods[port.key] = PolicyPod(port.key, addresses, labels)
         return pods
 
     @abstractmethod
-    def _world(self, local: Mapping[Key, Pod]) -> World:
+    def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         """`local`: pods of this node, as their interfaces tell."""
 
     def _compile(self, ports: Sequence[LocalPort]) -> Compiled:
@@ -187,7 +187,7 @@ class Policies(ABC):
             side_of(self._elsewhere(world), world.namespaces, theirs, mine, names[::-1]),
         )
 
-    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+    def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
         """Policies that hold on other nodes as well."""
         return world.policies
 
@@ -234,19 +234,19 @@ class OwnPolicies(Policies):
         self._book = kept_book(path)
         self._changing = asyncio.Lock()
 
-    def _world(self, local: Mapping[Key, Pod]) -> World:
-        return World(self._book.policies, self._book.namespaces, self._labelled(local))
+    def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
+        return PolicyWorld(self._book.policies, self._book.namespaces, self._labelled(local))
 
-    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+    def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
         return {}
 
-    def _labelled(self, local: Mapping[Key, Pod]) -> dict[Key, Pod]:
+    def _labelled(self, local: Mapping[Key, PolicyPod]) -> dict[Key, PolicyPod]:
         return {
             key: replace(pod, labels={**(pod.labels or {}), **self._book.pods.get(key, {})})
             for key, pod in local.items()
         }
 
-    def _own_pods(self) -> dict[Key, Pod]:
+    def _own_pods(self) -> dict[Key, PolicyPod]:
         """Of this node, with the labels that they have."""
         return self._labelled(self._local(self._ports()))
 

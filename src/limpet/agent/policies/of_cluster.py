@@ -23,9 +23,9 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
-from limpet.policies.heard import Heard
+from limpet.policies.heard import ReadPolicies
 from limpet.policies.parse import PolicyError, parse_namespace
-from limpet.policies.policy import Key, Pod, Policy, World
+from limpet.policies.policy import Key, Policy, PolicyPod, PolicyWorld
 
 _SOON_S = 0.05
 """Pods that come together are told together."""
@@ -47,11 +47,11 @@ class ClusterPolicies(OwnPolicies):
         """`path`: of this node's own. Raises: LimpetError: it cannot be read."""
         super().__init__(loop, path, attachments, bridge_mac)
         self._membership = membership
-        self._heard = Heard()
+        self._heard = ReadPolicies()
         self._heard.is_whole = True
         """What the disk has of the cluster's is all that was ever heard."""
         self._problems: dict[str, str] = {}
-        self._theirs: dict[str, dict[Key, Pod]] = {}
+        self._theirs: dict[str, dict[Key, PolicyPod]] = {}
         """Pods of other nodes, by the name of the document."""
         self._told_s = float("-inf")
         self._timer = Timer("labels of pods", self._tell)
@@ -70,15 +70,15 @@ class ClusterPolicies(OwnPolicies):
     def pods_changed(self) -> None:
         self._tell_soon()
 
-    def _world(self, local: Mapping[Key, Pod]) -> World:
+    def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         own = super()._world(local)
-        return World(
+        return PolicyWorld(
             {**self._heard.policies, **own.policies},
             {**self._heard.namespaces, **own.namespaces},
             {**pods_of_others(self._theirs), **own.pods},
         )
 
-    def _elsewhere(self, world: World) -> Mapping[Key, Policy]:
+    def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
         return self._heard.policies
 
     @property
@@ -161,10 +161,10 @@ def _key_of(name: str) -> Key:
     return Key(namespace, rest)
 
 
-def pods_of_others(told: Mapping[str, Mapping[Key, Pod]]) -> dict[Key, Pod]:
+def pods_of_others(told: Mapping[str, Mapping[Key, PolicyPod]]) -> dict[Key, PolicyPod]:
     """All pods that nodes have told, by the name of the document, as one. Of two nodes that tell of
     one name each has its pod: a node that names another's pod takes nothing from it."""
-    found: dict[Key, Pod] = {}
+    found: dict[Key, PolicyPod] = {}
     for document in sorted(told):
         pods = told[document]
         twins = found.keys() & pods.keys()
@@ -175,11 +175,11 @@ def pods_of_others(told: Mapping[str, Mapping[Key, Pod]]) -> dict[Key, Pod]:
     return found
 
 
-def _pod_of(told: LabelledPod, segments: Iterable[Prefix]) -> Pod:
+def _pod_of(told: LabelledPod, segments: Iterable[Prefix]) -> PolicyPod:
     """A node tells of addresses of its own segments only."""
     addresses: tuple[Address, ...] = tuple(
         each
         for each in map(ip_address, told.addresses)
         if any(each.version == own.version and each in own for own in segments)
     )
-    return Pod(Key(told.namespace, told.name), addresses, told.labels)
+    return PolicyPod(Key(told.namespace, told.name), addresses, told.labels)

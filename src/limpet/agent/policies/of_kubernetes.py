@@ -18,8 +18,8 @@ from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
-from limpet.policies.heard import Heard, decode_heard
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.heard import ReadPolicies, decode_heard
+from limpet.policies.policy import Key, PolicyPod, PolicyWorld
 
 _log = structlog.get_logger("policies")
 
@@ -55,7 +55,7 @@ class KubernetesPolicies(Policies):
     def network_changed(self) -> None:
         self._from.network_changed()
 
-    def _world(self, local: Mapping[Key, Pod]) -> World:
+    def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         return self._heard.world(local)
 
     @property
@@ -70,11 +70,11 @@ class KubernetesPolicies(Policies):
         )
 
 
-def heard_before(path: Path) -> Heard:
+def heard_before(path: Path) -> ReadPolicies:
     """What is kept; nothing where there is no file. Raises: StorageError, LimpetError."""
     text = read_if_there(path)
     if text is None:
-        return Heard()
+        return ReadPolicies()
     try:
         return decode_heard(text)
     except NewerFormatError as error:

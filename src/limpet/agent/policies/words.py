@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLine, SideLine
 from limpet.policies.compiled import DIRECTIONS, Compiled
 from limpet.policies.compiler import compile_sides
-from limpet.policies.policy import Direction, Pod, Policy, World
+from limpet.policies.policy import Direction, Policy, PolicyPod, PolicyWorld
 from limpet.policies.verdict import Verdict
 from limpet.policies.words import peer_words, policy_words, port_words
 
@@ -42,7 +42,7 @@ def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
     )
 
 
-def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
+def policy_line(policy: Policy, pods: Iterable[PolicyPod]) -> PolicyLine:
     """`pods`: of this node."""
     return PolicyLine(
         namespace=policy.key.namespace,
@@ -54,7 +54,7 @@ def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
     )
 
 
-def pod_policies(world: World, pod: Pod, compiled: Compiled) -> PodPolicies:
+def pod_policies(world: PolicyWorld, pod: PolicyPod, compiled: Compiled) -> PodPolicies:
     """`compiled`: of the pod."""
     return PodPolicies(
         pod=str(pod.key),
@@ -64,7 +64,7 @@ def pod_policies(world: World, pod: Pod, compiled: Compiled) -> PodPolicies:
     )
 
 
-def _side(world: World, pod: Pod, direction: Direction, compiled: Compiled) -> SideLine:
+def _side(world: PolicyWorld, pod: PolicyPod, direction: Direction, compiled: Compiled) -> SideLine:
     found = [
         policy
         for _, policy in sorted(world.policies.items())
@@ -80,10 +80,10 @@ def _side(world: World, pod: Pod, direction: Direction, compiled: Compiled) -> S
     )
 
 
-def _rules(world: World, policy: Policy, direction: Direction) -> Iterable[RuleLine]:
+def _rules(world: PolicyWorld, policy: Policy, direction: Direction) -> Iterable[RuleLine]:
     for rule in policy.rules(direction):
         alone = Policy(policy.key, policy.pods, policy.directions, (rule,), (rule,))
-        only = World({policy.key: alone}, world.namespaces, world.pods)
+        only = PolicyWorld({policy.key: alone}, world.namespaces, world.pods)
         meant = compile_sides(only, world.pods.values()).peers.values()
         yield RuleLine(
             policy=str(policy.key),

@@ -13,7 +13,7 @@ from limpet.base import faults
 from limpet.base.settings import ServiceSettings
 from limpet.base.timer import Timer
 from limpet.datapath.services.sockets.apply import (
-    Place,
+    AttachPoint,
     PodNamespaces,
     SocketKernel,
     pins_of,
@@ -39,7 +39,7 @@ class AtSocket:
         self.side: SocketSide | None = None
         """None: nftables is asked for."""
         if settings.backend != "nftables":
-            place = Place(self._pins, settings.cgroup)
+            place = AttachPoint(self._pins, settings.cgroup)
             self.side = SocketSide(SocketKernel(place, PodNamespaces(pods)))
         self._changes: FileChanges | None = None
         self._watched: frozenset[tuple[int, int]] = frozenset()

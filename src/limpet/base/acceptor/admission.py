@@ -26,7 +26,7 @@ _MOST_SOURCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SourceCapacity:
     """What there is for one kind of sources."""
 
     waiting: int
@@ -62,7 +62,7 @@ class _Inside:
 class _Hall(Generic[T]):
     """For those from elsewhere, or for those from where members have come from lately."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: SourceCapacity) -> None:
         self._room = room
         self._waiting: Places[T] = Places(room.waiting, room.waiting_of_one)
         self._arrived_s: dict[T, float] = {}
@@ -166,7 +166,9 @@ class _Hall(Generic[T]):
 class Admission(Generic[T]):
     """Whoever is returned as one that leaves is to be closed, and is forgotten here."""
 
-    def __init__(self, elsewhere: Room, known: Room, patience: Patience) -> None:
+    def __init__(
+        self, elsewhere: SourceCapacity, known: SourceCapacity, patience: Patience
+    ) -> None:
         """`known`: for sources that members have come from lately."""
         self._patience = patience
         self._halls: tuple[_Hall[T], _Hall[T]] = (_Hall(elsewhere), _Hall(known))

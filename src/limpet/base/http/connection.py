@@ -44,7 +44,7 @@ class TooLargeError(LinkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class HttpWords:
     """What a person is told to do when a server is not as it should be, by its kind."""
 
     not_trusted: str
@@ -58,7 +58,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class HttpServer:
     """Whom to ask."""
 
     name: str
@@ -70,11 +70,11 @@ class Server:
     tls_name: str
     """Name or address that its certificate is for."""
     host_header: str
-    words: Words
+    words: HttpWords
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
     retry_after_s: float | None = None
@@ -87,7 +87,7 @@ class Connection:
     """One request after the other; a stream takes the connection for itself."""
 
     def __init__(
-        self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._server = server
         self._reader = reader
@@ -102,7 +102,7 @@ class Connection:
         """What came with the answer that agreed to another protocol."""
 
     @classmethod
-    async def open(cls, server: Server, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+    async def open(cls, server: HttpServer, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
         """Connected, and by TLS the other side has proven who it is. Raises: LinkError."""
         try:
             reader, writer = await _connect(server, timeout_s)
@@ -134,7 +134,7 @@ class Connection:
         body: bytes = b"",
         headers: Headers = (),
         timeout_s: float = ANSWER_TIMEOUT_S,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The whole answer; afterwards the connection serves for the next.
 
         Raises: LinkError; TooLargeError for what exceeds `most_answer_bytes`.
@@ -145,7 +145,7 @@ class Connection:
                 body = await self._whole(path)
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
                     self._http.start_next_cycle()
-                return Answer(head.status_code, body, _retry_after_s(head), self.date)
+                return HttpAnswer(head.status_code, body, _retry_after_s(head), self.date)
 
     async def stream(
         self,
@@ -166,7 +166,7 @@ class Connection:
 
     async def upgrade(
         self, path: str, *, headers: Headers, timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> tuple[Answer, dict[str, str]]:
+    ) -> tuple[HttpAnswer, dict[str, str]]:
         """The answer with its headers, whose names are lower case. With status 101 the connection
         speaks the protocol of `headers` from now on, by `read` and `write`.
 
@@ -180,7 +180,7 @@ class Connection:
                 body = b"" if switched else await self._whole(path)
                 self._early = self._http.trailing_data[0]
         said = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        return Answer(head.status_code, body), said
+        return HttpAnswer(head.status_code, body), said
 
     async def read(self, what: str, silence_s: float) -> bytes:
         """What has come after `upgrade`, whatever protocol it is; empty: it has ended.
@@ -303,7 +303,7 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def _connect(
-    server: Server, timeout_s: float
+    server: HttpServer, timeout_s: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """To the first address of the host that answers. Raises: OSError, TimeoutError."""
     failure: Exception = OSError("no address")
@@ -330,7 +330,7 @@ class _Opening(asyncio.StreamReaderProtocol):
 
 
 async def _connect_to(
-    address: str, server: Server
+    address: str, server: HttpServer
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """As `asyncio.open_connection`, but who is cancelled as the TLS handshake ends leaves nothing:
     asyncio would say goodbye by TLS and wait half a minute for the answer."""
@@ -381,7 +381,7 @@ async def _look_up(host: str, port: int) -> list[Any]:
         raise socket.gaierror(0, str(error)) from error
 
 
-def _cause(error: Exception, words: Words) -> str:
+def _cause(error: Exception, words: HttpWords) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return words.not_trusted.format(error.verify_message)
     if isinstance(error, ssl.SSLError):

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from limpet.base.http.connection import (
     ANSWER_TIMEOUT_S,
-    Answer,
     Connection,
     Headers,
+    HttpAnswer,
     LinkError,
     SilenceError,
 )
@@ -40,7 +40,7 @@ class KeptConnections:
         headers: Headers = (),
         timeout_s: float = ANSWER_TIMEOUT_S,
         once: bool = False,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer. Raises: LinkError.
 
         `once`: a server that ends a kept connection while it is asked may have done what it was

@@ -30,7 +30,7 @@ class Opcode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WebSocketMessage:
     """What the server said: TEXT or BINARY, whole; or CLOSE, PING, PONG."""
 
     opcode: Opcode
@@ -67,13 +67,13 @@ class MessageReader:
         self._size = 0
         self._begun: Opcode | None = None
 
-    def take(self, data: bytes) -> Iterator[Message]:
+    def take(self, data: bytes) -> Iterator[WebSocketMessage]:
         """Messages that are whole now. Raises: ValueError for what is no such stream."""
         self._rest += data
         while (frame := self._next_frame()) is not None:
             final, opcode, body = frame
             if opcode >= Opcode.CLOSE:
-                yield Message(opcode, body)
+                yield WebSocketMessage(opcode, body)
                 continue
             if (opcode is Opcode.CONTINUATION) is (self._begun is None):
                 raise ValueError("a part of a message is missing")
@@ -83,7 +83,7 @@ class MessageReader:
             if final:
                 whole, self._parts, self._size = b"".join(self._parts), [], 0
                 begun, self._begun = self._begun, None
-                yield Message(begun, whole)
+                yield WebSocketMessage(begun, whole)
 
     def _next_frame(self) -> tuple[bool, Opcode, bytes] | None:
         """None: more has to come."""

@@ -28,7 +28,7 @@ class NewerRecordError(LimpetError):
     """A record is of a format that only a later Limpet knows."""
 
 
-class Record(NamedTuple):
+class FramedRecord(NamedTuple):
     kind: bytes
     number: int
     payload: bytes
@@ -41,7 +41,9 @@ def encode_record(kind: bytes, version: int, number: int, payload: bytes) -> byt
     return _HEADER.pack(kind, version, len(payload), number, crc) + payload
 
 
-def find_records(data: bytes, start: bytes, version: int, position: int = 0) -> Iterator[Record]:
+def find_records(
+    data: bytes, start: bytes, version: int, position: int = 0
+) -> Iterator[FramedRecord]:
     """The whole records from `position` on whose kinds begin with `start`, in order.
 
     Raises: NewerRecordError for one of a version above `version`.
@@ -63,7 +65,7 @@ class _Finder:
         self._in_vain = 0
         self._partial: PartialChecksums | None = None
 
-    def record_at(self, position: int) -> Record | None:
+    def record_at(self, position: int) -> FramedRecord | None:
         start = position + HEADER_BYTES
         if start > len(self._data):
             return None
@@ -76,7 +78,7 @@ class _Finder:
             return None
         if version > self._known:
             raise NewerRecordError(f"it has format {version}, this Limpet knows {self._known}")
-        return Record(kind, number, bytes(self._data[start:end]), position, end)
+        return FramedRecord(kind, number, bytes(self._data[start:end]), position, end)
 
     def _checksum(self, start: int, end: int, before: int) -> int:
         """Of bytes that follow others with the checksum `before`."""

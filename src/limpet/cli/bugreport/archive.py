@@ -27,7 +27,7 @@ who may not know these.
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """A line of the list of contents."""
 
     name: str
@@ -36,12 +36,12 @@ class Entry:
     """Why it is not there, or is cut."""
 
 
-def write_report(path: Path, pieces: Iterable[Piece], secrets: set[str]) -> list[Entry]:
+def write_report(path: Path, pieces: Iterable[Piece], secrets: set[str]) -> list[ArchiveEntry]:
     """Writes the archive, which only its owner may read; returns what is in it.
 
     Raises: StorageError.
     """
-    entries: list[Entry] = []
+    entries: list[ArchiveEntry] = []
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -53,7 +53,7 @@ def write_report(path: Path, pieces: Iterable[Piece], secrets: set[str]) -> list
             for piece in pieces:
                 data, note = _content(piece, secrets, min(left, MOST_PIECE_BYTES))
                 left -= len(data)
-                entries.append(Entry(piece.name, len(data), note))
+                entries.append(ArchiveEntry(piece.name, len(data), note))
                 if data:
                     _add(tar, f"{top}/{piece.name}", data)
             lines = [f"{each.size_bytes:>9} {each.name}  {each.note}".rstrip() for each in entries]

@@ -11,7 +11,7 @@ from limpet.cli.commands.node import value_text
 from limpet.cli.commands.serving.policy import pod_label
 from limpet.cli.options import Format, group
 from limpet.cli.output import Output, say, show, show_table
-from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cluster.kinds.network import (
     DefaultCommunity,
     Encryption,
@@ -29,7 +29,7 @@ pod = group("Pods of the cluster.")
 
 @segment.command("list")
 @reaching
-def segment_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def segment_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Which segments are held, and which rest."""
     answer = ask(reach, "segment.list")
     rows = [
@@ -47,7 +47,7 @@ def segment_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
 
 @network.command("show")
 @reaching
-def network_show(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def network_show(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Address space, VXLAN and other values that hold for all nodes."""
     shown = ask(reach, "network.show")
     lines = [f"{key.replace('_', ' ')}: {value_text(value)}" for key, value in shown.items()]
@@ -82,7 +82,7 @@ def network_set(
             help="Which nodes serve Kubernetes' Services: none, those without kube-proxy, or all.",
         ),
     ] = None,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change what holds for all nodes; all hear of it."""
@@ -105,7 +105,7 @@ def network_set(
 @reaching
 def pod_list(
     name: Annotated[str | None, typer.Option("--node", help="Of this node only.")] = None,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Which pod holds which address, as the nodes reported last."""

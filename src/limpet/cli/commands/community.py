@@ -9,7 +9,7 @@ import typer
 
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, counted, put, put_document, put_table, say, show, show_table
-from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cluster.kinds.network import TunnelBackend
 
 community = group("Communities: who of the edge may talk to whom.")
@@ -36,7 +36,7 @@ def community_create(
         ),
     ] = None,
     tunnel_backend: Backend = None,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Make a community of nodes, by their names, by a selector, or both."""
@@ -55,7 +55,7 @@ def community_add(
         ),
     ] = None,
     tunnel_backend: Backend = None,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Put nodes into a community, let it choose by labels, or choose what makes its tunnels."""
@@ -76,7 +76,7 @@ def community_remove(
         bool, typer.Option("--tunnel-backend", help="The network's makes its tunnels again.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="The community itself.")] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Take nodes out of a community; with --all, remove the community."""
@@ -95,7 +95,7 @@ def community_remove(
 
 
 def _change(
-    reach: Reach,
+    reach: ReachOptions,
     output: Output,
     verb: str,
     name: str,
@@ -115,7 +115,7 @@ def _change(
 
 @community.command("list")
 @reaching
-def community_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def community_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """All communities, with how many nodes are in each."""
     answer = ask(reach, "community.list")
     rows = [
@@ -133,7 +133,7 @@ def community_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
 
 @community.command("show")
 @reaching
-def community_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def community_show(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Who is in a community, and why."""
     shown = ask(reach, "community.show", community=name)
     if output.is_document:

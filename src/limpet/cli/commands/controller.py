@@ -14,7 +14,7 @@ from limpet.base.configuration import CONTROLLER_PATH
 from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, counted, put, put_document, say, show
-from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cli.usage.commands import NounApp
 from limpet.controller.settings import load_settings
 
@@ -84,7 +84,7 @@ def controller_restore(
 
 @controller.command("rotate-key")
 @reaching
-def controller_rotate_key(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def controller_rotate_key(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Sign with a new cluster key from now on, and everything anew; the former key is revoked."""
     answer = ask(reach, "rotate-key")
     show(
@@ -109,7 +109,7 @@ def controller_recovery(
         bool,
         typer.Option("--force", help="End it now, and give free what is held back."),
     ] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """What a restored controller waits for; exit code 1 while it does."""

@@ -10,7 +10,7 @@ import typer
 from limpet.cli.commands.controller import age
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, count, put, put_document, say, show, show_table
-from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 
 node = group("Nodes of the cluster.")
 
@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the no
 @reaching
 def node_list(
     every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """The nodes of the cluster, with their segments."""
@@ -65,7 +65,7 @@ def _relayed(load: Mapping[str, Any] | None) -> str:
 
 @node.command("show")
 @reaching
-def node_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def node_show(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """All that the controller knows of a node."""
     shown = ask(reach, "node.show", node=name)
     if output.is_document:
@@ -85,7 +85,7 @@ def node_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) ->
 
 @node.command("remove")
 @reaching
-def node_remove(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
+def node_remove(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Revoke a node for ever; its segments rest, then go to others."""
     answer = ask(reach, "node.remove", node=name)
     show(answer, output, f"{name} ({answer['removed']}) removed")
@@ -96,7 +96,7 @@ def node_remove(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) 
 def node_replace(
     name: Name,
     cancel: Annotated[bool, typer.Option("--cancel", help="Wait for none any more.")] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Give a dead machine's segments to the next that joins under its name."""
@@ -115,7 +115,7 @@ def node_label(
     labels: Annotated[
         list[str], typer.Argument(metavar="LABELS", help="KEY=VALUE sets, KEY- takes away.")
     ],
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change the labels of a node."""
@@ -158,7 +158,7 @@ def node_set(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Make it a relay although no public address is known.")
     ] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change the roles of a node, and the networks behind it; all other nodes hear of it."""

@@ -13,7 +13,7 @@ from limpet.cli.commands.controller import UNITS_S, age
 from limpet.cli.commands.node import parse_label
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, say, show, show_table
-from limpet.cli.reach import HERE, Reach, ask, reaching
+from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cluster.api import token_id
 
 _WIDE = ("labels", "created_by", "uid")
@@ -34,7 +34,7 @@ def token_create(
         Words, typer.Option("--community", help="That the node is in; several.")
     ] = None,
     label: Annotated[Words, typer.Option("--label", help="KEY=VALUE of the node; several.")] = None,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """A token that lets one node in, once."""
@@ -60,7 +60,7 @@ def token_list(
     every: Annotated[
         bool, typer.Option("--all", help="Also those that let in nobody any more, for a day.")
     ] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """The tokens by which somebody may join, without what they are."""
@@ -82,7 +82,7 @@ def token_remove(
         Words, typer.Argument(metavar="[ID]...", help="As `list` shows them, or whole tokens.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All that let anybody in.")] = False,
-    reach: Reach = HERE,
+    reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Take tokens back: they let in nobody any more."""

@@ -39,7 +39,7 @@ FILES = "file"
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class CompletionWords:
     """What can stand behind the words of a command, each with what it means."""
 
     commands: Mapping[str, str]
@@ -49,11 +49,11 @@ class Words:
     are, `@` and the kind of names that are asked for, `file`, or nothing."""
 
 
-def words_by_command(commands: Iterable[CommandSpec]) -> dict[str, Words]:
+def words_by_command(commands: Iterable[CommandSpec]) -> dict[str, CompletionWords]:
     """By the command's words, without `limpet`."""
     found = {each.words: each for each in commands}
     return {
-        words: Words(
+        words: CompletionWords(
             commands={name: found[f"{words} {name}".strip()].summary for name in command.below},
             options={word: _meaning(option) for option in command.options for word in option.words},
             values=_values(command),

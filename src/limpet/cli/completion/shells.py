@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
-from limpet.cli.completion.commands import Words
+from limpet.cli.completion.commands import CompletionWords
 
 
 class Shell(StrEnum):
@@ -20,7 +20,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def completion_script(shell: Shell, commands: Mapping[str, Words]) -> str:
+def completion_script(shell: Shell, commands: Mapping[str, CompletionWords]) -> str:
     """What that shell has to read."""
     return "".join(f"{line}\n" for line in _SCRIPTS[shell](commands))
 
@@ -85,7 +85,7 @@ complete -F _limpet limpet
 """
 
 
-def _bash(commands: Mapping[str, Words]) -> Iterator[str]:
+def _bash(commands: Mapping[str, CompletionWords]) -> Iterator[str]:
     yield "# bash completion of limpet; made by `limpet completion bash`."
     for table, rows in _tables(commands).items():
         yield f"declare -gA _limpet_{table}=("
@@ -95,7 +95,7 @@ def _bash(commands: Mapping[str, Words]) -> Iterator[str]:
     yield _BASH.rstrip()
 
 
-def _tables(commands: Mapping[str, Words]) -> dict[str, dict[str, str]]:
+def _tables(commands: Mapping[str, CompletionWords]) -> dict[str, dict[str, str]]:
     """Keys: the command's words and a blank, behind it the option or the argument's number."""
     return {
         "commands": {f"{at} ": " ".join(each.commands) for at, each in commands.items()},
@@ -171,7 +171,7 @@ fi
 """
 
 
-def _zsh(commands: Mapping[str, Words]) -> Iterator[str]:
+def _zsh(commands: Mapping[str, CompletionWords]) -> Iterator[str]:
     yield "#compdef limpet"
     yield "# zsh completion of limpet; made by `limpet completion zsh`."
     tables = _tables(commands)
@@ -255,7 +255,7 @@ complete -c limpet -f -a "(__limpet_complete)"
 """
 
 
-def _fish(commands: Mapping[str, Words]) -> Iterator[str]:
+def _fish(commands: Mapping[str, CompletionWords]) -> Iterator[str]:
     yield "# fish completion of limpet; made by `limpet completion fish`."
     for name in ("commands", "options"):
         yield f"function __limpet_{name}"
@@ -290,7 +290,7 @@ def _quoted_for_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SCRIPTS: dict[Shell, Callable[[Mapping[str, Words]], Iterator[str]]] = {
+_SCRIPTS: dict[Shell, Callable[[Mapping[str, CompletionWords]], Iterator[str]]] = {
     Shell.BASH: _bash,
     Shell.ZSH: _zsh,
     Shell.FISH: _fish,

@@ -6,7 +6,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.connectivity import objects
 from limpet.cli.connectivity.choice import Options
 from limpet.cli.connectivity.plan import Beside
-from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, Kind, Target
+from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, ConnectivityTarget, TargetKind
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.pods import create_document
 from limpet.kubernetes.policies import NETWORK_POLICIES
@@ -19,7 +19,7 @@ async def make_beside(client: Client, options: Options) -> Beside:
         await create_document(
             client, NETWORK_POLICIES, objects.policy(), namespace=objects.NAMESPACE
         )
-    targets: list[Target] = []
+    targets: list[ConnectivityTarget] = []
     node_port = 0
     if options.services:
         for each in objects.services():
@@ -29,11 +29,14 @@ async def make_beside(client: Client, options: Options) -> Beside:
         name = f"{objects.ANSWERERS}.{objects.NAMESPACE}"
         targets = [
             *(
-                Target(Kind.SERVICE, "by its address", each, ANSWER_PORT)
+                ConnectivityTarget(TargetKind.SERVICE, "by its address", each, ANSWER_PORT)
                 for each in _ips(everybody)
             ),
-            Target(Kind.SERVICE, "by its name", name, ANSWER_PORT),
-            *(Target(Kind.HAIRPIN, "to itself", ip, OWN_PORT) for ip in _ips(itself)),
+            ConnectivityTarget(TargetKind.SERVICE, "by its name", name, ANSWER_PORT),
+            *(
+                ConnectivityTarget(TargetKind.HAIRPIN, "to itself", ip, OWN_PORT)
+                for ip in _ips(itself)
+            ),
         ]
         node_port = next((port.node_port or 0 for port in everybody.ports or ()), 0)
     return Beside(options.outside, tuple(targets), node_port, denied=options.policies)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from limpet.base.errors import LimpetError
-from limpet.cli.connectivity.plan import NodeFacts
-from limpet.cli.connectivity.tasks import Target
+from limpet.cli.connectivity.plan import TriedNode
+from limpet.cli.connectivity.tasks import ConnectivityTarget
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
 from limpet.kubernetes.lists import Selection
@@ -22,7 +22,7 @@ class Options:
     selector: str = ""
     image: str = ""
     """Empty: that of the DaemonSet."""
-    outside: tuple[Target, ...] = ()
+    outside: tuple[ConnectivityTarget, ...] = ()
     others: int = 16
     namespace: str = "limpet-system"
     """Of Limpet."""
@@ -35,7 +35,7 @@ class Options:
 class Chosen:
     """Nodes in the order of their names."""
 
-    nodes: list[NodeFacts]
+    nodes: list[TriedNode]
     left_out: dict[str, str] = field(default_factory=dict)
     """And why."""
 
@@ -119,7 +119,7 @@ async def choose(client: Client, options: Options) -> Chosen:
         )
     return Chosen(
         [
-            NodeFacts(
+            TriedNode(
                 name,
                 tuple(e.address for e in node.status.addresses or () if e.type == "InternalIP"),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, Kind, Task, encode_task
+from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, TargetKind, Task, encode_task
 
 NAMESPACE = "limpet-connectivity-test"
 ROLE_LABEL = "limpet.dev/connectivity-test"
@@ -91,7 +91,7 @@ def prober(number: int, node: str, image: str, task: Task) -> dict[str, Any]:
             "volumeMounts": [{"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": True}],
         },
     )
-    if any(each.kind is Kind.SERVICE for each in task.targets):
+    if any(each.kind is TargetKind.SERVICE for each in task.targets):
         pod["spec"]["dnsPolicy"] = "ClusterFirst"  # it asks for a Service by its name
     folder = {"path": AGENT_FOLDER, "type": "DirectoryOrCreate"}
     pod["spec"]["volumes"] = [{"name": "agent", "hostPath": folder}]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from limpet.base.errors import ConfigError
-from limpet.cli.connectivity.tasks import DENIED_PORT, Kind, Target, Task
+from limpet.cli.connectivity.tasks import DENIED_PORT, ConnectivityTarget, TargetKind, Task
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class TriedNode:
     """What is known of a node that is tried."""
 
     name: str
@@ -24,8 +24,8 @@ class NodeFacts:
 class Beside:
     """What is tried beside pods and nodes."""
 
-    outside: tuple[Target, ...] = ()
-    services: tuple[Target, ...] = ()
+    outside: tuple[ConnectivityTarget, ...] = ()
+    services: tuple[ConnectivityTarget, ...] = ()
     """By cluster address and by name, from everywhere."""
     node_port: int = 0
     """At the own node's own addresses; 0: none."""
@@ -34,7 +34,7 @@ class Beside:
 
 
 def plan_tasks(
-    nodes: Sequence[NodeFacts],
+    nodes: Sequence[TriedNode],
     pods: Mapping[str, Sequence[str]],
     beside: Beside,
     *,
@@ -55,33 +55,38 @@ def plan_tasks(
         ]
         if beside.denied:
             targets += [
-                Target(Kind.DENIED, each.name, each.address, DENIED_PORT)
+                ConnectivityTarget(TargetKind.DENIED, each.name, each.address, DENIED_PORT)
                 for each in targets
-                if each.kind is Kind.POD
+                if each.kind is TargetKind.POD
             ]
         if beside.node_port:
             targets += [
-                Target(Kind.SERVICE, "by a node's port", address, beside.node_port)
+                ConnectivityTarget(
+                    TargetKind.SERVICE, "by a node's port", address, beside.node_port
+                )
                 for address in node.addresses
             ]
         found[node.name] = Task((*targets, *beside.services, *beside.outside), patience_s)
     return found
 
 
-def _targets(node: NodeFacts, pod: Sequence[str], *, own: bool) -> list[Target]:
+def _targets(node: TriedNode, pod: Sequence[str], *, own: bool) -> list[ConnectivityTarget]:
     """A node is reached from everywhere by the gateways of its segments; by its own addresses its
     own pods reach it, whatever network others are in."""
-    targets = [Target(Kind.POD, node.name, address) for address in pod]
+    targets = [ConnectivityTarget(TargetKind.POD, node.name, address) for address in pod]
     gateways = [
         str(segment[1])
         for segment in map(ip_network, node.segments)
         if any(ip_address(each) in segment for each in pod)
     ]
     addresses = [*gateways, *(node.addresses if own else ())]
-    return [*targets, *(Target(Kind.NODE, node.name, address) for address in addresses)]
+    return [
+        *targets,
+        *(ConnectivityTarget(TargetKind.NODE, node.name, address) for address in addresses),
+    ]
 
 
-def outside_target(text: str) -> Target:
+def outside_target(text: str) -> ConnectivityTarget:
     """`192.0.2.1` is pinged, to `192.0.2.1:443` and `[2001:db8::1]:443` a connection is made.
 
     Raises: ConfigError.
@@ -101,4 +106,4 @@ def outside_target(text: str) -> Target:
             f"--outside {text!r}: no address such as 192.0.2.1, 192.0.2.1:443 or "
             f"[2001:db8::1]:443: {error}"
         ) from error
-    return Target(Kind.OUTSIDE, text, host, number)
+    return ConnectivityTarget(TargetKind.OUTSIDE, text, host, number)

@@ -18,9 +18,9 @@ from limpet.cli.connectivity.answerer import answer
 from limpet.cli.connectivity.tasks import (
     ANSWER_PORT,
     OWN_PORT,
-    Kind,
-    Outcome,
-    Target,
+    ConnectivityTarget,
+    TargetKind,
+    TargetOutcome,
     Task,
 )
 from limpet.linux.echo import Echo
@@ -32,16 +32,16 @@ _TCP_BYTES = 64 << 10
 _AT_ONCE = 8
 
 
-async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[Outcome]:
+async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[TargetOutcome]:
     """Of each target, in order. `own`: the pod's addresses by IP version."""
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(target: Target) -> Outcome:
+    async def one(target: ConnectivityTarget) -> TargetOutcome:
         async with room:
             return await _try(target, task.patience_s)
 
     to_itself = None
-    if any(each.kind is Kind.HAIRPIN for each in task.targets):
+    if any(each.kind is TargetKind.HAIRPIN for each in task.targets):
         to_itself = asyncio.create_task(answer(OWN_PORT))
     tried = await asyncio.gather(*map(one, task.targets))
     if to_itself is not None:
@@ -49,41 +49,43 @@ async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[Out
     # One after the other and in this thread: msgspec crashes where several read a type at first.
     return [
         _with_rung(outcome, target.address, own, agent_socket)
-        if target.kind in (Kind.POD, Kind.NODE)
+        if target.kind in (TargetKind.POD, TargetKind.NODE)
         else outcome
         for outcome, target in zip(tried, task.targets, strict=True)
     ]
 
 
-async def _try(target: Target, patience_s: float) -> Outcome:
+async def _try(target: ConnectivityTarget, patience_s: float) -> TargetOutcome:
     deadline_s = time.monotonic() + patience_s
     rtt_ms = packet_bytes = tcp_ms = None
     error = ""
     try:
-        if target.kind is Kind.DENIED:
+        if target.kind is TargetKind.DENIED:
             await _nobody_answers(target.address, target.port, deadline_s)
         elif not target.port:
-            port = ANSWER_PORT if target.kind is Kind.POD else 0
+            port = ANSWER_PORT if target.kind is TargetKind.POD else 0
             echo = Echo(target.address, port)
             try:
                 rtt_ms = await _first_answer(echo, deadline_s)
                 packet_bytes = await _whole_packets(echo, deadline_s)
             finally:
                 echo.close()
-        if target.kind is Kind.POD:
+        if target.kind is TargetKind.POD:
             tcp_ms = await _stream(target.address, ANSWER_PORT, deadline_s, _TCP_BYTES)
-        elif target.kind in (Kind.SERVICE, Kind.HAIRPIN):
+        elif target.kind in (TargetKind.SERVICE, TargetKind.HAIRPIN):
             tcp_ms = await _served(target.address, target.port, deadline_s)
-        elif target.kind is Kind.OUTSIDE and target.port:
+        elif target.kind is TargetKind.OUTSIDE and target.port:
             rtt_ms = await _stream(target.address, target.port, deadline_s, 0)
     except _NotReached as failure:
         error = str(failure)
     except OSError as failure:
         error = failure.strerror or str(failure) or type(failure).__name__
-    return Outcome(error, "", rtt_ms, packet_bytes, tcp_ms)
+    return TargetOutcome(error, "", rtt_ms, packet_bytes, tcp_ms)
 
 
-def _with_rung(outcome: Outcome, address: str, own: dict[int, str], agent_socket: Path) -> Outcome:
+def _with_rung(
+    outcome: TargetOutcome, address: str, own: dict[int, str], agent_socket: Path
+) -> TargetOutcome:
     rung, why = _rung(address, own, agent_socket)
     error = f"{outcome.error}: {why}" if outcome.error and why else outcome.error
     return msgspec.structs.replace(outcome, rung=rung, error=error)

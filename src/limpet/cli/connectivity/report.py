@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from limpet.cli.connectivity.tasks import Kind, Outcome, Target
+from limpet.cli.connectivity.tasks import ConnectivityTarget, TargetKind, TargetOutcome
 from limpet.cli.output import counted
 
 ALL_ROWS = 60
@@ -21,7 +21,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """One target, tried from one node."""
 
     source: str
-    kind: Kind
+    kind: TargetKind
     target: str
     address: str
     """Or a name, of a Service that is asked for by it."""
@@ -34,7 +34,7 @@ class Result(Struct, frozen=True, kw_only=True):
     error: str
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class ConnectivityReport(Struct, frozen=True, kw_only=True):
     nodes: list[str]
     left_out: dict[str, str]
     """Nodes that were not tried, and why."""
@@ -51,7 +51,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return bool(self.results) and not self.failed and not self.broken
 
 
-def result(source: str, target: Target, outcome: Outcome) -> Result:
+def result(source: str, target: ConnectivityTarget, outcome: TargetOutcome) -> Result:
     return Result(
         source=source,
         kind=target.kind,
@@ -72,7 +72,7 @@ def _family(address: str) -> int:
     return 0
 
 
-def rows(report: Report) -> list[dict[str, Any]]:
+def rows(report: ConnectivityReport) -> list[dict[str, Any]]:
     """Those that a person is shown, what failed last."""
     shown = report.results if len(report.results) <= ALL_ROWS else report.failed
     return [_row(each) for each in sorted(shown, key=lambda each: bool(each.error))]
@@ -91,9 +91,9 @@ def _row(each: Result) -> dict[str, Any]:
     }
 
 
-def summary(report: Report) -> Iterator[str]:
+def summary(report: ConnectivityReport) -> Iterator[str]:
     """Lines."""
-    pods = [each for each in report.results if each.kind is Kind.POD and not each.error]
+    pods = [each for each in report.results if each.kind is TargetKind.POD and not each.error]
     rungs = Counter(each.rung or "not known" for each in pods)
     if rungs:
         yield "pods reach pods by: " + ", ".join(f"{name} {n}" for name, n in rungs.most_common())
@@ -102,7 +102,7 @@ def summary(report: Report) -> Iterator[str]:
     yield f"{words}: all work" if report.worked else f"{words}, {failed} of them failed"
 
 
-def complaints(report: Report) -> Iterator[str]:
+def complaints(report: ConnectivityReport) -> Iterator[str]:
     """Lines about what was not tried."""
     for nodes, what in ((report.left_out, "left out"), (report.broken, "not tried")):
         for name, why in sorted(nodes.items()):

@@ -21,7 +21,7 @@ from limpet.cli.connectivity.choice import (
     find_segments,
 )
 from limpet.cli.connectivity.plan import plan_tasks
-from limpet.cli.connectivity.report import Report, Result, result, sources
+from limpet.cli.connectivity.report import ConnectivityReport, Result, result, sources
 from limpet.cli.connectivity.tasks import Task, decode_outcomes
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 _NAMESPACES = Resource("Namespace", "namespaces", Viewed)
 
 
-async def run(client: Client, options: Options, say: Say) -> Report:
+async def run(client: Client, options: Options, say: Say) -> ConnectivityReport:
     """What came of it; whatever happens, nothing of it is left. Raises: LimpetError."""
     task = asyncio.current_task()
     assert task is not None
@@ -57,7 +57,9 @@ async def run(client: Client, options: Options, say: Say) -> Report:
         await asyncio.shield(asyncio.ensure_future(_take_away(client)))
 
 
-async def _try(client: Client, options: Options, chosen: Chosen, image: str, say: Say) -> Report:
+async def _try(
+    client: Client, options: Options, chosen: Chosen, image: str, say: Say
+) -> ConnectivityReport:
     names = [node.name for node in chosen.nodes]
     beside = await make_beside(client, options)
     say(f"starting a pod that answers on {sources(names)}")
@@ -98,7 +100,7 @@ async def _try(client: Client, options: Options, chosen: Chosen, image: str, say
             results += _results(node, tasks[node], pod)
         except LimpetError as error:
             unfinished[node] = str(error)
-    return Report(
+    return ConnectivityReport(
         nodes=names, left_out=chosen.left_out, broken={**broken, **unfinished}, results=results
     )
 

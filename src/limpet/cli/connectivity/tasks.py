@@ -35,7 +35,7 @@ _WORDS = (200, 60, 20)
 T = TypeVar("T")
 
 
-class Kind(StrEnum):
+class TargetKind(StrEnum):
     """What is at the other end."""
 
     POD = "pod"
@@ -51,8 +51,8 @@ class Kind(StrEnum):
     OUTSIDE = "outside"
 
 
-class Target(Struct, frozen=True):
-    kind: Kind
+class ConnectivityTarget(Struct, frozen=True):
+    kind: TargetKind
     name: str
     """Of the node, or what a person has said."""
     address: str
@@ -64,12 +64,12 @@ class Target(Struct, frozen=True):
 class Task(Struct, frozen=True):
     """Of one pod."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[ConnectivityTarget, ...]
     patience_s: float
     """For a first answer: of pods that have just started paths may be proven only now."""
 
 
-class Outcome(Struct, frozen=True, array_like=True):
+class TargetOutcome(Struct, frozen=True, array_like=True):
     """Of one target; what was not tried or did not come about is None."""
 
     error: str = ""
@@ -95,7 +95,7 @@ def decode_task(text: str) -> Task:
         raise LimpetError(f"read task: {error}") from error
 
 
-def encode_outcomes(outcomes: list[Outcome]) -> str:
+def encode_outcomes(outcomes: list[TargetOutcome]) -> str:
     """In at most `MAX_MESSAGE_BYTES`, with errors shortened if need be."""
     text = ""
     for most in _WORDS:
@@ -111,13 +111,13 @@ def encode_outcomes(outcomes: list[Outcome]) -> str:
     return text
 
 
-def decode_outcomes(text: str) -> list[Outcome]:
+def decode_outcomes(text: str) -> list[TargetOutcome]:
     """Raises: LimpetError for what no pod of this version has said."""
     try:
         data = text.encode()
         if text.startswith(_COMPRESSED):
             packed = base64.b64decode(text.removeprefix(_COMPRESSED))
             data = zlib.decompressobj().decompress(packed, PROBER_ANSWER.most)
-        return decode_json(data, list[Outcome])
+        return decode_json(data, list[TargetOutcome])
     except (msgspec.MsgspecError, ValueError, zlib.error) as error:
         raise LimpetError(f"read what the pod has told: {error}") from error

@@ -24,7 +24,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FindingKind:
     """A kind of finding."""
 
     harm: Harm
@@ -32,16 +32,16 @@ class Kind:
     """For `limpet help`: a page of the documentation, or PAGE#SECTION."""
 
 
-def _of(harm: Harm, **topics: str) -> dict[str, Kind]:
+def _of(harm: Harm, **topics: str) -> dict[str, FindingKind]:
     """`topics`: space-separated ids by page or page__section."""
     return {
-        each: Kind(harm, topic.replace("__", "#").replace("_", "-"))
+        each: FindingKind(harm, topic.replace("__", "#").replace("_", "-"))
         for topic, ids in topics.items()
         for each in ids.split()
     }
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FindingKind] = {
     **_of(
         Harm.PODS,
         install=(

@@ -45,7 +45,7 @@ from limpet.cli.doctor.pods.attached import (
     mtu_findings,
     read_pods,
 )
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 
 Piece = Callable[[], Iterable[Finding]]
 
@@ -77,7 +77,7 @@ def diagnose(
     )
 
 
-def _pods(target: Target, status: Status | None, *, silent: bool) -> Iterator[Piece]:
+def _pods(target: Installation, status: Status | None, *, silent: bool) -> Iterator[Piece]:
     settings = target.settings
     pods = read_pods(settings)
     yield lambda: host_port_findings(pods)
@@ -92,7 +92,7 @@ def _pods(target: Target, status: Status | None, *, silent: bool) -> Iterator[Pi
         yield examine_docker
 
 
-def _machine(target: Target) -> Iterator[Piece]:
+def _machine(target: Installation) -> Iterator[Piece]:
     settings, state = target.settings, target.state
     versions = {each.version for each in state.segments}
     yield lambda: examine_sysctls(settings.pods.bridge, state)
@@ -111,7 +111,7 @@ def _machine(target: Target) -> Iterator[Piece]:
         yield lambda: examine_sysctl_files(planned_sysctls(bridge, state, with_pods=True))
 
 
-def _listen(target: Target) -> tuple[list[Finding], Target, Status | None, bool]:
+def _listen(target: Installation) -> tuple[list[Finding], Installation, Status | None, bool]:
     """What comes of the agent's own words, what is installed as it is by them, its words, and
     whether nobody is there to say any."""
     settings = target.settings

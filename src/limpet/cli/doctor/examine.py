@@ -13,13 +13,13 @@ from limpet.cli.doctor.installed.records import examine_records, examine_segment
 from limpet.cli.doctor.machine.features import examine_features
 from limpet.cli.doctor.machine.links import examine_node
 from limpet.cli.doctor.machine.settings import examine_network_daemons
-from limpet.cli.doctor.target import InboundPort, Target
+from limpet.cli.doctor.target import InboundPort, Installation
 from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.joining import own_snapshot
 from limpet.cli.install.runtimes import examine_runtimes, find_runtimes
 
 
-def examine(target: Target, *, running: bool = False) -> list[Finding]:
+def examine(target: Installation, *, running: bool = False) -> list[Finding]:
     """Findings in the order in which a person should read them. Changes nothing.
 
     `running`: the agent should have done its part already.
@@ -36,18 +36,18 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
     )
 
 
-def _runtime_s_configs(target: Target) -> Iterator[Finding]:
+def _runtime_s_configs(target: Installation) -> Iterator[Finding]:
     if target.settings.pods.cni and not target.in_lab:
         yield from examine_configs(target, read_cni_configs(target.cni_conf_dir))
         yield from examine_records(target)
 
 
-def _tunnel(target: Target) -> Iterator[Finding]:
+def _tunnel(target: Installation) -> Iterator[Finding]:
     if target.joined and not target.has_tunnel:
         yield from examine_wireguard(target.settings)
 
 
-def _firewall(target: Target, *, running: bool) -> Iterator[Finding]:
+def _firewall(target: Installation, *, running: bool) -> Iterator[Finding]:
     settings, ports = target.settings, list(target.inbound)
     if target.joined:
         harm = "other nodes may not reach this one, nor its pods"
@@ -59,7 +59,7 @@ def _firewall(target: Target, *, running: bool) -> Iterator[Finding]:
     )
 
 
-def _runtimes(target: Target) -> Iterator[Finding]:
+def _runtimes(target: Installation) -> Iterator[Finding]:
     # A pod does not see the runtime that made it, which is the one that calls Limpet.
     if (
         target.settings.pods.cni

@@ -17,7 +17,7 @@ from limpet.cli.doctor.cluster.ways import changed_vtep_macs
 from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, wrong_sysctls
 from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods, stale_neighbours
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cni.shim_binary import shim_path
@@ -56,7 +56,7 @@ class Mend:
     """Raises: LimpetError."""
 
 
-def mends(found: Collection[str], target: Target) -> Iterator[Mend]:
+def mends(found: Collection[str], target: Installation) -> Iterator[Mend]:
     """What can be done about findings with these ids. Changes nothing. Raises: LimpetError."""
     settings = target.settings
     socket = settings.folders.socket
@@ -81,7 +81,7 @@ def mends(found: Collection[str], target: Target) -> Iterator[Mend]:
     yield from _of_the_installation(found, target)
 
 
-def _of_the_installation(found: Collection[str], target: Target) -> Iterator[Mend]:
+def _of_the_installation(found: Collection[str], target: Installation) -> Iterator[Mend]:
     if target.in_lab:
         return
     manifest = Manifest.load(target.settings.folders.state_dir)

@@ -30,7 +30,7 @@ class InboundPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Installation:
     """An installation: of what, and where."""
 
     settings: Settings

@@ -12,7 +12,7 @@ from limpet.base.errors import ConfigError
 from limpet.cli.doctor.cluster.membership import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.found import (
@@ -44,7 +44,7 @@ from limpet.cli.install.planned_files import (
     planned_files,
     put_file,
 )
-from limpet.cli.install.report import Report
+from limpet.cli.install.report import InstallReport
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.starting import probe_shim, start_agent
 from limpet.cli.install.units.dns_service import start_dns, stop_dns
@@ -60,7 +60,7 @@ TAKEN_OVER = "flannel"
 """What --take-over knows."""
 
 
-def install(options: InstallOptions) -> Report:
+def install(options: InstallOptions) -> InstallReport:
     """Raises: LimpetError (ConfigError, StorageError, KernelError) where it cannot go on."""
     if not _NETWORK_NAME.fullmatch(options.network_name):
         raise ConfigError(
@@ -78,7 +78,7 @@ def install(options: InstallOptions) -> Report:
     joining = node_to_join(options.join, settings, options.asked.segments)
     target = _target(options, settings, joining=joining)
     files = planned_files(options, target)
-    report = Report(findings=_look(options, settings, target, files, flannel))
+    report = InstallReport(findings=_look(options, settings, target, files, flannel))
     if errors(report.findings) and not options.force:
         report.failure = f"nothing was changed: {_IN_THE_WAY}"
     elif options.dry_run:
@@ -118,7 +118,7 @@ def _as_flannel(options: InstallOptions, flannel: Flannel) -> InstallOptions:
     return replace(options, asked=asked, network_name=flannel.network)
 
 
-def _put_cni(options: InstallOptions, settings: Settings) -> Report:
+def _put_cni(options: InstallOptions, settings: Settings) -> InstallReport:
     """The binary, and last what makes runtimes call it.
 
     Nothing else is looked at: from a container little of the machine is seen, and the shim waits
@@ -129,7 +129,7 @@ def _put_cni(options: InstallOptions, settings: Settings) -> Report:
             "install: --cni-only puts files of the runtime's in place and configures no agent "
             "(leave the other options out)"
         )
-    report = Report()
+    report = InstallReport()
     if not settings.pods.cni:
         report.steps.append("the agent's configuration has cni = false: nothing to put in place")
         return report
@@ -167,9 +167,9 @@ def _in_kubernetes(options: InstallOptions, settings: Settings) -> InstallOption
 _IN_THE_WAY = "findings marked `error` stand in the way (--force goes on all the same)"
 
 
-def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Target:
+def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Installation:
     conf_dir, bin_dir = folders_in_use(find_runtimes())
-    return Target(
+    return Installation(
         settings,
         granted_state(settings),
         (options.paths.cni_conf_dir or conf_dir) / CONFLIST,
@@ -184,7 +184,7 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Ta
 def _look(
     options: InstallOptions,
     settings: Settings,
-    target: Target,
+    target: Installation,
     files: Iterable[PlannedFile],
     flannel: Flannel | None,
 ) -> list[Finding]:
@@ -209,13 +209,13 @@ def _vxlan(settings: Settings) -> Iterator[Finding]:
         yield from examine_vxlan(network.vxlan_id, network.vxlan_port)
 
 
-def _without_flannel(target: Target, flannel: Flannel) -> Target:
+def _without_flannel(target: Installation, flannel: Flannel) -> Installation:
     links = tuple(device.ifname for device in flannel.devices)
     return replace(target, replaced=flannel.conflists, replaced_links=links)
 
 
 def _against_flannel(
-    settings: Settings, target: Target, flannel: Flannel | None
+    settings: Settings, target: Installation, flannel: Flannel | None
 ) -> Iterator[Finding]:
     if flannel is not None:
         noted = load_aside(settings.folders.state_dir) is not None
@@ -246,9 +246,9 @@ def _former_cni(settings: Settings) -> Iterator[Finding]:
 def _join(
     options: InstallOptions,
     settings: Settings,
-    target: Target,
+    target: Installation,
     files: Iterable[PlannedFile],
-    report: Report,
+    report: InstallReport,
     flannel: Flannel | None,
 ) -> None:
     """Afterwards is known what the cluster is like, and all is looked at once more."""
@@ -303,7 +303,7 @@ def _write(
     settings: Settings,
     manifest: Manifest,
     files: Iterable[PlannedFile],
-    report: Report,
+    report: InstallReport,
     flannel: Flannel | None,
 ) -> None:
     conflists = [file for file in files if file.role == "conflist"]

@@ -123,7 +123,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
     the token may be that key's by now.
     """
     from limpet.cloud.join import join
-    from limpet.cloud.link import RefusedError
+    from limpet.cloud.link import ControllerRefusedError
     from limpet.linux.underlay import read_lan
 
     if segments := settings.pods.segments:
@@ -140,7 +140,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
         with _private_files():
             return join(settings.folders, order, read_lan(settings.peers.links))
     except LimpetError as error:
-        if fresh and isinstance(error.__cause__, RefusedError):
+        if fresh and isinstance(error.__cause__, ControllerRefusedError):
             shutil.rmtree(settings.folders.cluster_dir)
         if not settings.folders.cluster_dir.exists() and not manifest.files:
             remove_durably(manifest.path)

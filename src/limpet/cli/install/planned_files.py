@@ -9,7 +9,7 @@ from pathlib import Path
 from limpet.agent.settings import Settings
 from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
 from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
@@ -29,7 +29,7 @@ class PlannedFile:
     keep: bool = False
 
 
-def planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]:
+def planned_files(options: InstallOptions, target: Installation) -> list[PlannedFile]:
     """In the order of writing. The conflist is the last, since a runtime acts on it at once."""
     settings = target.settings
     config = PlannedFile("config", options.paths.config, options.asked.text(), keep=True)

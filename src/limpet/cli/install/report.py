@@ -8,7 +8,7 @@ from limpet.cli.doctor.findings import Finding
 
 
 @dataclass(slots=True)
-class Report:
+class InstallReport:
     """What install says, line by line, and whether all is in place."""
 
     findings: list[Finding] = field(default_factory=list)

@@ -11,7 +11,7 @@ from limpet.agent.status.node import Process
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
-from limpet.cli.install.report import Report
+from limpet.cli.install.report import InstallReport
 from limpet.cli.install.shim_probe import status_through
 from limpet.cli.install.units.service import (
     UNIT,
@@ -24,7 +24,7 @@ _AGENT_START_S = 30.0
 _ASK_AGAIN_S = 0.05
 
 
-def start_agent(options: InstallOptions, settings: Settings, report: Report) -> None:
+def start_agent(options: InstallOptions, settings: Settings, report: InstallReport) -> None:
     """The agent of this version runs and is ready, or the report says why not."""
     if systemd_runs():
         systemctl("daemon-reload")
@@ -47,7 +47,7 @@ def start_agent(options: InstallOptions, settings: Settings, report: Report) -> 
     report.steps.append(f"agent: runs (process {status.pid}, {settings.folders.socket})")
 
 
-def probe_shim(options: InstallOptions, manifest: Manifest, report: Report) -> None:
+def probe_shim(options: InstallOptions, manifest: Manifest, report: InstallReport) -> None:
     """The runtime is told of the binary only when it reaches the agent."""
     for file in manifest.of_role("binary"):
         problem = status_through(Path(file.path), options.network_name)

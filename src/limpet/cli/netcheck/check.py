@@ -14,10 +14,16 @@ from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.base.process.connecting import cause_of
 from limpet.cli.netcheck.report import findings_of
-from limpet.cli.netcheck.targets import Kind, Observer, Target, resolve
+from limpet.cli.netcheck.targets import NetcheckTarget, Observer, ObserverKind, resolve
 from limpet.cli.netcheck.tcp import Connected, connect
 from limpet.cli.netcheck.told import Netcheck, ObserverSaid, PortMappingSaid
-from limpet.cli.netcheck.udp import Asker, Seen, comes_back, largest_packet, source_towards
+from limpet.cli.netcheck.udp import (
+    MappingSeen,
+    MappingSocket,
+    comes_back,
+    largest_packet,
+    source_towards,
+)
 from limpet.datapath.kernel_trial import Lack, try_features
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.port_mapping import PortMapping
@@ -32,13 +38,13 @@ _ANYWHERE_6 = ip_address("2000::1")
 class Udp:
     """What came of asking over UDP."""
 
-    seen: Mapping[Observer, Seen]
+    seen: Mapping[Observer, MappingSeen]
     nat: Mapping[str, str]
     hairpin: bool | None = None
     sizes: Mapping[Observer, int | None] = field(default_factory=dict)
 
 
-async def check(targets: Sequence[Target], *, ask_gateway: bool) -> Netcheck:
+async def check(targets: Sequence[NetcheckTarget], *, ask_gateway: bool) -> Netcheck:
     """`ask_gateway`: for a port, which it gets back at once."""
     observers, unresolved = await _resolve(targets)
     udp, connected, mapping, lacks = await asyncio.gather(
@@ -74,7 +80,7 @@ async def _nothing() -> None:
     return None
 
 
-async def _resolve(targets: Iterable[Target]) -> tuple[list[Observer], dict[str, str]]:
+async def _resolve(targets: Iterable[NetcheckTarget]) -> tuple[list[Observer], dict[str, str]]:
     found: list[Observer] = []
     failed: dict[str, str] = {}
     for target in targets:
@@ -106,14 +112,14 @@ def _said(observer: Observer, udp: Udp, tcp: Connected) -> ObserverSaid:
 
 
 async def _ask_udp(observers: Sequence[Observer]) -> Udp:
-    seen: dict[Observer, Seen] = {}
+    seen: dict[Observer, MappingSeen] = {}
     sizes: dict[Observer, int | None] = {}
     nat: dict[str, str] = {}
     hairpin = None
     for version in (4, 6):
         asked = [each for each in observers if each.address.version == version]
         try:
-            asker = Asker(version)
+            asker = MappingSocket(version)
         except OSError:  # a machine without IPv6
             continue
         with contextlib.closing(asker):
@@ -135,7 +141,9 @@ def _udp_at(observer: Observer) -> Endpoint:
     return observer.address, observer.target.udp_port
 
 
-def _nat_kind(answered: Mapping[Observer, Seen], version: int) -> tuple[NatKind, Endpoint | None]:
+def _nat_kind(
+    answered: Mapping[Observer, MappingSeen], version: int
+) -> tuple[NatKind, Endpoint | None]:
     """And the endpoint that all see, where a NAT shows one."""
     if not answered:
         return NatKind.BLOCKED, None
@@ -150,7 +158,9 @@ def _nat_kind(answered: Mapping[Observer, Seen], version: int) -> tuple[NatKind,
 def _one_of_each(answered: Iterable[Observer]) -> list[Observer]:
     """A relay if there is one, since tunnels' packets go there, else a controller."""
     found = {each.target.kind: each for each in answered}
-    return [found[kind] for kind in (Kind.RELAY, Kind.CONTROLLER) if kind in found][:1]
+    return [found[kind] for kind in (ObserverKind.RELAY, ObserverKind.CONTROLLER) if kind in found][
+        :1
+    ]
 
 
 # This machine
@@ -179,7 +189,7 @@ async def _map_port() -> PortMappingSaid:
 
 def _a_port() -> int:
     """That nobody here uses now."""
-    with contextlib.closing(Asker(4)) as asker:
+    with contextlib.closing(MappingSocket(4)) as asker:
         return asker.port
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from limpet.cli.netcheck.targets import Kind
+from limpet.cli.netcheck.targets import ObserverKind
 from limpet.cli.netcheck.told import Netcheck, ObserverSaid, Remark, error, ok, warn
 from limpet.cli.output import off_by
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
@@ -57,7 +57,7 @@ def _named(told: Netcheck) -> Iterator[Remark]:
         )
 
 
-def _of(told: Netcheck, kind: Kind) -> list[ObserverSaid]:
+def _of(told: Netcheck, kind: ObserverKind) -> list[ObserverSaid]:
     return [each for each in told.observers if each.kind == kind.value]
 
 
@@ -73,7 +73,7 @@ def _hosts(observers: list[ObserverSaid]) -> dict[str, list[ObserverSaid]]:
 
 
 def _tcp(told: Netcheck) -> Iterator[Remark]:
-    for host, ways in _hosts(_of(told, Kind.CONTROLLER)).items():
+    for host, ways in _hosts(_of(told, ObserverKind.CONTROLLER)).items():
         good = [each for each in ways if _usable(each)]
         if good:
             trips = ", ".join(f"{each.tcp_ms:.1f} ms over IPv{each.version}" for each in good)
@@ -92,7 +92,7 @@ def _udp(told: Netcheck) -> Iterator[Remark]:
     if not told.observers:
         return
     answered = [each for each in told.observers if each.udp_ms is not None]
-    relays = _of(told, Kind.RELAY)
+    relays = _of(told, ObserverKind.RELAY)
     by_tls = [each for each in relays if _usable(each)]
     silent = [each for each in told.observers if each.udp_ms is None]
     for each in answered:

@@ -20,7 +20,7 @@ _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)"
 _WORDS = re.compile(rf"{_HOST}(?::(?P<port>\d{{1,5}}))?(?:/(?P<tls>\d{{1,5}}))?\Z")
 
 
-class Kind(StrEnum):
+class ObserverKind(StrEnum):
     """What an observer is."""
 
     CONTROLLER = "controller"
@@ -28,10 +28,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NetcheckTarget:
     """One that a person named, or that this node knows."""
 
-    kind: Kind
+    kind: ObserverKind
     host: str
     udp_port: int
     tcp_port: int
@@ -44,17 +44,17 @@ class Target:
 class Observer:
     """A target at one of its addresses."""
 
-    target: Target
+    target: NetcheckTarget
     address: Address
 
 
-def controller_target(words: str) -> Target:
+def controller_target(words: str) -> NetcheckTarget:
     """As `limpet join` takes it. Raises: LinkError."""
     host, port = parse_controller(words)
-    return Target(Kind.CONTROLLER, host, port, port)
+    return NetcheckTarget(ObserverKind.CONTROLLER, host, port, port)
 
 
-def relay_target(words: str) -> Target:
+def relay_target(words: str) -> NetcheckTarget:
     """Of HOST, HOST:PORT (UDP), HOST:PORT/PORT (UDP, TLS). Raises: CommandLineError."""
     found = _WORDS.match(words)
     ports = [int(found[each] or 0) for each in ("port", "tls")] if found is not None else []
@@ -64,10 +64,10 @@ def relay_target(words: str) -> Target:
             "[2001:db8::9]:7471/443 (its UDP port, and that for TLS)"
         )
     udp_port, tls_port = ports[0] or RELAY_PORT, ports[1] or RELAY_TLS_PORT
-    return Target(Kind.RELAY, found["host"].strip("[]"), udp_port, tls_port)
+    return NetcheckTarget(ObserverKind.RELAY, found["host"].strip("[]"), udp_port, tls_port)
 
 
-async def resolve(target: Target) -> list[Observer]:
+async def resolve(target: NetcheckTarget) -> list[Observer]:
     """One for each IP version that its name has. Raises: OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(target.host, None, type=socket.SOCK_DGRAM)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from limpet.base.addresses import Address
 from limpet.base.bounds.strangers import NETCHECK_ANSWER
 from limpet.base.process.connecting import cause_of
-from limpet.cli.netcheck.targets import Kind, Observer
+from limpet.cli.netcheck.targets import Observer, ObserverKind
 from limpet.kubernetes.access.server_clock import read_date_s
 
 _CONNECT_S = 5.0
@@ -53,14 +53,14 @@ async def connect(observer: Observer) -> Connected:
         return Connected(rtt_s, f"it connects, and TLS does not come about: {cause}")
 
 
-async def _speak_tls(address: Address, port: int, kind: Kind, rtt_s: float) -> Connected:
+async def _speak_tls(address: Address, port: int, kind: ObserverKind, rtt_s: float) -> Connected:
     """Raises: OSError, EOFError, TimeoutError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     reader, writer = await asyncio.open_connection(str(address), port, ssl=context)
     try:
-        if kind is not Kind.CONTROLLER:
+        if kind is not ObserverKind.CONTROLLER:
             return Connected(rtt_s)  # it goes on with nodes of its cluster only
         writer.write(_REQUEST)
         date_s = date_in(await head_of(reader))

@@ -35,7 +35,7 @@ _SIZES = (576, 1200, 1280, 1360, 1400, 1420, 1440, 1460, 1480, 1492, 1500)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MappingSeen:
     """An answer to a question."""
 
     seen_as: Endpoint
@@ -43,7 +43,7 @@ class Seen:
     at_s: float
 
 
-class Asker:
+class MappingSocket:
     """One UDP socket of one IP version, as a NAT sees it. Within a running loop."""
 
     def __init__(self, version: int) -> None:
@@ -93,7 +93,7 @@ class Asker:
 
     async def ask(
         self, where: Endpoint, *, packet_bytes: int = 0, tries_s: tuple[float, ...] = _TRIES_S
-    ) -> Seen | None:
+    ) -> MappingSeen | None:
         """None: no answer. `packet_bytes`: of the whole packet; 0: as little as there may be.
 
         An answer to an earlier try counts while a later one waits: some ways take longer than that.
@@ -109,7 +109,7 @@ class Asker:
                 self.send(encode_question(nonce, size_bytes), where)
                 if (await asyncio.wait([waiter], timeout=wait_s))[0]:
                     found, now_s = waiter.result(), time.monotonic()
-                    return Seen(found.seen_as, now_s - sent_s[found.nonce], now_s)
+                    return MappingSeen(found.seen_as, now_s - sent_s[found.nonce], now_s)
         except OSError:
             return None  # no route, or larger than the link
         finally:
@@ -122,9 +122,9 @@ class Asker:
         self._socket.sendto(data, (str(where[0]), where[1]))
 
 
-async def comes_back(asker: Asker, seen_as: Endpoint) -> bool:
+async def comes_back(asker: MappingSocket, seen_as: Endpoint) -> bool:
     """Whether a packet from this machine to its public endpoint gets to it (hairpin)."""
-    other = Asker(asker.version)
+    other = MappingSocket(asker.version)
     try:
         for wait_s in _TRIES_S[:2]:
             nonce = os.urandom(NONCE_BYTES)
@@ -140,7 +140,7 @@ async def comes_back(asker: Asker, seen_as: Endpoint) -> bool:
     return False
 
 
-async def largest_packet(asker: Asker, where: Endpoint, rtt_s: float) -> int | None:
+async def largest_packet(asker: MappingSocket, where: Endpoint, rtt_s: float) -> int | None:
     """Bytes of the largest IP packet that gets there whole; None: not even 576 do."""
     wait_s = max(0.2, 3 * rtt_s)
 

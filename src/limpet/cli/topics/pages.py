@@ -21,7 +21,7 @@ _FINDINGS = "doctor"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TopicPage:
     """A file of the documentation."""
 
     name: str
@@ -48,13 +48,13 @@ def find_docs() -> Path:
     )
 
 
-def read_pages(folder: Path) -> dict[str, Page]:
+def read_pages(folder: Path) -> dict[str, TopicPage]:
     """All of them by name, those of the first folder first. Raises: StorageError."""
     try:
         paths = sorted(folder.rglob("*.md"), key=lambda each: (len(each.parts), each))
         names = [str(path.relative_to(folder).with_suffix("")) for path in paths]
         return {
-            name: Page(name, path.read_text(encoding="utf-8"))
+            name: TopicPage(name, path.read_text(encoding="utf-8"))
             for name, path in zip(names, paths, strict=True)
         }
     except OSError as error:
@@ -81,7 +81,7 @@ def sections(text: str) -> Iterator[tuple[str, int, int, int]]:
         yield slug(match[2]), level, match.start(), end
 
 
-def section(page: Page, link: str) -> str | None:
+def section(page: TopicPage, link: str) -> str | None:
     """The text below the heading with it; None: the page has no such heading. Pure."""
     for found, _, first, last in sections(page.text):
         if found == link:
@@ -89,7 +89,7 @@ def section(page: Page, link: str) -> str | None:
     return None
 
 
-def look_up(pages: dict[str, Page], words: str) -> str:
+def look_up(pages: dict[str, TopicPage], words: str) -> str:
     """What the documentation says of a topic, as Markdown.
 
     `words`: a page, PAGE#SECTION, a command without `limpet`, or the id of a finding of doctor.
@@ -100,7 +100,7 @@ def look_up(pages: dict[str, Page], words: str) -> str:
     return _MARKED.sub(r"\1", _text_of(pages, words))
 
 
-def _text_of(pages: dict[str, Page], words: str) -> str:
+def _text_of(pages: dict[str, TopicPage], words: str) -> str:
     words = words.strip().removeprefix("limpet ").removesuffix(".md")
     name, _, link = words.partition("#")
     if name in pages:
@@ -119,7 +119,7 @@ def _text_of(pages: dict[str, Page], words: str) -> str:
     raise LimpetError(f"help: no topic {words!r}{_nearest(words, names(pages))}")
 
 
-def _finding(pages: dict[str, Page], id: str) -> str:
+def _finding(pages: dict[str, TopicPage], id: str) -> str:
     """Its line of the list of findings, and where to read on."""
     kind = KINDS[id]
     row = _ROW.format(id)
@@ -129,7 +129,7 @@ def _finding(pages: dict[str, Page], id: str) -> str:
     return f"# {id}\n\n{said}\n\n- harm: {kind.harm.value}\n- more: `limpet help {kind.topic}`\n"
 
 
-def names(pages: dict[str, Page]) -> list[str]:
+def names(pages: dict[str, TopicPage]) -> list[str]:
     """All that may be asked for: pages, commands, findings."""
     commands = [
         link.removeprefix("limpet-").replace("-", " ")

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
-from limpet.cli.trace.tables import Flow
+from limpet.cli.trace.tables import TracedFlow
 from limpet.linux.frames import checksum
 from limpet.linux.namespaces import Namespace
 
@@ -42,7 +42,7 @@ class Sender:
         except OSError as error:
             raise KernelError("send", f"from {source} in {netns}", error.errno or 0) from error
         number = self._socket.getsockname()[1] if port else os.getpid() & 0xFFFF
-        self.flow = Flow(source, target, protocol if port else "icmp", number, port)
+        self.flow = TracedFlow(source, target, protocol if port else "icmp", number, port)
         self.problem = ""
         """Why the pod's own IP stack sent nothing."""
 

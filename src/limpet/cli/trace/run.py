@@ -18,17 +18,17 @@ from limpet.cli.commands.path import silent
 from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.trace.packet import Sender
-from limpet.cli.trace.tables import Flow, ruleset
+from limpet.cli.trace.tables import TracedFlow, ruleset
 from limpet.cli.trace.verdict import (
-    Event,
     Station,
     Traced,
+    TraceStep,
     dropped,
     link_out,
     passed,
     reached,
 )
-from limpet.cli.trace.watch import Watch
+from limpet.cli.trace.watch import TraceWatch
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -37,7 +37,7 @@ _UNREACHABLE = frozenset({6, 7, 8})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TraceQuestion:
     """What a person asks, with the ends found."""
 
     source: Address
@@ -52,7 +52,9 @@ class Question:
     """As the agent plans it."""
 
 
-def look_up(settings: Settings, origin: str, target: str, protocol: str, port: int) -> Question:
+def look_up(
+    settings: Settings, origin: str, target: str, protocol: str, port: int
+) -> TraceQuestion:
     """The ends by name or address; the agent knows pods of other nodes, this node's pods are found
     without it. Raises: LimpetError."""
     pods = read_pods(settings)
@@ -80,7 +82,7 @@ def look_up(settings: Settings, origin: str, target: str, protocol: str, port: i
             f"trace: neither {origin} nor {target} is a pod of this node: run it on the "
             "node of one of them (limpet pod list, where the controller runs)"
         )
-    return Question(source, end, protocol, port, sender, receiver, path)
+    return TraceQuestion(source, end, protocol, port, sender, receiver, path)
 
 
 def _find(pods: list[Attachment], name: str) -> Attachment | None:
@@ -98,11 +100,11 @@ def _address(name: str, pod: Attachment | None, told: str) -> Address | None:
     return None
 
 
-def follow(settings: Settings, question: Question, within_s: float) -> Traced:
+def follow(settings: Settings, question: TraceQuestion, within_s: float) -> Traced:
     """Sends the packet, or waits for another node's; says where it stops. Raises: LimpetError."""
     with ExitStack() as stack:
         sender: Sender | None = None
-        flow = Flow(question.source, question.target, question.protocol, 0, question.port)
+        flow = TracedFlow(question.source, question.target, question.protocol, 0, question.port)
         if question.sender is not None:
             netns = question.sender.netns.path
             sender = Sender(
@@ -113,7 +115,7 @@ def follow(settings: Settings, question: Question, within_s: float) -> Traced:
         port_link = question.sender.link.host_ifname if question.sender is not None else ""
         vxlan_port = _vxlan_port(settings)
         text = ruleset(flow, port_link=port_link, uplinks=_uplinks(), vxlan_port=vxlan_port)
-        watch = Watch(text)
+        watch = TraceWatch(text)
         stack.callback(watch.close)
         said = ""
 
@@ -149,7 +151,7 @@ def _uplinks() -> list[str]:
     ]  # fmt: skip
 
 
-def _arrived_here(question: Question, watch: Watch) -> Traced:
+def _arrived_here(question: TraceQuestion, watch: TraceWatch) -> Traced:
     words = f"packets from {question.source} to {question.target}"
     events = [each for each in watch.events if each.outward]
     if drop := dropped(events):
@@ -172,7 +174,7 @@ def _arrived_here(question: Question, watch: Watch) -> Traced:
 
 
 def _sent(
-    settings: Settings, question: Question, sender: Sender, watch: Watch, said: str
+    settings: Settings, question: TraceQuestion, sender: Sender, watch: TraceWatch, said: str
 ) -> Traced:
     words = sender.flow.words
     there = [each for each in watch.events if each.outward and not each.arp]
@@ -211,9 +213,9 @@ def _sent(
 
 def _beyond(
     settings: Settings,
-    question: Question,
-    there: list[Event],
-    back: list[Event],
+    question: TraceQuestion,
+    there: list[TraceStep],
+    back: list[TraceStep],
     words: str,
     left: str,
 ) -> Traced:
@@ -255,7 +257,7 @@ def _beyond(
     )
 
 
-def _is_silent(settings: Settings, question: Question) -> bool:
+def _is_silent(settings: Settings, question: TraceQuestion) -> bool:
     with suppress(LimpetError):
         ends = {"origin": str(question.source), "target": str(question.target)}
         answer = ask(settings.folders.socket, "path", PathAnswer, **ends, probe=True)

@@ -22,7 +22,7 @@ _VXLAN_INNER_BITS = 336
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class TracedFlow:
     """What is sent: one flow that nobody else has."""
 
     source: Address
@@ -40,7 +40,9 @@ class Flow:
         return f"{to} from {self.source} to {self.target}"
 
 
-def ruleset(flow: Flow, *, port_link: str, uplinks: Iterable[str], vxlan_port: int = 0) -> str:
+def ruleset(
+    flow: TracedFlow, *, port_link: str, uplinks: Iterable[str], vxlan_port: int = 0
+) -> str:
     """Both tables. `port_link`: the host end of the pod's interface, empty: it is not here;
     `uplinks`: links by which packets of other nodes come in."""
     there, back = _there(flow), _back(flow)
@@ -73,16 +75,16 @@ def _chain(name: str, hook: str, priority: int, body: str) -> str:
     return f"chain {name} {{ type filter hook {hook} priority {priority};{rules} }};"
 
 
-def _there(flow: Flow) -> str:
+def _there(flow: TracedFlow) -> str:
     """Whatever a Service's translation makes of the target, source and number stay."""
     return _match(flow, "saddr", "sport", "echo-request")
 
 
-def _back(flow: Flow) -> str:
+def _back(flow: TracedFlow) -> str:
     return _match(flow, "daddr", "dport", "echo-reply")
 
 
-def _match(flow: Flow, end: str, port: str, echo: str) -> str:
+def _match(flow: TracedFlow, end: str, port: str, echo: str) -> str:
     ip, icmp = ("ip", "icmp") if flow.source.version == 4 else ("ip6", "icmpv6")
     at = f"{ip} {end} {flow.source}"
     if not flow.number:
@@ -98,7 +100,7 @@ def _asks(version: int) -> str:
     return "arp operation request" if version == 4 else "icmpv6 type nd-neighbor-solicit"
 
 
-def _outer(flow: Flow, vxlan_port: int) -> str:
+def _outer(flow: TracedFlow, vxlan_port: int) -> str:
     """A VXLAN packet with one of the flow inside."""
     if not vxlan_port or flow.source.version != 4:
         return ""

@@ -28,7 +28,7 @@ _HOOK_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceStep:
     """One step of one packet through nftables."""
 
     packet: int
@@ -79,7 +79,7 @@ class Dropped:
     handle: int
 
 
-def dropped(events: Iterable[Event]) -> Dropped | None:
+def dropped(events: Iterable[TraceStep]) -> Dropped | None:
     """The first drop of the packets; a later try meets the same."""
     for each in events:
         ends = each.kind in (POLICY, RULE) and each.verdict == DROP
@@ -89,7 +89,7 @@ def dropped(events: Iterable[Event]) -> Dropped | None:
     return None
 
 
-def passed(events: Sequence[Event]) -> list[Station]:
+def passed(events: Sequence[TraceStep]) -> list[Station]:
     """Hooks that the packets came to, in order, each once."""
     found: dict[tuple[str, str], Station] = {}
     for each in events:
@@ -104,14 +104,14 @@ def passed(events: Sequence[Event]) -> list[Station]:
     return [found[key] for key in _HOOK_WORDS if key in found]
 
 
-def reached(events: Iterable[Event], family: str, chain: str) -> bool:
+def reached(events: Iterable[TraceStep], family: str, chain: str) -> bool:
     """Whether a packet came to the end of a hook: `postrouting_last`, say."""
     return any(
         each.table == TABLE and (each.family, each.chain) == (family, chain) for each in events
     )
 
 
-def link_out(events: Iterable[Event]) -> str:
+def link_out(events: Iterable[TraceStep]) -> str:
     """By which link the packet left the node's IP stack; empty: it did not."""
     found = [
         each.link_out

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from limpet.base.errors import KernelError
-from limpet.cli.trace.verdict import Dropped, Event
+from limpet.cli.trace.verdict import Dropped, TraceStep
 from limpet.datapath.node.forward import HandleNftables, list_chain
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, Notifications, RouteSocket
@@ -40,7 +40,7 @@ class _Seen:
     back: bool = False
 
 
-class Watch:
+class TraceWatch:
     """In the network namespace of the calling thread, which a node's is."""
 
     def __init__(self, ruleset: str) -> None:
@@ -54,7 +54,7 @@ class Watch:
             stack.callback(self._trace.close)
             self._nft.run(ruleset, what="a trace, by tables that belong to this process")
             self.close = stack.pop_all().close
-        self.events: list[Event] = []
+        self.events: list[TraceStep] = []
         self._source = b""
         self._seen: dict[int, _Seen] = {}
 
@@ -76,7 +76,7 @@ class Watch:
             if message is not None and message.type == _TRACE:
                 self.events.append(self._event(message))
 
-    def _event(self, message: wire.Message) -> Event:
+    def _event(self, message: wire.Message) -> TraceStep:
         attrs = wire.parse_attrs(message.body, 4)
 
         def number(name: int) -> int:
@@ -92,7 +92,7 @@ class Watch:
         if attrs.keys() & {_LL_HEADER, _NETWORK_HEADER, _IIF, _OIF}:
             self._seen[packet] = self._look(attrs)
         seen = self._seen.get(packet, _Seen())
-        return Event(
+        return TraceStep(
             packet,
             _FAMILIES.get(message.body[0], ""),
             text(_TABLE),

@@ -12,7 +12,7 @@ from limpet.agent.status.node import RecordCheck, Records, Released, Repaired, S
 from limpet.agent.status.paths import PathAnswer, Peers
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.cli import answers
-from limpet.cli.connectivity.report import Report
+from limpet.cli.connectivity.report import ConnectivityReport
 from limpet.cli.netcheck.told import Netcheck
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
@@ -42,7 +42,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "bugreport": (answers.Reported,),
     "bundle": (answers.Bundled,),
     "help": (answers.Topics, answers.TopicShown),
-    "connectivity test": (Report,),
+    "connectivity test": (ConnectivityReport,),
     "node list": (controller.NodesListed,),
     "node show": (controller.NodeShown,),
     "node remove": (controller.NodeRemoved,),

@@ -32,7 +32,7 @@ from limpet.kubernetes.access.access import Access, in_cluster_access, plain_acc
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Resource
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
 
 _BATCH = 100
@@ -221,7 +221,7 @@ class ApiServerSource:
 
     # Hearing
 
-    async def _hear(self, kind: str, changes: Changes[Carrier]) -> None:
+    async def _hear(self, kind: str, changes: ObjectChanges[Carrier]) -> None:
         """What is not told stays as it is: only a tombstone removes."""
         told: dict[tuple[str, str], Sealed] = {}
         for item in changes.put:

@@ -17,7 +17,7 @@ from limpet.cluster.kinds import PRESENCE
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Outcome
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.errors import ConflictError, ExistsError, NotFoundError
+from limpet.kubernetes.errors import ExistsError, NotFoundError, ObjectConflictError
 from limpet.kubernetes.objects import Object, Resource
 from limpet.kubernetes.resources import (
     GROUP,
@@ -112,7 +112,7 @@ class PresenceWriter:
                 return
             if document == self._shown:
                 return
-            with contextlib.suppress(ConflictError, ExistsError, NotFoundError):
+            with contextlib.suppress(ObjectConflictError, ExistsError, NotFoundError):
                 if await self._put(client, document, own.name):
                     self._shown = document
         if self._shown != self._membership.replica.known.find(self._membership.introduction):

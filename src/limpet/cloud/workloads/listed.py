@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limpet.kubernetes.objects import AnyViewed
-from limpet.kubernetes.reflector_state import Changes, ObjectKey, key_of
+from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 
 
 class Listed:
@@ -15,7 +15,7 @@ class Listed:
         self._unread: set[ObjectKey] = set()
         """Those that cannot, since the last whole list, which tells all of them again."""
 
-    def hear(self, changes: Changes[AnyViewed]) -> set[ObjectKey] | None:
+    def hear(self, changes: ObjectChanges[AnyViewed]) -> set[ObjectKey] | None:
         """All that are there, where a whole list was told; None: only what has changed was."""
         self.read.difference_update(changes.gone)
         self.read.update(map(key_of, changes.put))

@@ -19,7 +19,7 @@ from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
 from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.listed import Listed
-from limpet.cloud.workloads.source import Source
+from limpet.cloud.workloads.source import WorkloadSource
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.policies import (
@@ -32,8 +32,8 @@ from limpet.kubernetes.policies import (
     pod_of,
 )
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes, ObjectKey
-from limpet.policies.heard import Heard
+from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
+from limpet.policies.heard import ReadPolicies
 from limpet.policies.policy import Key
 
 _log = structlog.get_logger("policies")
@@ -49,12 +49,12 @@ class _Reasons:
         """There is a policy: pods of the whole cluster, which may be very many, matter then."""
 
 
-class PolicySource(Source):
+class PolicySource(WorkloadSource):
     """As every source."""
 
     def __init__(
         self,
-        heard: Heard,
+        heard: ReadPolicies,
         path: Path,
         find_access: Callable[[], Access],
         *,
@@ -92,7 +92,7 @@ class PolicySource(Source):
             _run_then(pods, self._reasons.listed, self._reasons.needed),
         ]
 
-    async def _hear_namespaces(self, changes: Changes[NamespaceView]) -> None:
+    async def _hear_namespaces(self, changes: ObjectChanges[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
             self._heard.namespaces.pop(name, None)
         for each in changes.put:
@@ -104,7 +104,7 @@ class PolicySource(Source):
     def _names(self) -> list[str]:
         return list(self._heard.namespaces)
 
-    async def _hear_pods(self, changes: Changes[PodView]) -> None:
+    async def _hear_pods(self, changes: ObjectChanges[PodView]) -> None:
         held = self._heard.pods
         for gone in self._gone(PODS.plural, changes, list(held)):
             held.pop(Key(*gone), None)
@@ -116,7 +116,7 @@ class PolicySource(Source):
                 held.pop(Key(view.metadata.namespace, view.metadata.name), None)
         self._note(PODS.plural, changes)
 
-    async def _hear_policies(self, changes: Changes[PolicyView]) -> None:
+    async def _hear_policies(self, changes: ObjectChanges[PolicyView]) -> None:
         for gone in self._gone(NETWORK_POLICIES.plural, changes, list(self._heard.policies)):
             self._heard.drop_policy(Key(*gone))
         for view in changes.put:
@@ -132,7 +132,9 @@ class PolicySource(Source):
                 self._reasons.needed.set()
         self._note(NETWORK_POLICIES.plural, changes)
 
-    def _gone(self, kind: str, changes: Changes[Any], kept: Iterable[ObjectKey]) -> list[ObjectKey]:
+    def _gone(
+        self, kind: str, changes: ObjectChanges[Any], kept: Iterable[ObjectKey]
+    ) -> list[ObjectKey]:
         """What to remove: also what was kept from before, and is not in the first whole list."""
         there = self._listed[kind].hear(changes)
         if there is None:
@@ -144,7 +146,7 @@ class PolicySource(Source):
             there = {(name, name) for _, name in there}
         return [*changes.gone, *(key for key in kept if key not in there)]
 
-    def _note(self, what: str, changes: Changes[Any]) -> None:
+    def _note(self, what: str, changes: ObjectChanges[Any]) -> None:
         if changes.listed:
             self._whole.add(what)
             give_memory_back()

@@ -22,13 +22,13 @@ from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
 from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.cloud.workloads.listed import Listed
-from limpet.cloud.workloads.source import Source
+from limpet.cloud.workloads.source import WorkloadSource
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes, ObjectKey
+from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
 from limpet.kubernetes.services import (
     ENDPOINT_SLICES,
     SERVICES,
@@ -84,7 +84,7 @@ class _Untold:
     lines: list[bytes] = field(default_factory=list)
 
 
-class ServiceSource(Source):
+class ServiceSource(WorkloadSource):
     """As every source."""
 
     def __init__(
@@ -124,7 +124,7 @@ class ServiceSource(Source):
         self._reflectors = [services, slices]
         return [each.run() for each in self._reflectors]
 
-    async def _hear_services(self, changes: Changes[ServiceView]) -> None:
+    async def _hear_services(self, changes: ObjectChanges[ServiceView]) -> None:
         told: dict[ServiceName, None] = {}
         gone = self._gone("services", changes, (each.key for each in self._catalog))
         self.unread.hear(SERVICES.kind, changes)
@@ -141,7 +141,7 @@ class ServiceSource(Source):
                 lines.append(encode_item(service))
         self._note("services", told, lines, "Services changed", all_told=changes.listed)
 
-    async def _hear_slices(self, changes: Changes[SliceView]) -> None:
+    async def _hear_slices(self, changes: ObjectChanges[SliceView]) -> None:
         told: dict[ServiceName, None] = {}
         gone = self._gone("slices", changes, (each.key for each in self._catalog.all_slices()))
         self.unread.hear(ENDPOINT_SLICES.kind, changes)
@@ -169,7 +169,7 @@ class ServiceSource(Source):
         return others
 
     def _gone(
-        self, kind: str, changes: Changes[AnyViewed], kept: Iterable[ObjectKey]
+        self, kind: str, changes: ObjectChanges[AnyViewed], kept: Iterable[ObjectKey]
     ) -> list[ObjectKey]:
         """What to remove. The absence of all says nothing."""
         there = self._listed[kind].hear(changes)

@@ -14,7 +14,7 @@ from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
 
 
-class Source(ABC):
+class WorkloadSource(ABC):
     """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
 
     def __init__(

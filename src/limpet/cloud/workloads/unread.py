@@ -5,7 +5,7 @@ from __future__ import annotations
 from limpet.base.bounds.words import NAME, UNREAD
 from limpet.base.text.escaping import shortened
 from limpet.kubernetes.objects import AnyViewed
-from limpet.kubernetes.reflector_state import Changes, ObjectKey, key_of
+from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 
 _MOST_CHARACTERS = 300
 
@@ -22,7 +22,7 @@ class UnreadObjects:
     def __len__(self) -> int:
         return len(self._causes)
 
-    def hear(self, kind: str, changes: Changes[AnyViewed]) -> None:
+    def hear(self, kind: str, changes: ObjectChanges[AnyViewed]) -> None:
         since = self._since_list.setdefault(kind, set())
         for key in (*changes.gone, *map(key_of, changes.put)) if self._causes else ():
             self._forget(kind, key)

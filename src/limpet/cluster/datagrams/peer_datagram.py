@@ -37,7 +37,7 @@ UID_BYTES = 15
 _ANYBODY = bytes(UID_BYTES)
 
 
-class Kind(IntEnum):
+class BodyKind(IntEnum):
     """What a body is; a kind that is unknown is dropped."""
 
     EXCHANGE = 1
@@ -59,7 +59,7 @@ class Kind(IntEnum):
     REFLECTED = 81
 
 
-class Drop(StrEnum):
+class DropReason(StrEnum):
     """Why a datagram does not count; the name of its counter."""
 
     MALFORMED = "malformed"
@@ -83,7 +83,7 @@ class Drop(StrEnum):
 class DatagramError(LimpetError):
     """A datagram that does not count."""
 
-    def __init__(self, drop: Drop, cause: str) -> None:
+    def __init__(self, drop: DropReason, cause: str) -> None:
         super().__init__(f"read datagram: {cause}")
         self.drop = drop
 
@@ -113,7 +113,7 @@ class Datagram:
             key = Ed25519PublicKey.from_public_bytes(self.public_key)
             key.verify(self.signature, _CONTEXT + self.signed)
         except (InvalidSignature, ValueError) as error:
-            raise DatagramError(Drop.BAD_SIGNATURE, "its sender has not signed it") from error
+            raise DatagramError(DropReason.BAD_SIGNATURE, "its sender has not signed it") from error
 
 
 class Codec:
@@ -132,7 +132,9 @@ class Codec:
     def encode(self, kind: int, body: bytes, *, to_uid: str = "", to_relay: bool = False) -> bytes:
         """A signed datagram for one node, or for anybody. Raises: DatagramError (too big)."""
         if len(body) > MAX_BODY_BYTES:
-            raise DatagramError(Drop.TOO_BIG, f"{len(body)} bytes are more than {MAX_BODY_BYTES}")
+            raise DatagramError(
+                DropReason.TOO_BIG, f"{len(body)} bytes are more than {MAX_BODY_BYTES}"
+            )
         signed = b"".join(
             (
                 RELAY_MAGIC if to_relay else MAGIC,
@@ -155,22 +157,23 @@ class Codec:
         to_relay = data[:_KIND_AT] == RELAY_MAGIC
         if data[:_VERSION_AT] in _MARKS and data[_VERSION_AT:_KIND_AT] > MAGIC[_VERSION_AT:]:
             raise DatagramError(
-                Drop.NEWER, f"it is of version {data[_VERSION_AT]}, this Limpet knows 1 (update it)"
+                DropReason.NEWER,
+                f"it is of version {data[_VERSION_AT]}, this Limpet knows 1 (update it)",
             )
         if data[:_KIND_AT] != MAGIC and not to_relay:
-            raise DatagramError(Drop.FOREIGN, "it is not ours")
+            raise DatagramError(DropReason.FOREIGN, "it is not ours")
         if data[_CLUSTER_AT:_KEY_AT] != self._cluster:
-            raise DatagramError(Drop.FOREIGN, "it is not of this cluster")
+            raise DatagramError(DropReason.FOREIGN, "it is not of this cluster")
         if len(data) < OVERHEAD_BYTES:
-            raise DatagramError(Drop.MALFORMED, f"{len(data)} bytes are too few")
+            raise DatagramError(DropReason.MALFORMED, f"{len(data)} bytes are too few")
         if len(data) > OVERHEAD_BYTES + MAX_BODY_BYTES:
-            raise DatagramError(Drop.TOO_BIG, f"{len(data)} bytes are too many")
+            raise DatagramError(DropReason.TOO_BIG, f"{len(data)} bytes are too many")
         public_key = data[_KEY_AT:_TO_AT]
         if public_key == self._public_key:
-            raise DatagramError(Drop.OWN, "it is an echo of our own")
+            raise DatagramError(DropReason.OWN, "it is an echo of our own")
         to = data[_TO_AT:_BODY_AT]
         if to not in (self._uid, _ANYBODY):
-            raise DatagramError(Drop.NOT_FOR_US, "it is for another node")
+            raise DatagramError(DropReason.NOT_FOR_US, "it is for another node")
         return Datagram(
             data[_KIND_AT],
             public_key,

@@ -15,8 +15,8 @@ from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.base.bounds import neighbours
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import SourceRates
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
-from limpet.cluster.datagrams.reflection import Reflector, is_question
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError, DropReason
+from limpet.cluster.datagrams.reflection import AddressReflector, is_question
 from limpet.cluster.datagrams.shared_port import SharedPort
 from limpet.cluster.datagrams.udp_sockets import Arrival, Arrive, UdpSockets
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
@@ -80,7 +80,7 @@ class Rates:
         )
         """Refusals, by uid."""
         self.unproven = UnprovenBudget()
-        self.reflector: Reflector | None = None
+        self.reflector: AddressReflector | None = None
         """Answers who has joined nothing; None: nobody does."""
 
 
@@ -101,7 +101,7 @@ class PeerSocket:
         """
         self.port = port
         self.counters: Counter[str] = Counter()
-        """`sent`, `received`, `unsendable`, `handler_failed`, and what was dropped (`Drop`)."""
+        """`sent`, `received`, `unsendable`, `handler_failed`, and a `DropReason` for each drop."""
         self._codec = Codec(identity.private_key, identity.pinned_key)
         self._is_member = is_member
         self._is_removed = is_removed
@@ -162,13 +162,13 @@ class PeerSocket:
                 self._tunnel_sockets.open(version, 0)
         self._shared.put(port, self._tunnel_sockets.ports)
 
-    def on(self, kind: Kind, handler: Handler) -> None:
+    def on(self, kind: BodyKind, handler: Handler) -> None:
         """`handler` gets all that is said of the kind."""
         self._handlers[kind] = handler
 
     def reflect(self, *, on: bool) -> None:
         """Whether strangers are told where their questions come from."""
-        self._rates.reflector = Reflector() if on else None
+        self._rates.reflector = AddressReflector() if on else None
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         """The links on which what is for anybody is heard."""
@@ -180,7 +180,7 @@ class PeerSocket:
 
     def send(
         self,
-        kind: Kind,
+        kind: BodyKind,
         body: bytes,
         *,
         to_uid: str,
@@ -211,7 +211,7 @@ class PeerSocket:
         self.counters["sent" if sent else "unsendable"] += 1
         return sent
 
-    def answer(self, received: Received, kind: Kind, body: bytes) -> bool:
+    def answer(self, received: Received, kind: BodyKind, body: bytes) -> bool:
         """Sends to where `received` came from, from where it was sent to; as `send`."""
         link_local = received.address.is_link_local
         to = received.to_address
@@ -226,7 +226,7 @@ class PeerSocket:
             source=to if received.by_tunnel and not to.is_unspecified else None,
         )
 
-    def broadcast(self, kind: Kind, body: bytes, ifindexes: Iterable[int]) -> None:
+    def broadcast(self, kind: BodyKind, body: bytes, ifindexes: Iterable[int]) -> None:
         """To everybody on the links, by multicast and broadcast. Raises: DatagramError."""
         data = self._codec.encode(kind, body)
         for ifindex in ifindexes:
@@ -242,7 +242,7 @@ class PeerSocket:
             self._take(data, arrive, by_tunnel=by_tunnel)
         except DatagramError as error:
             self.counters[error.drop] += 1
-            return error.drop not in (Drop.OVER_RATE, Drop.FOREIGN)
+            return error.drop not in (DropReason.OVER_RATE, DropReason.FOREIGN)
         except Exception as error:  # noqa: BLE001 - whatever one says, the others are heard
             self.counters["handler_failed"] += 1
             faults.note("datagrams", error)
@@ -255,11 +255,11 @@ class PeerSocket:
             return
         datagram = self._codec.parse(data)
         if datagram.signature in self._seen:
-            raise DatagramError(Drop.REPLAYED, "it has come before")
+            raise DatagramError(DropReason.REPLAYED, "it has come before")
         arrival = arrive()
         source, part = _source_of(arrival)
         if not self._rates.heard.take(source, time.monotonic(), part=part):
-            raise DatagramError(Drop.OVER_RATE, "too many come")
+            raise DatagramError(DropReason.OVER_RATE, "too many come")
         datagram.check()
         self._seen[datagram.signature] = None
         if len(self._seen) > _MOST_REPLAYED:
@@ -276,12 +276,12 @@ class PeerSocket:
         tombstone = self._is_removed(received.uid)
         if tombstone is not None:
             self._refuse(received, tombstone)
-            raise DatagramError(Drop.REMOVED, "its sender was removed from the cluster")
+            raise DatagramError(DropReason.REMOVED, "its sender was removed from the cluster")
         if self._is_member(received.uid):
             self._rates.heard.know(source, part=part)
         handler = self._handlers.get(datagram.kind)
         if handler is None:
-            raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
+            raise DatagramError(DropReason.UNHANDLED, f"kind {datagram.kind} is unknown")
         self.counters["received"] += 1
         if handler(received) is False:
             self._seen.pop(datagram.signature, None)
@@ -290,19 +290,19 @@ class PeerSocket:
         """Raises: DatagramError."""
         reflector = self._rates.reflector
         if reflector is None:
-            raise DatagramError(Drop.FOREIGN, "this node tells strangers nothing")
+            raise DatagramError(DropReason.FOREIGN, "this node tells strangers nothing")
         arrival = arrive()
         source = (arrival.address, arrival.port)
         answer = reflector.answer(question, source, time.monotonic())
         if answer is None:
-            raise DatagramError(Drop.OVER_RATE, "too many strangers ask")
+            raise DatagramError(DropReason.OVER_RATE, "too many strangers ask")
         sockets = self._tunnel_sockets if by_tunnel else self._sockets
         sockets.send(answer, *source, source=arrival.to_address)
 
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
         """Tells a removed node so, now and then: it may not have heard."""
         if self._rates.refused.take(received.uid, time.monotonic()):
-            self.answer(received, Kind.EXCHANGE, encode(Push((tombstone,))))
+            self.answer(received, BodyKind.EXCHANGE, encode(Push((tombstone,))))
 
 
 def _source_of(arrival: Arrival) -> tuple[Address | Endpoint, int | None]:

@@ -17,12 +17,12 @@ from ipaddress import IPv4Address, IPv6Address
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.bounds import strangers as bounds
 from limpet.base.rate_limit import SourceRates
-from limpet.cluster.datagrams.peer_datagram import MAGIC, DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import MAGIC, BodyKind, DatagramError, DropReason
 
 NONCE_BYTES = 16
 QUESTION_BYTES = 64
 """The least; longer ones find out what size gets through."""
-_QUESTION, _ANSWER = MAGIC + bytes((Kind.REFLECT,)), MAGIC + bytes((Kind.REFLECTED,))
+_QUESTION, _ANSWER = MAGIC + bytes((BodyKind.REFLECT,)), MAGIC + bytes((BodyKind.REFLECTED,))
 _HEAD = len(_QUESTION)
 _BODY = struct.Struct(f"!{NONCE_BYTES}sHB16sH")
 _MOST_SOURCES = 4096
@@ -60,14 +60,14 @@ def encode_answer(question: bytes, seen_as: Endpoint) -> bytes:
 def parse_answer(data: bytes) -> Reflected:
     """Raises: DatagramError."""
     if data[:_HEAD] != _ANSWER or len(data) != _HEAD + _BODY.size:
-        raise DatagramError(Drop.MALFORMED, "it is no reflection")
+        raise DatagramError(DropReason.MALFORMED, "it is no reflection")
     nonce, size_bytes, version, packed, port = _BODY.unpack(data[_HEAD:])
     if version == 4 and not any(packed[4:]):
         address: Address = IPv4Address(packed[:4])
     elif version == 6:
         address = IPv6Address(packed)
     else:
-        raise DatagramError(Drop.MALFORMED, f"it tells an address of IPv{version}")
+        raise DatagramError(DropReason.MALFORMED, f"it tells an address of IPv{version}")
     return Reflected(nonce, size_bytes, (address, port))
 
 
@@ -77,7 +77,7 @@ def _plain(address: Address) -> Address:
     return mapped or address
 
 
-class Reflector:
+class AddressReflector:
     """Answers questions, as many as the bounds say."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ def item_of(document: Document) -> Item:
     return Item(mark_of(document.key), version, int.from_bytes(rank.digest[:4], "big"))
 
 
-class Index:
+class DocumentIndex:
     """What is known, by mark; a change costs what changed, not what is known."""
 
     def __init__(self, known: Known) -> None:
@@ -106,7 +106,7 @@ class Index:
 
 
 def make_listings(
-    index: Index,
+    index: DocumentIndex,
     digest: Digest,
     nonce: bytes,
     *,

@@ -15,13 +15,13 @@ from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.bounds import neighbours as bounds
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.documents import Key, Source
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import NONCE_BYTES, MessageError, Push, decode, encode
-from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
+from limpet.cluster.exchange.neighbours import Broadcast, Destination, Effect, Heard
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change, Outcome
 
@@ -30,7 +30,7 @@ _log = structlog.get_logger("exchange")
 _MOST_MEMBERS, _MOST_CHANGED = 1024, 8192
 
 
-class Room:
+class ExchangeBudget:
     """For what others tell: by each member, by all others together, and of what one node says of
     itself, by whomever. Each change costs a write to the disk, a round, probes, and those whom we
     tell of it the same; what is left out is found when digests are compared."""
@@ -59,7 +59,7 @@ class Exchange:
         self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
-        self._room = Room()
+        self._room = ExchangeBudget()
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -71,7 +71,7 @@ class Exchange:
         """Messages that were not answered: `stranger`, `unasked`, `over_rate`, `malformed`."""
         return self._counters + (self._gossip.counters if self._gossip is not None else Counter())
 
-    def places(self, uid: str) -> list[Place]:
+    def places(self, uid: str) -> list[Destination]:
         """Where the node is written to; none while the exchange does not run."""
         return self._gossip.places(uid, time.monotonic()) if self._gossip is not None else []
 
@@ -84,7 +84,7 @@ class Exchange:
             nonce=lambda: os.urandom(NONCE_BYTES),
             now_s=time.monotonic(),
         )
-        self._courier.on(Kind.EXCHANGE, self._receive)
+        self._courier.on(BodyKind.EXCHANGE, self._receive)
         self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
         links = self._links
         self._run(self._gossip.set_links(links, links, time.monotonic()))
@@ -221,11 +221,11 @@ class Exchange:
 
     def _send(self, effect: Effect, body: bytes) -> None:
         if isinstance(effect, Broadcast):
-            self._courier.broadcast(Kind.EXCHANGE, body, [effect.ifindex])
+            self._courier.broadcast(BodyKind.EXCHANGE, body, [effect.ifindex])
             return
         place = effect.place
         sent = self._courier.send(
-            Kind.EXCHANGE,
+            BodyKind.EXCHANGE,
             body,
             to_uid=effect.uid,
             address=place.address,
@@ -244,9 +244,9 @@ class Exchange:
             self._run(self._gossip.tick(time.monotonic()))
 
 
-def _place(received: Received) -> Place:
+def _place(received: Received) -> Destination:
     link = received.ifindex if received.address.is_link_local else None
-    return Place(received.address, received.port, link)
+    return Destination(received.address, received.port, link)
 
 
 def _is_for_all(address: Address) -> bool:

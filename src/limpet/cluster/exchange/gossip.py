@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from limpet.base.addresses import Address
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.documents import Key, Known, Source
-from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
+from limpet.cluster.exchange.digest import DocumentIndex, make_listings, make_pushes
 from limpet.cluster.exchange.messages import (
     Digest,
     Listing,
@@ -32,12 +32,12 @@ from limpet.cluster.exchange.messages import (
 )
 from limpet.cluster.exchange.neighbours import (
     Broadcast,
+    Destination,
     Directory,
     Effect,
     Heard,
     Neighbours,
-    Place,
-    Send,
+    SendTo,
 )
 
 _OWN_AGAIN_S = (0.0, 0.2, 0.7, 1.5)
@@ -98,7 +98,7 @@ class Gossip:
         self._known = known
         self._below = below
         self._nonce = nonce
-        self._index = Index(known)
+        self._index = DocumentIndex(known)
         names = {document.name for document in known}
         self._neighbours = Neighbours(directory, names, below=below, now_s=now_s)
         self._links: frozenset[int] = frozenset()
@@ -116,7 +116,7 @@ class Gossip:
         """What came from members, by uid."""
         return self._neighbours.heard
 
-    def places(self, uid: str, now_s: float) -> list[Place]:
+    def places(self, uid: str, now_s: float) -> list[Destination]:
         """Where a member is written to."""
         return self._neighbours.places(uid, now_s)
 
@@ -198,7 +198,7 @@ class Gossip:
                 del self._rumours[key]
 
     def receive(
-        self, uid: str, place: Place, ifindex: int, message: Message, now_s: float
+        self, uid: str, place: Destination, ifindex: int, message: Message, now_s: float
     ) -> list[Effect]:
         """A message of `uid` came from `place`, and what a push held has been learnt."""
         if not self._neighbours.is_member(uid):
@@ -269,7 +269,7 @@ class Gossip:
             if not own or rumour.told in _UNICAST_AT:
                 for peer in self._listeners(rumour):
                     effects += [
-                        Send("", place, message) for place in self._neighbours.places(peer, now_s)
+                        SendTo("", place, message) for place in self._neighbours.places(peer, now_s)
                     ]
         rumour.told += 1
         if not own or rumour.told == len(_OWN_AGAIN_S):
@@ -313,7 +313,7 @@ class Gossip:
         if not places:
             return []
         digest = self._index.digest(self._issue(uid, now_s))
-        return self._affordable((Send(uid, place, digest) for place in places), now_s)
+        return self._affordable((SendTo(uid, place, digest) for place in places), now_s)
 
     def _issue(self, uid: str, now_s: float) -> bytes:
         nonce = self._nonce()
@@ -329,7 +329,7 @@ class Gossip:
         asked, at_s = self._nonces.get(message.echo, ("", 0.0))
         return asked == uid and now_s - at_s <= _NONCE_S
 
-    def _answer(self, uid: str, place: Place, message: Message, now_s: float) -> list[Effect]:
+    def _answer(self, uid: str, place: Destination, message: Message, now_s: float) -> list[Effect]:
         match message:
             case Digest():
                 nonce = self._issue(uid, now_s)
@@ -343,7 +343,7 @@ class Gossip:
                 answers = make_pushes(self._known, self._index.keys(message.marks[:_MOST_PUSHED]))
             case Push():
                 answers = []
-        return self._affordable((Send(uid, place, answer) for answer in answers), now_s)
+        return self._affordable((SendTo(uid, place, answer) for answer in answers), now_s)
 
     def _settle(self, uid: str, listing: Listing, now_s: float) -> list[Message]:
         """Asks for what we lack, and sends what the other lacks."""

@@ -57,7 +57,7 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where a node is written to."""
 
     address: Address
@@ -67,11 +67,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendTo:
     """`uid` empty: also others may read it."""
 
     uid: str
-    place: Place
+    place: Destination
     message: Message
 
 
@@ -81,19 +81,19 @@ class Broadcast:
     message: Message
 
 
-Effect = Send | Broadcast
+Effect = SendTo | Broadcast
 
 
 @dataclass(slots=True)
 class Heard:
     """What came from a member."""
 
-    place: Place
+    place: Destination
     """That it wrote from last."""
     ifindex: int
     """Of the link that it came in by."""
     at_s: float
-    proven: Place | None = None
+    proven: Destination | None = None
     """That it answered from what was sent there."""
     proven_s: float = 0.0
     credit_bytes: int = 0
@@ -152,7 +152,7 @@ class Neighbours:
     def is_member(self, uid: str) -> bool:
         return uid != self._directory.uid and self._directory.is_member(uid)
 
-    def hear(self, uid: str, place: Place, ifindex: int, size: int, now_s: float) -> bool:
+    def hear(self, uid: str, place: Destination, ifindex: int, size: int, now_s: float) -> bool:
         """A member has written `size` bytes from `place`; whether it was silent for long before."""
         heard = self.heard.get(uid)
         is_new = heard is None or now_s - heard.at_s > FRESH_S
@@ -172,25 +172,25 @@ class Neighbours:
         heard = self.heard[uid]
         heard.proven, heard.proven_s = heard.place, now_s
 
-    def room_bytes(self, uid: str, place: Place) -> int | None:
+    def room_bytes(self, uid: str, place: Destination) -> int | None:
         """How much may be sent in answer to what came from `place`; None: all that is wanted."""
         heard = self.heard[uid]
         return None if heard.proven == place else heard.credit_bytes
 
-    def places(self, uid: str, now_s: float) -> list[Place]:
+    def places(self, uid: str, now_s: float) -> list[Destination]:
         """Where it has answered of late, else where it says that it is."""
         heard = self.heard.get(uid)
         if heard is not None and heard.proven and now_s - heard.proven_s < FRESH_S:
             return [heard.proven]
         return self._named(uid)
 
-    def _named(self, uid: str) -> list[Place]:
+    def _named(self, uid: str) -> list[Destination]:
         """Its overlay address, if it is behind a tunnel, else the first that it names itself."""
         contact, inner = self._directory.contact(uid), self.tunnelled.get(uid)
         if contact is None or not contact.port:
             return []
         addresses = contact.addresses if inner is None else (inner,)
-        return [Place(address, contact.port) for address in addresses[:_MOST_PLACES]]
+        return [Destination(address, contact.port) for address in addresses[:_MOST_PLACES]]
 
     def recent(self, count: int, but: Collection[str]) -> list[str]:
         """Those heard last."""
@@ -221,7 +221,7 @@ class Neighbours:
 
     def _take(self, effect: Effect, now_s: float) -> bool:
         size = datagram_bytes(effect.message)
-        if isinstance(effect, Send):
+        if isinstance(effect, SendTo):
             if not self._is_allowed(effect, size):
                 return False
             where: object = effect.place.address
@@ -229,7 +229,7 @@ class Neighbours:
             where = effect.ifindex
         return self._peer_bytes.take(where, now_s, size) and self._all_bytes.take(now_s, size)
 
-    def _is_allowed(self, effect: Send, size: int) -> bool:
+    def _is_allowed(self, effect: SendTo, size: int) -> bool:
         """Its place is proven, or enough came from there, or it names it itself.
 
         Who sends on an old message of a member from elsewhere has no use of it.

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from limpet.base.bounds import neighbours as bounds
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
-from limpet.cluster.exchange.neighbours import Place
+from limpet.cluster.exchange.neighbours import Destination
 from limpet.cluster.exchange.pod_messages import (
     NONCE_BYTES,
     PodAsk,
@@ -57,7 +57,7 @@ class PodLookup:
         self,
         membership: Membership,
         courier: PeerSocket,
-        places: Callable[[str], list[Place]],
+        places: Callable[[str], list[Destination]],
         own_pods: OwnPods,
     ) -> None:
         """`places`: where a node is written to, by its uid."""
@@ -70,8 +70,8 @@ class PodLookup:
         )
         """Questions that are answered, by the uid of who asks."""
         self._open: dict[bytes, Looked] = {}
-        courier.on(Kind.POD_ASK, self._asked)
-        courier.on(Kind.POD_TOLD, self._told)
+        courier.on(BodyKind.POD_ASK, self._asked)
+        courier.on(BodyKind.POD_TOLD, self._told)
 
     async def find(self, namespace: str, name: str) -> Looked:
         """Asks until every node has answered, or once more after the first that has it.
@@ -99,7 +99,7 @@ class PodLookup:
         for number, uid in enumerate(uids):
             for place in self._places(uid):
                 self._courier.send(
-                    Kind.POD_ASK,
+                    BodyKind.POD_ASK,
                     body,
                     to_uid=uid,
                     address=place.address,
@@ -117,19 +117,19 @@ class PodLookup:
     def _asked(self, received: Received) -> None:
         """Raises: DatagramError."""
         if not self._membership.may_talk(received.uid):
-            raise DatagramError(Drop.UNHANDLED, "its sender is not to know of pods here")
+            raise DatagramError(DropReason.UNHANDLED, "its sender is not to know of pods here")
         if not self.rates.take(received.uid, time.monotonic()):
-            raise DatagramError(Drop.OVER_RATE, "it asks for too many pods")
+            raise DatagramError(DropReason.OVER_RATE, "it asks for too many pods")
         ask = parse_ask(received.body)
         answer = told(ask.nonce, self._own_pods(ask.namespace, ask.name))
-        self._courier.answer(received, Kind.POD_TOLD, encode(answer))
+        self._courier.answer(received, BodyKind.POD_TOLD, encode(answer))
 
     def _told(self, received: Received) -> None:
         """Raises: DatagramError."""
         found = parse_told(received.body)
         looked = self._open.get(found.nonce)
         if looked is None or not self._membership.may_talk(received.uid):
-            raise DatagramError(Drop.UNHANDLED, "it was not asked for")
+            raise DatagramError(DropReason.UNHANDLED, "it was not asked for")
         looked.answered.add(received.uid)
         if found.pods:
             looked.pods[received.uid] = found.pods

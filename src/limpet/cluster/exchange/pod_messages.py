@@ -12,7 +12,7 @@ from limpet.base.bounds.members import TOLD_POD_ADDRESSES
 from limpet.base.bounds.neighbours import FOUND_PODS
 from limpet.base.bounds.words import NAME
 from limpet.base.decoding import msgpack_decoder
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop
+from limpet.cluster.datagrams.peer_datagram import DatagramError, DropReason
 
 NONCE_BYTES = 8
 
@@ -59,7 +59,7 @@ def parse_ask(body: bytes) -> PodAsk:
     try:
         found: PodAsk = _asks.decode(body)
     except msgspec.MsgspecError as error:
-        raise DatagramError(Drop.MALFORMED, f"it asks for no pod: {error}") from error
+        raise DatagramError(DropReason.MALFORMED, f"it asks for no pod: {error}") from error
     return found
 
 
@@ -68,7 +68,7 @@ def parse_told(body: bytes) -> PodsTold:
     try:
         found: PodsTold = _tellings.decode(body)
     except msgspec.MsgspecError as error:
-        raise DatagramError(Drop.MALFORMED, f"it tells of no pods: {error}") from error
+        raise DatagramError(DropReason.MALFORMED, f"it tells of no pods: {error}") from error
     return found
 
 

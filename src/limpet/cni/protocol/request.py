@@ -26,7 +26,7 @@ from limpet.cni.protocol.fields import Fields, invalid, keys, show, to_address, 
 from limpet.cni.protocol.ipam import check_overlaps, parse_range_sets
 from limpet.cni.protocol.result import parse_result
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf, PodWishes, Verb
-from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping
+from limpet.datapath.node.pod.attachment import Bandwidth, HostPortMapping
 from limpet.ipam.leases import Holder
 
 T = TypeVar("T")
@@ -332,7 +332,7 @@ def _with_runtime_dns(conf: NetworkConf, runtime: Fields) -> NetworkConf:
     )
 
 
-def _parse_port_mappings(runtime: Fields) -> tuple[PortMapping, ...]:
+def _parse_port_mappings(runtime: Fields) -> tuple[HostPortMapping, ...]:
     """The hostPorts; a host port of 0 asks for none and is left out."""
     found = []
     for entry in runtime.objects("portMappings", _PORT_MAPPING):
@@ -346,5 +346,5 @@ def _parse_port_mappings(runtime: Fields) -> tuple[PortMapping, ...]:
         if protocol not in ("tcp", "udp", "sctp"):
             raise entry.invalid("protocol", "is not tcp, udp or sctp")
         host_address = entry.address("hostIP")
-        found.append(PortMapping(host_port, container_port, protocol, host_address))
+        found.append(HostPortMapping(host_port, container_port, protocol, host_address))
     return tuple(dict.fromkeys(found))

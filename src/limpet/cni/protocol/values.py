@@ -9,7 +9,7 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.datapath.node.pod.attachment import (
     AllowedSources,
     Bandwidth,
-    PortMapping,
+    HostPortMapping,
     RouteSpec,
 )
 from limpet.ipam.leases import Holder, PodKey, RangeSet
@@ -89,7 +89,7 @@ class PodWishes:
     """Addresses that must be given, from runtimeConfig.ips, args.cni.ips or CNI_ARGS IP."""
     mac: str | None = None
     """Lower case, colon separated."""
-    port_mappings: tuple[PortMapping, ...] = ()
+    port_mappings: tuple[HostPortMapping, ...] = ()
     bandwidth: Bandwidth = Bandwidth()
     labels: tuple[tuple[str, str], ...] = ()
     """From args.cni.labels, sorted."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import ControllerUnavailable, LimpetError
-from limpet.base.http.connection import Answer, LinkError
+from limpet.base.http.connection import HttpAnswer, LinkError
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER, Code
 from limpet.controller.admin.client import BY_HEADER
 from limpet.kubernetes.access.access import Access, AccessError
@@ -33,7 +33,7 @@ _PORT = 7470
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """Whose controller is asked."""
 
     access: Access
@@ -43,7 +43,7 @@ class Cluster:
         return f"{self.access.server} ({self.access.source})"
 
 
-def call_cluster(cluster: Cluster, verb: str, **arguments: Any) -> dict[str, Any]:
+def call_cluster(cluster: ClusterAccess, verb: str, **arguments: Any) -> dict[str, Any]:
     """The answer of the controller that leads.
 
     Raises: ControllerUnavailable when nobody answers; LimpetError with its words on failure.
@@ -54,7 +54,7 @@ def call_cluster(cluster: Cluster, verb: str, **arguments: Any) -> dict[str, Any
 class Caller:
     """Asks again and again: keeps its token, and the pod that led. For one event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
         self._client: Client | None = None
         self._leader: Pod | None = None
@@ -96,7 +96,7 @@ class _Asked:
     by: str = ""
 
 
-async def _call(cluster: Cluster, verb: str, body: bytes) -> dict[str, Any]:
+async def _call(cluster: ClusterAccess, verb: str, body: bytes) -> dict[str, Any]:
     client = Client(cluster.access, answer_s=_ANSWER_S)
     try:
         with _in_words(cluster):
@@ -109,7 +109,7 @@ async def _call(cluster: Cluster, verb: str, body: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _in_words(cluster: Cluster) -> Iterator[None]:
+def _in_words(cluster: ClusterAccess) -> Iterator[None]:
     try:
         yield
     except StatusError as error:
@@ -119,7 +119,7 @@ def _in_words(cluster: Cluster) -> Iterator[None]:
 
 
 async def _of_leader(
-    client: Client, cluster: Cluster, pods: list[Pod], asked: _Asked, *, tries: int
+    client: Client, cluster: ClusterAccess, pods: list[Pod], asked: _Asked, *, tries: int
 ) -> tuple[Pod, dict[str, Any]]:
     """Who leads, and its answer. Raises: LimpetError, LinkError."""
     why: dict[str, str] = {}
@@ -142,7 +142,7 @@ async def _of_leader(
     )
 
 
-async def _controllers(client: Client, cluster: Cluster) -> list[Pod]:
+async def _controllers(client: Client, cluster: ClusterAccess) -> list[Pod]:
     """Pods that may answer. Raises: LimpetError."""
     selection = Selection(cluster.namespace, labels=_CONTROLLERS)
     found = [pod async for page in client.pages(PODS, selection=selection) for pod in page.items]
@@ -163,7 +163,7 @@ async def _controllers(client: Client, cluster: Cluster) -> list[Pod]:
     return pods
 
 
-async def _token(client: Client, cluster: Cluster) -> str:
+async def _token(client: Client, cluster: ClusterAccess) -> str:
     """Raises: LimpetError."""
     try:
         return await create_token(
@@ -211,7 +211,7 @@ async def _ask(
     raise LimpetError(words)
 
 
-def document_of(answer: Answer) -> dict[str, Any]:
+def document_of(answer: HttpAnswer) -> dict[str, Any]:
     """Empty: it speaks otherwise than a controller."""
     try:
         found = decode_plain_json(answer.body)
@@ -229,7 +229,7 @@ def _port(pod: Pod) -> int:
     return _PORT
 
 
-def _lacking(cluster: Cluster, error: StatusError) -> LimpetError:
+def _lacking(cluster: ClusterAccess, error: StatusError) -> LimpetError:
     if error.status.code != 403:
         return ControllerUnavailable(f"ask the controller through {cluster}: {error}")
     return LimpetError(

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from limpet.base.acceptor.admission import Admission, Patience, Room
+from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 from limpet.base.acceptor.listener import Acceptor, Visitor
 from limpet.base.bounds import strangers
 from limpet.controller.api.member_connections import MemberConnections
@@ -34,7 +34,7 @@ _NOT_SPOKEN = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
-ELSEWHERE = Room(
+ELSEWHERE = SourceCapacity(
     waiting=strangers.API_WAITING.most,
     waiting_of_one=strangers.API_WAITING_OF_ONE.most,
     inside=strangers.API_INSIDE.most,
@@ -45,7 +45,7 @@ ELSEWHERE = Room(
         strangers.API_HANDSHAKES_OF_ONE.most,
     ),
 )
-KNOWN = Room(
+KNOWN = SourceCapacity(
     waiting=strangers.API_WAITING.most,
     waiting_of_one=strangers.API_WAITING_OF_ONE.most,
     inside=strangers.API_INSIDE.most,
@@ -62,7 +62,7 @@ PATIENCE = Patience(
     hurried_s=strangers.API_HURRIED_S.most,
     longest_s=strangers.API_LONGEST_S.most,
 )
-MONITORS = Room(
+MONITORS = SourceCapacity(
     waiting=strangers.FIGURES_CONNECTIONS.most,
     waiting_of_one=strangers.FIGURES_CONNECTIONS_OF_ONE.most,
     inside=strangers.FIGURES_CONNECTIONS.most,
@@ -165,7 +165,7 @@ class ApiServer:
         is_member: Callable[[str], bool],
         of_members: MemberConnections,
         *,
-        rooms: tuple[Room, Room] = (ELSEWHERE, KNOWN),
+        rooms: tuple[SourceCapacity, SourceCapacity] = (ELSEWHERE, KNOWN),
         patience_s: float,
     ) -> None:
         """`context`: None: in clear, where nobody can show a certificate. `is_member`: of a uid

@@ -35,7 +35,7 @@ class _Record(msgspec.Struct):
     sealed: Sealed
 
 
-class Feed:
+class DocumentFeed:
     """Shared by all watchers: a line is made once."""
 
     def __init__(self, store: Store) -> None:

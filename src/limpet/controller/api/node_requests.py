@@ -63,7 +63,7 @@ class NodeRequests:
     async def join(self, request: JoinRequest) -> JoinAnswer:
         by_account = request.by is JoinBy.ACCOUNT
 
-        def make(tables: Tables) -> tuple[grants.Joined, Grant, JoinAnswer]:
+        def make(tables: Tables) -> tuple[grants.JoinedNode, Grant, JoinAnswer]:
             authority = tables.authority
             if by_account:
                 joined = grants.join_by_account(tables, request, time.time())

@@ -11,7 +11,7 @@ from ipaddress import IPv6Address, ip_address
 import structlog
 
 from limpet.base.addresses import Listen, endpoint_text
-from limpet.cluster.datagrams.reflection import Reflector
+from limpet.cluster.datagrams.reflection import AddressReflector
 from limpet.cluster.datagrams.udp_sockets import Arrive, UdpSockets
 
 _log = structlog.get_logger("reflection")
@@ -21,7 +21,7 @@ class Reflection:
     """On UDP ports of the numbers that the API has on TCP; runs on the event loop."""
 
     def __init__(self) -> None:
-        self._reflector = Reflector()
+        self._reflector = AddressReflector()
         self._sockets: list[UdpSockets] = []
         self._transports: list[asyncio.DatagramTransport] = []
 
@@ -71,7 +71,7 @@ class Reflection:
 class _Answering(asyncio.DatagramProtocol):
     """At one address."""
 
-    def __init__(self, reflector: Reflector) -> None:
+    def __init__(self, reflector: AddressReflector) -> None:
         self._reflector = reflector
         self._transport: asyncio.DatagramTransport | None = None
 

@@ -33,7 +33,7 @@ _LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LabelsOutcome:
     """What came of a look at the labels."""
 
     changed: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Taken:
     """Why nothing was done, by the name of the node, or of the community that a label names."""
 
 
-def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> Taken:
+def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> LabelsOutcome:
     """Puts labels into the grants; what is refused of one node holds up no other.
 
     `nodes`: all labels by the name of the Node; one that is not there keeps what it has.
@@ -65,7 +65,7 @@ def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> Taken
         except RefusedError as error:
             tables.undo(before)
             refused[f"node {name}"] = str(error)
-    return Taken(tuple(changed), refused)
+    return LabelsOutcome(tuple(changed), refused)
 
 
 def _make_named(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

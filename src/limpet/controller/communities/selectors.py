@@ -32,7 +32,7 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class NodeSelector:
     """Chooses nodes by their labels: those that meet every requirement."""
 
     requirements: tuple[Requirement, ...]
@@ -47,7 +47,7 @@ class Selector:
         )
 
 
-def parse_selector(text: str) -> Selector:
+def parse_selector(text: str) -> NodeSelector:
     """Raises: SelectorError for what is none, or can't choose any node."""
     if len(text) > MAX_CHARACTERS:
         raise SelectorError(
@@ -61,7 +61,7 @@ def parse_selector(text: str) -> Selector:
     for each in found:
         if not each.is_equal and equal.get(each.key) == each.value:
             raise _error(text, f"no node has both {each} and {each.key}={each.value}")
-    return Selector(tuple(found))
+    return NodeSelector(tuple(found))
 
 
 def _requirement(part: str, text: str) -> Requirement:

@@ -15,7 +15,7 @@ import structlog
 from limpet.base.errors import LimpetError, StorageError
 from limpet.controller.leader.election import DURATION_S, RETRY_S, Election, Held, Wish
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.errors import ConflictError, ExistsError, NotFoundError
+from limpet.kubernetes.errors import ExistsError, NotFoundError, ObjectConflictError
 from limpet.kubernetes.objects import LEASES, Lease, LeaseSpec, Metadata
 
 LEASE = "limpet-controller"
@@ -136,7 +136,7 @@ class Elector:
                 await self._read()
             try:
                 await self._wish()
-            except (ConflictError, ExistsError, NotFoundError):
+            except (ObjectConflictError, ExistsError, NotFoundError):
                 # Somebody has written or deleted it, or a wish of this controller whose answer was
                 # lost was granted late: what it says now tells whether this one still leads.
                 continue

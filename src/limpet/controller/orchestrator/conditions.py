@@ -69,7 +69,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ConditionFacts:
     """What is known beside the tables."""
 
     community_problems: Mapping[str, str] = field(default_factory=dict)
@@ -81,16 +81,16 @@ class Facts:
     """Why a node has not the podCIDRs of its Node, by its name."""
 
 
-Find = Callable[[Shown, Tables, Facts], list[Condition]]
+Find = Callable[[Shown, Tables, ConditionFacts], list[Condition]]
 
 
-def conditions_of(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
+def conditions_of(shown: Shown, tables: Tables, facts: ConditionFacts) -> list[Condition]:
     if shown.unreadable and shown.kind != COMMUNITY:
         return [Condition(_FIRST[shown.kind], False, "Unreadable", shown.unreadable)]
     return _FIND[shown.kind](shown, tables, facts)
 
 
-def _of_network(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
+def _of_network(shown: Shown, tables: Tables, facts: ConditionFacts) -> list[Condition]:
     """Its spec is written by the controller alone."""
     found = [_ready(shown, "Signed", "what was signed is in it, and the controller works with it")]
     lost = tables.state.recovery
@@ -114,7 +114,7 @@ def _of_network(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
     return found
 
 
-def _grants_readable(facts: Facts) -> Condition:
+def _grants_readable(facts: ConditionFacts) -> Condition:
     if not facts.unreadable_grants:
         return Condition("GrantsReadable", True, "Readable", "every grant can be read")
     named = [f"{uid}: {why}" for uid, why in facts.unreadable_grants.items()]
@@ -125,7 +125,7 @@ def _grants_readable(facts: Facts) -> Condition:
     return Condition("GrantsReadable", False, "Unreadable", words)
 
 
-def _of_grant(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
+def _of_grant(shown: Shown, tables: Tables, facts: ConditionFacts) -> list[Condition]:
     grant = tables.grants.get(shown.subject)
     if grant is None:
         words = (
@@ -148,7 +148,7 @@ def _of_grant(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
     return found
 
 
-def _matches_node(tables: Tables, grant: Grant, facts: Facts) -> Condition:
+def _matches_node(tables: Tables, grant: Grant, facts: ConditionFacts) -> Condition:
     if problems := problems_of_node(tables, grant):
         was_told = tables.nodes[grant.uid].node_gone_at_s is not None
         reason = "NodeDeleted" if was_told else "NodeMissing"
@@ -183,7 +183,7 @@ def _name_unique(tables: Tables, grant: Grant) -> Condition:
     return Condition("NameUnique", False, "SeveralMachines", words)
 
 
-def _of_presence(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
+def _of_presence(shown: Shown, tables: Tables, facts: ConditionFacts) -> list[Condition]:
     uid = shown.subject
     found, grant = [_signed(shown, tables)], tables.grants.get(uid)
     if grant is None or grant.tombstone:
@@ -245,11 +245,11 @@ def _pod_addresses(twice: Sequence[str]) -> Condition:
     return Condition("PodAddressesUnique", False, "HeldTwice", words)
 
 
-def _of_community(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
+def _of_community(shown: Shown, tables: Tables, facts: ConditionFacts) -> list[Condition]:
     return [_community(shown, tables, facts)]
 
 
-def _community(shown: Shown, tables: Tables, facts: Facts) -> Condition:
+def _community(shown: Shown, tables: Tables, facts: ConditionFacts) -> Condition:
     name = shown.subject
     if shown.unreadable:
         return Condition("Ready", False, "Unreadable", shown.unreadable)

@@ -39,7 +39,7 @@ Key = tuple[About, EventType, str, str]
 
 
 @dataclass(slots=True)
-class Entry:
+class PendingEvent:
     """One Event, as it is to be written."""
 
     key: Key
@@ -57,7 +57,7 @@ class Backlog:
     def __init__(self) -> None:
         self.dropped = 0
         """Events that were one too many, of one object or of all."""
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, PendingEvent] = OrderedDict()
         self._due: DueQueue[Key] = DueQueue()
         self._waiting: set[Key] = set()
         self._written_s: dict[Key, float] = {}
@@ -70,7 +70,7 @@ class Backlog:
             if not self._make_room() or not self._rates.take(key[0], now_s):
                 self.dropped += 1
                 return
-            entry = self._entries[key] = Entry(key, at_s, at_s)
+            entry = self._entries[key] = PendingEvent(key, at_s, at_s)
         self._entries.move_to_end(key)
         entry.count += 1
         entry.last_at_s = at_s
@@ -93,12 +93,12 @@ class Backlog:
         """When something is to be written; infinity: nothing is."""
         return self._due.first_s
 
-    def take(self, now_s: float) -> Entry | None:
+    def take(self, now_s: float) -> PendingEvent | None:
         """What is to be written now; `written` or `again` has to follow."""
         key = self._due.take(now_s)
         return None if key is None else self._entries[key]
 
-    def written(self, entry: Entry, count: int, now_s: float) -> None:
+    def written(self, entry: PendingEvent, count: int, now_s: float) -> None:
         """`count`: as of the writing; more may have come meanwhile."""
         self._waiting.discard(entry.key)
         self._written_s[entry.key] = now_s
@@ -106,11 +106,11 @@ class Backlog:
             self._waiting.add(entry.key)
             self._due.put(entry.key, now_s + REPEAT_S)
 
-    def again(self, entry: Entry, due_s: float) -> None:
+    def again(self, entry: PendingEvent, due_s: float) -> None:
         """It could not be written."""
         self._due.put(entry.key, due_s)
 
-    def give_up(self, entry: Entry) -> None:
+    def give_up(self, entry: PendingEvent) -> None:
         """Nobody will take it."""
         self.dropped += 1
         self._waiting.discard(entry.key)

@@ -24,8 +24,8 @@ from limpet.base.text.escaping import escaped, shortened
 from limpet.controller.orchestrator.event_backlog import (
     About,
     Backlog,
-    Entry,
     EventType,
+    PendingEvent,
     node,
 )
 from limpet.controller.state.happenings import Happening
@@ -100,7 +100,7 @@ class Events:
                     await self._write(entry)
                 await asyncio.sleep(_PACE_S)
 
-    async def _write(self, entry: Entry) -> None:
+    async def _write(self, entry: PendingEvent) -> None:
         count = entry.count
         try:
             await self._put(entry, count)
@@ -123,7 +123,7 @@ class Events:
             _log.warning("an Event is not written", error=str(error))
         self._said = str(error)
 
-    async def _put(self, entry: Entry, count: int) -> None:
+    async def _put(self, entry: PendingEvent, count: int) -> None:
         """Raises: LimpetError."""
         about = entry.key[0]
         namespace = about.namespace or _NAMESPACE
@@ -147,7 +147,7 @@ def _plain(name: str) -> str:
     return _ODD.sub("-", name[:200].lower()).strip("-.") or "limpet"
 
 
-def _event(entry: Entry, count: int) -> Event:
+def _event(entry: PendingEvent, count: int) -> Event:
     about, kind, reason, message = entry.key
     reference = {
         "kind": about.kind,

@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class LivePod:
     """A live pod that is not in its node's network."""
 
     key: Key
@@ -32,7 +32,7 @@ class HeldTwice:
     """One address, and who holds it, by name."""
 
     address: str
-    pods: tuple[Pod, ...]
+    pods: tuple[LivePod, ...]
 
     @property
     def words(self) -> str:
@@ -44,7 +44,7 @@ class AddressBook:
     """Pods by their addresses; a change costs what it changes."""
 
     def __init__(self) -> None:
-        self._pods: dict[Key, Pod] = {}
+        self._pods: dict[Key, LivePod] = {}
         self._reported: dict[str, dict[Key, set[str]]] = {}
         """By the name of the node: pods and their addresses."""
         self._keys: dict[str, tuple[Key, ...]] = {}
@@ -55,7 +55,7 @@ class AddressBook:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def put(self, pod: Pod, now_s: float) -> None:
+    def put(self, pod: LivePod, now_s: float) -> None:
         before = self._pods.get(pod.key)
         if before == pod:
             return
@@ -89,7 +89,7 @@ class AddressBook:
             if now_s - since_s >= SETTLE_S
         )
 
-    def _reported_of(self, pod: Pod) -> Iterable[str]:
+    def _reported_of(self, pod: LivePod) -> Iterable[str]:
         return self._reported.get(pod.node, {}).get(pod.key, ())
 
     def _changed(self, key: Key, addresses: Iterable[str], now_s: float) -> None:
@@ -107,7 +107,7 @@ class AddressBook:
             else:
                 self._since_s.pop(address, None)
 
-    def _holders(self, address: str) -> tuple[Pod, ...]:
+    def _holders(self, address: str) -> tuple[LivePod, ...]:
         return tuple(self._pods[key] for key in sorted(self._keys[address]))
 
 

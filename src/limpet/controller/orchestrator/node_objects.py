@@ -31,7 +31,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     addresses: tuple[NodeAddress, ...] | None = None
 
 
-class Node(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class KubernetesNode(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A Node as the API server has it."""
 
     spec: NodeSpec = NodeSpec()
@@ -45,7 +45,7 @@ Source: kubernetes.io/docs/reference/labels-annotations-taints, node-restriction
 FABEDGE_LABELS = ("fabedge/edge-community", "bocloud.com/edge-community")
 """How FabEdge's design spells membership: the label's value is the community's name.
 Source: docs/edge-cni-design of github.com/FabEdge/fabedge."""
-NODES = Resource("Node", "nodes", Node)
+NODES = Resource("Node", "nodes", KubernetesNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class NodeSource:
         return AddressSpace(network, self.quarantine_s, self.own_cidrs)
 
 
-def looked_at(node: Node) -> tuple[object, ...]:
+def looked_at(node: KubernetesNode) -> tuple[object, ...]:
     """All that `read_node` reads, which costs ten times as much: a heartbeat changes nothing of
     it."""
     metadata = node.metadata
@@ -118,7 +118,7 @@ def looked_at(node: Node) -> tuple[object, ...]:
     )
 
 
-def read_node(node: Node) -> NodeObject:
+def read_node(node: KubernetesNode) -> NodeObject:
     """Names among the addresses are left out: nobody resolves them here."""
     prefixes, unreadable = [], []
     for text in node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ()):
@@ -138,7 +138,7 @@ def read_node(node: Node) -> NodeObject:
     )
 
 
-def _of_flannel(node: Node) -> dict[str, str]:
+def _of_flannel(node: KubernetesNode) -> dict[str, str]:
     return {
         key.removeprefix(FLANNEL_PREFIX): value
         for key, value in (node.metadata.annotations or {}).items()

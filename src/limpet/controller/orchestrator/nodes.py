@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from limpet.controller.orchestrator.node_objects import (
     NODES,
-    Node,
+    KubernetesNode,
     NodeObject,
     looked_at,
     read_node,
 )
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 
 
 class Nodes:
@@ -62,7 +62,7 @@ class Nodes:
         """Until it is cancelled."""
         await self._reflector.run()
 
-    async def _hear(self, changes: Changes[Node]) -> None:
+    async def _hear(self, changes: ObjectChanges[KubernetesNode]) -> None:
         is_new = changes.listed and not self._listed
         self._listed = self._listed or changes.listed
         put = {each.metadata.name: each for each in changes.put}

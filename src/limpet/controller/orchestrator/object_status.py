@@ -18,7 +18,7 @@ from limpet.cluster.kinds import NETWORK
 from limpet.controller.orchestrator.conditions import (
     FOLLOWED,
     Condition,
-    Facts,
+    ConditionFacts,
     Shown,
     Written,
     conditions_of,
@@ -33,13 +33,13 @@ from limpet.controller.orchestrator.events import Events
 from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.store.kubernetes.items import Kept
+from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
 from limpet.kubernetes.objects import Resource
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.resources import (
     API_VERSION,
     GROUP,
@@ -56,7 +56,7 @@ _LOOK_S = 2.0
 """Between two looks at what has changed, which cost no request."""
 
 
-class Carrying(Kept, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class Carrying(ItemObject, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     status: Any = None
 
 
@@ -105,7 +105,7 @@ class ObjectStatus:
     """Of all four resources. Of the controller that leads."""
 
     def __init__(
-        self, client: Client, cluster: Cluster, events: Events, facts: Callable[[], Facts]
+        self, client: Client, cluster: Cluster, events: Events, facts: Callable[[], ConditionFacts]
     ) -> None:
         """`facts`: what is known beside the tables, now."""
         self._client = client
@@ -118,7 +118,7 @@ class ObjectStatus:
         controller may not have taken yet."""
         self._mended: dict[tuple[str, str], int] = {}
         """Objects that were written again, as of which generation."""
-        self._looked: tuple[int, Facts] | None = None
+        self._looked: tuple[int, ConditionFacts] | None = None
         self._said = ""
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class ObjectStatus:
             for each in following:
                 each.cancel()
 
-    async def _hear(self, kind: str, changes: Changes[Carrying]) -> None:
+    async def _hear(self, kind: str, changes: ObjectChanges[Carrying]) -> None:
         for _, name in changes.gone:
             self._objects.pop((kind, name), None)
         for each in changes.put:
@@ -222,7 +222,7 @@ Judged = tuple[Shown, list[Condition], int | None, str]
 """The object, its conditions, how many nodes it says that it has, the name of the node it is of."""
 
 
-def _judge(objects: list[Shown], facts: Facts, tables: Tables) -> list[Judged]:
+def _judge(objects: list[Shown], facts: ConditionFacts, tables: Tables) -> list[Judged]:
     found: list[Judged] = []
     for shown in objects:
         nodes = nodes_in(shown.subject, tables) if shown.kind == COMMUNITY else None

@@ -17,15 +17,15 @@ from limpet.base.addresses import bounds_by_version, is_within
 from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
 from limpet.controller.orchestrator.events import Events
-from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, Pod, by_node
+from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, LivePod, by_node
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.reports import Report
+from limpet.controller.state.reports import ReportedByNode
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
 from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 
 _log = structlog.get_logger("pods")
 _LOOK_S = 2.0
@@ -34,16 +34,16 @@ _AGAIN_S = 10.0
 _LIVE = Selection(fields="status.phase!=Succeeded,status.phase!=Failed")
 
 
-def read_pod(found: PlacedPod) -> Pod | None:
+def read_pod(found: PlacedPod) -> LivePod | None:
     """None: it is in its node's network, or about to be gone."""
     metadata = found.metadata
     if found.spec.host_network or metadata.deletion_timestamp is not None:
         return None
     key = (metadata.namespace, metadata.name)
-    return Pod(key, metadata.uid, found.spec.node_name, tuple(_addresses(found.addresses)))
+    return LivePod(key, metadata.uid, found.spec.node_name, tuple(_addresses(found.addresses)))
 
 
-def read_report(report: Report, tables: Tables) -> list[tuple[Key, str]]:
+def read_report(report: ReportedByNode, tables: Tables) -> list[tuple[Key, str]]:
     """Addresses of the cluster's own space: other networks of a node may be numbered alike."""
     bounds = bounds_by_version(tables.network.pod_cidrs)
     return [
@@ -141,7 +141,7 @@ class Pods:
         if (found := await self._cluster.change(read)) is not None:
             self._book.report(*found, now_s)
 
-    async def _hear(self, changes: Changes[PlacedPod]) -> None:
+    async def _hear(self, changes: ObjectChanges[PlacedPod]) -> None:
         now_s = time.monotonic()
         for key in changes.gone:
             self._book.drop(key, now_s)

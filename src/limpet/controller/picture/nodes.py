@@ -28,7 +28,7 @@ class NodeRecordFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardNodes:
     """Who answers, by what all nodes report."""
 
     reached: frozenset[str]
@@ -46,7 +46,7 @@ def present(
     }
 
 
-def heard_of(present: Mapping[str, NodePaths]) -> Heard:
+def heard_of(present: Mapping[str, NodePaths]) -> HeardNodes:
     reached, lost = set(), set()
     for uid, paths in present.items():
         for peer, pair in paths.pairs.items():
@@ -57,7 +57,7 @@ def heard_of(present: Mapping[str, NodePaths]) -> Heard:
                 reached.add(peer)
             elif reach is Reach.LOST:
                 lost.add(peer)
-    return Heard(frozenset(reached), frozenset(lost))
+    return HeardNodes(frozenset(reached), frozenset(lost))
 
 
 def node_of(
@@ -65,7 +65,7 @@ def node_of(
     site: str,
     record: NodeRecordFacts,
     paths: NodePaths | None,
-    heard: Heard,
+    heard: HeardNodes,
     since_s: float,
 ) -> Node:
     grant = entry.grant
@@ -97,7 +97,7 @@ def node_of(
 
 
 def state_of(
-    uid: str, watches: bool, paths: NodePaths | None, heard: Heard, since_s: float
+    uid: str, watches: bool, paths: NodePaths | None, heard: HeardNodes, since_s: float
 ) -> tuple[NodeState, str]:
     """And why, in words, if it does not answer. `watches`: it is connected."""
     if uid in heard.lost and uid not in heard.reached:

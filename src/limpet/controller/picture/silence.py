@@ -24,7 +24,7 @@ _KIND, _SILENT, _ANSWERS = "node", "silent", "answers"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeSilence:
     """Of one node, now."""
 
     name: str
@@ -60,7 +60,7 @@ class Silence:
             if each.became == _SILENT:
                 self._silent_names |= fresh
 
-    def look(self, standings: Mapping[str, Standing], now_s: float) -> list[Happening]:
+    def look(self, standings: Mapping[str, NodeSilence], now_s: float) -> list[Happening]:
         """What is to be told now; by uid all nodes that there are. `now_s`: monotonic."""
         self._recall(standings)
         for known in (self._silent, self._turning):
@@ -81,14 +81,16 @@ class Silence:
             *self._are_back(back, standings),
         ]
 
-    def _recall(self, standings: Mapping[str, Standing]) -> None:
+    def _recall(self, standings: Mapping[str, NodeSilence]) -> None:
         if self._silent_names:
             for uid, each in standings.items():
                 if each.name in self._silent_names:
                     self._silent[uid] = None
             self._silent_names.clear()
 
-    def _fell_silent(self, uids: list[str], standings: Mapping[str, Standing]) -> list[Happening]:
+    def _fell_silent(
+        self, uids: list[str], standings: Mapping[str, NodeSilence]
+    ) -> list[Happening]:
         found = []
         for uid in uids:
             each = standings[uid]
@@ -103,7 +105,7 @@ class Silence:
         hint = "if it is nearly all of them, look at this controller's own network"
         return _told(found, f"silent now ({hint})")
 
-    def _are_back(self, uids: list[str], standings: Mapping[str, Standing]) -> list[Happening]:
+    def _are_back(self, uids: list[str], standings: Mapping[str, NodeSilence]) -> list[Happening]:
         found = []
         for uid in uids:
             name, since_s, back_s = standings[uid].name, self._silent.pop(uid), self._turning[uid]

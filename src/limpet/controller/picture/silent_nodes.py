@@ -13,10 +13,10 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.picture.nodes import heard_of, present, state_of
 from limpet.controller.picture.reported import NodePaths
-from limpet.controller.picture.silence import Silence, Standing
+from limpet.controller.picture.silence import NodeSilence, Silence
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.timeline.answer import MOST_ENTRIES, Asked
+from limpet.timeline.answer import MOST_ENTRIES, TimelineQuery
 
 _log = structlog.get_logger("cluster")
 _LOOK_EVERY_S = 10.0
@@ -29,7 +29,7 @@ async def follow_silence(cluster: Cluster) -> None:
     silent_after_s = cluster.settings.looks.silent_after_s
     silence = Silence(holds_s=_HOLDS * silent_after_s, unheard_s=silent_after_s)
     timeline = cluster.timeline.recorder
-    silence.remember((await timeline.answer(Asked(limit=MOST_ENTRIES))).entries)
+    silence.remember((await timeline.answer(TimelineQuery(limit=MOST_ENTRIES))).entries)
     while True:
         try:
             now_s = time.time()
@@ -61,11 +61,11 @@ def _standings(
     reported: Mapping[str, NodePaths],
     watching: frozenset[str],
     since_s: float,
-) -> dict[str, Standing]:
+) -> dict[str, NodeSilence]:
     heard = heard_of(present(reported, watching, since_s))
     found = {}
     for uid, grant in grants.items():
         paths = reported.get(uid)
         state, why = state_of(uid, uid in watching, paths, heard, since_s)
-        found[uid] = Standing(grant.name, state, why, paths.at_s if paths is not None else None)
+        found[uid] = NodeSilence(grant.name, state, why, paths.at_s if paths is not None else None)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from limpet.cluster import kinds
-from limpet.cluster.api import PodAddress
+from limpet.cluster.api import InterfaceAddresses
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds.network import TunnelBackend
 
@@ -148,7 +148,7 @@ class PartMark(msgspec.Struct, frozen=True, array_like=True):
 class ReportRecord(msgspec.Struct, frozen=True):
     sequence: int
     at_s: float
-    pods: tuple[PodAddress, ...]
+    pods: tuple[InterfaceAddresses, ...]
     """Of the first part."""
     parts: tuple[PartMark, ...] = ()
     """Of every part, the first one too; as many as a power of two."""
@@ -158,7 +158,7 @@ class ReportPart(msgspec.Struct, frozen=True):
     written: int
     """A random number, each time another: a part that its report does not name was written before a
     report that never was."""
-    pods: tuple[PodAddress, ...]
+    pods: tuple[InterfaceAddresses, ...]
 
 
 Record = (

@@ -31,7 +31,7 @@ from limpet.controller.registry.records import (
 )
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
-from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Put, Store
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Store, StorePut
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
@@ -357,7 +357,7 @@ class Registry:
         version = self._versions.get((kind, name))
         if record is None:
             return Delete(kind, name, version) if version is not None else None
-        return Put(kind, name, msgspec.json.encode(record), version)
+        return StorePut(kind, name, msgspec.json.encode(record), version)
 
 
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:

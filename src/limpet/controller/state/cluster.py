@@ -23,7 +23,7 @@ from limpet.cluster.kinds.network import (
     ServicesMode,
     TunnelBackend,
 )
-from limpet.controller.api.feed import Feed
+from limpet.controller.api.feed import DocumentFeed
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
 from limpet.controller.picture.reported import ReportedPaths
@@ -43,7 +43,7 @@ from limpet.controller.state.authority import (
     remake_network,
 )
 from limpet.controller.state.happenings import Happening
-from limpet.controller.state.reports import Reports
+from limpet.controller.state.reports import NodeReports
 from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")
@@ -82,10 +82,10 @@ class Cluster:
         """Why one is not as its object in Kubernetes says."""
         source = settings.nodes.source(nodes)
         self._registry = Registry(store, settings.quarantine_s, source)
-        self.reports = Reports(store)
+        self.reports = NodeReports(store)
         self.paths = ReportedPaths()
         self.timeline = timeline or ClusterTimeline(None)
-        self.feed = Feed(store)
+        self.feed = DocumentFeed(store)
 
     async def start(self) -> None:
         """Makes the cluster when there is none. Raises: LimpetError."""

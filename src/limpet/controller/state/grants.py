@@ -37,7 +37,7 @@ from limpet.controller.state.vtep_macs import first_macs
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedNode:
     uid: str
     sealed_grant: Sealed
     replaces: str
@@ -47,7 +47,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class JoinTerms:
     """As what a node is let in that nobody knew."""
 
     roles: frozenset[Role] = frozenset({Role.EDGE})
@@ -88,7 +88,7 @@ def change_grant(tables: Tables, grant: Grant, **changes: object) -> Sealed:
 # Nodes come
 
 
-def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> Joined:
+def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> JoinedNode:
     """Lets a node in, once for a token; asked again by the same node, gives the same answer.
 
     A machine that never confirmed its answer loses its place to the next one of its name: of what
@@ -107,10 +107,10 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
     _check_name(tables, request.name)
     check_communities(tables, request.name, token)
     roles = frozenset(map(Role, token.roles))
-    return _let_in(tables, request, Admission(roles, token.communities, token.labels), now_s)
+    return _let_in(tables, request, JoinTerms(roles, token.communities, token.labels), now_s)
 
 
-def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> Joined:
+def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> JoinedNode:
     """Lets in the node of a name that its pod's account has proven.
 
     A machine of that name that is known stays what it is: only a person says that another one
@@ -137,22 +137,22 @@ def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> Joine
             "was emptied? An administrator lets it take that one's place, with the addresses of "
             f"its pods: {how_to_replace(request.name, others[0])})",
         )
-    return _let_in(tables, request, Admission(), now_s)
+    return _let_in(tables, request, JoinTerms(), now_s)
 
 
-def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Joined | None:
+def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> JoinedNode | None:
     """A node that is in already gets the same answer, one that is awaited takes its place.
 
     None: it is neither. Raises: RefusedError for one that was removed.
     """
     if uid in tables.grants:
         live_grant(tables, uid)
-        return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid), is_new=False)
+        return JoinedNode(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid), is_new=False)
     dead = [each for each in tables.uids_of(request.name) if awaits_replacement(tables, each)]
     return _take_over(tables, dead[0], request, uid, now_s) if dead else None
 
 
-def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: float) -> Joined:
+def _let_in(tables: Tables, request: JoinRequest, admission: JoinTerms, now_s: float) -> JoinedNode:
     """With a segment of each family, unless it has to wait for them. Raises: RefusedError."""
     uid, name = uid_of(request.public_key), request.name
     taken = _from_flannel(tables, name, uid)
@@ -169,7 +169,7 @@ def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: f
         labels=admission.labels,
         supersedes=_superseding((), (before for _, before in taken)),
     )
-    return Joined(uid, _put_first(tables, grant, admission.communities, now_s), "")
+    return JoinedNode(uid, _put_first(tables, grant, admission.communities, now_s), "")
 
 
 def _from_flannel(tables: Tables, name: str, uid: str) -> list[Taken]:
@@ -199,7 +199,7 @@ def _check_name(tables: Tables, name: str) -> None:
 
 def _take_over(
     tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
-) -> Joined:
+) -> JoinedNode:
     dead, named = tables.grants[dead_uid], tables.nodes[dead_uid].communities
     for prefix in dead.segments:
         tables.hold(prefix, uid)
@@ -212,7 +212,7 @@ def _take_over(
         revision=tables.next_revision(),
         supersedes=_superseding(dead.supersedes, (dead_uid,)),
     )
-    return Joined(uid, _put_first(tables, grant, named, now_s), dead_uid)
+    return JoinedNode(uid, _put_first(tables, grant, named, now_s), dead_uid)
 
 
 def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:

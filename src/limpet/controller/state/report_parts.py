@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from limpet.base.bounds import members
-from limpet.cluster.api import Code, PodAddress, PodReport
+from limpet.cluster.api import Code, InterfaceAddresses, PodReport
 from limpet.cluster.reported_pods import PodKey, checked_pod, pod_key, record_bytes
 from limpet.controller.registry.records import PartMark, ReportPart, ReportRecord
 from limpet.controller.registry.refusal import RefusedError
@@ -20,7 +20,7 @@ from limpet.controller.registry.refusal import RefusedError
 _GOOD, _MOST, _LEAST = 64, 128, 16
 """Pods to a part: after all were dealt out, and on average until that is done again."""
 
-Pods = tuple[PodAddress, ...]
+Pods = tuple[InterfaceAddresses, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def merge_report(
             pods.pop(pod_key(pod), None)
     is_all = known is None or report.base is None or len(touched) == before
     count = _count_for(len(pods)) if is_all else before
-    dealt: dict[int, list[PodAddress]] = (
+    dealt: dict[int, list[InterfaceAddresses]] = (
         {part: [] for part in range(count)} if is_all else {part: [] for part in touched}
     )
     for key in sorted(pods):
@@ -124,7 +124,7 @@ def _is_good(pods: int, count: int) -> bool:
     return pods <= count * _MOST and (count == 1 or pods >= count * _LEAST)
 
 
-def _checked(pod: PodAddress) -> PodAddress:
+def _checked(pod: InterfaceAddresses) -> InterfaceAddresses:
     try:
         return checked_pod(pod)
     except ValueError as error:

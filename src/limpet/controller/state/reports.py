@@ -29,13 +29,13 @@ from limpet.controller.state.report_parts import (
     stale,
     touched_parts,
 )
-from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Put, Store
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Store, StorePut
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportedByNode:
     """All that a node has reported."""
 
     sequence: int
@@ -43,7 +43,7 @@ class Report:
     pods: Pods
 
 
-class Reports:
+class NodeReports:
     """For one event loop."""
 
     def __init__(self, store: Store) -> None:
@@ -111,10 +111,10 @@ class Reports:
             name = _name(uid, part)
             before = await self._store.get(REPORT_PART, name)
             version = before.version if before else None
-            changes.append(Put(REPORT_PART, name, msgspec.json.encode(value), version))
+            changes.append(StorePut(REPORT_PART, name, msgspec.json.encode(value), version))
         at = len(changes)
         encoded = msgspec.json.encode(merged.record)
-        changes.append(Put(REPORT, uid, encoded, item.version if item else None))
+        changes.append(StorePut(REPORT, uid, encoded, item.version if item else None))
         changes += await self._deletions(_name(uid, part) for part in merged.gone)
         return (await self._store.write(changes))[at]
 
@@ -137,13 +137,13 @@ class Reports:
         record = _record(await self._store.get(REPORT, uid))
         return record.sequence if record is not None else -1
 
-    async def get(self, uid: str) -> Report | None:
+    async def get(self, uid: str) -> ReportedByNode | None:
         record = _record(await self._store.get(REPORT, uid))
         if record is None:
             return None
         parts = [await self._pods_of(uid, record, part) or () for part in range(len(record.parts))]
         pods = sorted((pod for held in parts for pod in held), key=msgspec.structs.astuple)
-        return Report(record.sequence, record.at_s, tuple(pods))
+        return ReportedByNode(record.sequence, record.at_s, tuple(pods))
 
     async def page(self, uid: str, number: int) -> PodPage:
         """One part of what the node has reported, from 0. Raises: RefusedError."""
@@ -180,8 +180,8 @@ class Reports:
             there = await self._store.get(REPORT_PART, _name(uid, part))
             if found is not None:
                 version = there.version if there is not None else None
-                puts.append(Put(REPORT_PART, _name(uid, part), found.value, version))
-        puts.append(Put(REPORT, uid, msgspec.json.encode(replace_fields(record, sequence=-1))))
+                puts.append(StorePut(REPORT_PART, _name(uid, part), found.value, version))
+        puts.append(StorePut(REPORT, uid, msgspec.json.encode(replace_fields(record, sequence=-1))))
         gone = await self._deletions(_name(former, part) for part in further)
         try:
             await self._store.write([*puts, Delete(REPORT, former, item.version), *gone])

@@ -46,7 +46,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class StorePut:
     """A value for an item whose version is still this one; None: for one that is not there."""
 
     kind: str
@@ -64,7 +64,7 @@ class Delete:
     version: str
 
 
-Change = Put | Delete
+Change = StorePut | Delete
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from ipaddress import collapse_addresses
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.ownership import MASQUERADE_MARK, NFT_TABLE
-from limpet.datapath.node.pod.attachment import Attachment, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, HostPortMapping
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class HostPort:
 
 
 def plan_host_ports(
-    mappings: Iterable[PortMapping], addresses: Iterable[Address]
+    mappings: Iterable[HostPortMapping], addresses: Iterable[Address]
 ) -> tuple[HostPort, ...]:
     """Map elements for a pod; a mapping serves each family that the pod has, sorted."""
     targets: dict[int, str] = {}

@@ -26,7 +26,15 @@ from limpet.base.addresses import Address, is_plain_name, link_local_of
 from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.policy.blocks import block_sets, in_rules, range_text
 from limpet.datapath.policy.table import NamedSet, Table
-from limpet.policies.compiled import DIRECTIONS, AddressRange, Compiled, Peers, RuleId, Side, merged
+from limpet.policies.compiled import (
+    DIRECTIONS,
+    AddressRange,
+    AllowedPeers,
+    Compiled,
+    DirectionRules,
+    RuleId,
+    merged,
+)
 from limpet.policies.policy import Direction, Key, PortSpan
 
 DROPPED_COUNTER = "dropped"
@@ -162,11 +170,11 @@ def plan_tables(
     return PolicyTables(inet, _bridge_table(sides))
 
 
-def _is_open(compiled: Compiled, side: Side) -> bool:
+def _is_open(compiled: Compiled, side: DirectionRules) -> bool:
     return any(compiled.peers[rule].everybody for rule in side.always)
 
 
-Sides = dict[tuple[LocalPort, Direction], Side]
+Sides = dict[tuple[LocalPort, Direction], DirectionRules]
 
 
 class _Inet:
@@ -214,7 +222,7 @@ class _Inet:
         address = f"ipv{version}_addr"
         return (f"type {address} . {address}" if kind == "self" else f"type {address} : verdict",)
 
-    def _side_chain(self, direction: Direction, side: Side) -> str:
+    def _side_chain(self, direction: Direction, side: DirectionRules) -> str:
         at = (direction, id(side))
         if at not in self._side_chains:
             self._side_chains[at] = self._chain(
@@ -222,7 +230,7 @@ class _Inet:
             )
         return self._side_chains[at]
 
-    def _named(self, side: Side) -> Iterable[str]:
+    def _named(self, side: DirectionRules) -> Iterable[str]:
         if not side.named:
             return ()
         rules = sorted(side.named)
@@ -252,7 +260,7 @@ class _Inet:
         self._sets |= part.sets
         return part.lines
 
-    def _by_port(self, direction: Direction, side: Side) -> Iterable[str]:
+    def _by_port(self, direction: Direction, side: DirectionRules) -> Iterable[str]:
         """What is allowed at all ports is asked first: its sets are in the processor's cache, those
         of a single port seldom are."""
         yield from self._peers(direction, side.always)
@@ -314,7 +322,7 @@ def _named_after(rules: frozenset[RuleId]) -> _Part:
 
 
 def _pods_part(
-    direction: Direction, whose: str, found: tuple[Peers, ...], held: _Part | None
+    direction: Direction, whose: str, found: tuple[AllowedPeers, ...], held: _Part | None
 ) -> _Part:
     """`held`: as it was. Of thousands of addresses only those that come and go are looked at."""
     addresses = frozenset[Address]().union(*(peers.addresses for peers in found))

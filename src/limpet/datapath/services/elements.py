@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 
 from limpet.base.addresses import packed
-from limpet.services.rotation import Target
+from limpet.services.rotation import RotationTarget
 
 MOST_SLOTS = 1 << 16
 """Of one address and port, for whom every endpoint would do."""
@@ -59,7 +59,7 @@ def keep_objects(old: Mapping[bytes, bytes], new: dict[bytes, bytes]) -> dict[by
     return kept
 
 
-def fill_slots(targets: Iterable[Target], before: Sequence[bytes]) -> list[bytes]:
+def fill_slots(targets: Iterable[RotationTarget], before: Sequence[bytes]) -> list[bytes]:
     """A value for each slot, each target as often as it weighs, where it was before if possible."""
     if not before:
         drawn = [

@@ -38,7 +38,7 @@ More rounds take longer: each ends with a transaction, for which the kernel wait
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServicesContext:
     """What the part is told by: the node's pods, and what the node knows of others."""
 
     surroundings: Callable[[], Surroundings]
@@ -53,7 +53,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     prompt = True
 
     def __init__(
-        self, loop: Loop, catalog: Catalog, asked: Asked, sockets: SocketSide | None = None
+        self,
+        loop: Loop,
+        catalog: Catalog,
+        asked: ServicesContext,
+        sockets: SocketSide | None = None,
     ) -> None:
         """`sockets`: eBPF programs beside the table; None: it serves alone. Raises: LimpetError."""
         self.catalog = catalog

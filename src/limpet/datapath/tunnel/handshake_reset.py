@@ -26,7 +26,7 @@ import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 
 _log = structlog.get_logger("tunnel")
@@ -55,7 +55,7 @@ def encode(step: Step, token: bytes) -> bytes:
 def parse(body: bytes) -> tuple[Step, bytes]:
     """Raises: DatagramError."""
     if len(body) != 1 + TOKEN_BYTES or body[0] not in frozenset(Step):
-        raise DatagramError(Drop.MALFORMED, "no request to take a tunnel anew")
+        raise DatagramError(DropReason.MALFORMED, "no request to take a tunnel anew")
     return Step(body[0]), body[1:]
 
 
@@ -78,7 +78,7 @@ class HandshakeReset:
         self._asked_s: OrderedDict[str, float] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
         self._rate = TokenBuckets(1 / _EVERY_S, 1, most=_MOST)
-        courier.on(Kind.TUNNEL_ANEW, self._heard)
+        courier.on(BodyKind.TUNNEL_ANEW, self._heard)
 
     def ask(self, uid: str, endpoint: Endpoint) -> None:
         """Asks the peer, whose tunnel is at `endpoint` and answers no handshake of ours."""
@@ -86,7 +86,7 @@ class HandshakeReset:
         self.counters["asked"] += 1
         _log.info("a peer is asked to take this node's tunnel anew", uid=uid)
         self._courier.send(
-            Kind.TUNNEL_ANEW,
+            BodyKind.TUNNEL_ANEW,
             encode(Step.ASK, os.urandom(TOKEN_BYTES)),
             to_uid=uid,
             address=endpoint[0],
@@ -108,10 +108,12 @@ class HandshakeReset:
                     return
                 made = os.urandom(TOKEN_BYTES)
                 _put(self._tokens, uid, (made, now_s))
-                self._courier.answer(received, Kind.TUNNEL_ANEW, encode(Step.TOKEN, made))
+                self._courier.answer(received, BodyKind.TUNNEL_ANEW, encode(Step.TOKEN, made))
             case Step.TOKEN:
                 if now_s - self._asked_s.get(uid, float("-inf")) < _FRESH_S:
-                    self._courier.answer(received, Kind.TUNNEL_ANEW, encode(Step.CONFIRM, token))
+                    self._courier.answer(
+                        received, BodyKind.TUNNEL_ANEW, encode(Step.CONFIRM, token)
+                    )
             case Step.CONFIRM:
                 made, made_s = self._tokens.pop(uid, (b"", 0.0))
                 if made != token or now_s - made_s > _FRESH_S:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from limpet.dns.wire import Answer
+from limpet.dns.wire import DnsAnswer
 
 STALE_TTL_S = 30
 """For so long an asker may keep a stale answer. Source: RFC 8767 section 4."""
@@ -22,10 +22,10 @@ Key = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedAnswer:
     """An answer, and since when."""
 
-    answer: Answer
+    answer: DnsAnswer
     at_s: float
     until_s: float
 
@@ -40,7 +40,7 @@ class Cache:
         """`stale_s`: no answer is told for longer after it has ended."""
         self._most_bytes = most_bytes
         self._stale_s = stale_s
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._kept: OrderedDict[Key, CachedAnswer] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Cache:
         """About."""
         return self._bytes
 
-    def get(self, key: Key, now_s: float) -> Kept | None:
+    def get(self, key: Key, now_s: float) -> CachedAnswer | None:
         """Also one that has ended (`until_s`), within the bound."""
         kept = self._kept.get(key)
         if kept is None:
@@ -62,13 +62,13 @@ class Cache:
         self._kept.move_to_end(key)
         return kept
 
-    def put(self, key: Key, answer: Answer, now_s: float) -> None:
+    def put(self, key: Key, answer: DnsAnswer, now_s: float) -> None:
         """One that holds for nobody else is not kept, and takes the place of none."""
         if answer.ttl_s <= 0:
             return
         self._drop(key)
         holds_s = min(answer.ttl_s, LONGEST_NO_S) if not answer.counts[0] else answer.ttl_s
-        self._kept[key] = Kept(answer, now_s, now_s + holds_s)
+        self._kept[key] = CachedAnswer(answer, now_s, now_s + holds_s)
         self._bytes += _size(key, answer)
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))
@@ -79,5 +79,5 @@ class Cache:
             self._bytes -= _size(key, kept.answer)
 
 
-def _size(key: Key, answer: Answer) -> int:
+def _size(key: Key, answer: DnsAnswer) -> int:
     return _ENTRY_BYTES + len(key[0]) + len(answer.records) + 32 * len(answer.ttls)

@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from limpet.base.rate_limit import DueQueue
 from limpet.dns import wire
-from limpet.dns.forward.cache import STALE_TTL_S, Cache, Kept, Key
+from limpet.dns.forward.cache import STALE_TTL_S, Cache, CachedAnswer, Key
 from limpet.dns.forward.health import Health, Upstream, in_order
-from limpet.dns.wire import Answer, Query
+from limpet.dns.wire import DnsAnswer, Query
 
 ANSWER_WITHIN_S = 0.8
 """Then the next upstream is asked too; an answer that still comes is taken."""
@@ -39,7 +39,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class AskUpstream:
     """Ask the upstream of this number; what comes back is `heard` under the attempt's."""
 
     attempt: int
@@ -49,7 +49,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseAttempt:
     """The attempt is over."""
 
     attempt: int
@@ -61,12 +61,12 @@ class Deliver(Generic[W]):
     `age_s`."""
 
     waiter: W
-    answer: Answer
+    answer: DnsAnswer
     age_s: int = 0
     ttl_s: int | None = None
 
 
-Effect = Send | Close | Deliver[W]
+Effect = AskUpstream | CloseAttempt | Deliver[W]
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class _Asked(Generic[W]):
     tried: list[int] = field(default_factory=list)
     """Upstreams, one after the other."""
     next_s: float = 0.0
-    worst: Answer | None = None
+    worst: DnsAnswer | None = None
     """What an upstream refused with."""
 
 
@@ -180,7 +180,7 @@ class Forwarder(Generic[W]):
         upstream = self._loops.get(question)
         if upstream is not None:
             self.healths[upstream].looped(now_s)
-            return [Deliver(waiter, Answer(wire.REFUSED))]
+            return [Deliver(waiter, DnsAnswer(wire.REFUSED))]
         flags = query.flags & wire.CD
         key = (question, flags | int(query.wants_dnssec))
         kept = self.cache.get(key, now_s)
@@ -207,7 +207,7 @@ class Forwarder(Generic[W]):
         return self._attempt(key, asked, upstream, now_s)
 
     def _join(
-        self, key: Key, asked: _Asked[W], waiter: W, kept: Kept | None, now_s: float
+        self, key: Key, asked: _Asked[W], waiter: W, kept: CachedAnswer | None, now_s: float
     ) -> list[Effect[W]]:
         if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
             return [_stale(waiter, kept)]
@@ -243,7 +243,7 @@ class Forwarder(Generic[W]):
         message = wire.write_query(
             number, asked.question, asked.flags, dnssec=asked.dnssec, edns=edns
         )
-        return [Send(self._count, upstream, message, by_tcp)]
+        return [AskUpstream(self._count, upstream, message, by_tcp)]
 
     def _next(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
         """Whoever has been asked least; nothing once all were asked often enough."""
@@ -339,7 +339,7 @@ class Forwarder(Generic[W]):
         """Nobody knows it."""
         kept = self.cache.get(key, now_s)
         if kept is None:
-            return self._finish(key, asked, asked.worst or Answer(wire.SERVFAIL))
+            return self._finish(key, asked, asked.worst or DnsAnswer(wire.SERVFAIL))
         if len(self._recheck) >= MOST_QUESTIONS:
             self._recheck = {k: until for k, until in self._recheck.items() if until > now_s}
         self._recheck[key] = now_s + RECHECK_S
@@ -347,7 +347,7 @@ class Forwarder(Generic[W]):
         asked.waiting = []
         return told + self._finish(key, asked, kept.answer)
 
-    def _finish(self, key: Key, asked: _Asked[W], answer: Answer) -> list[Effect[W]]:
+    def _finish(self, key: Key, asked: _Asked[W], answer: DnsAnswer) -> list[Effect[W]]:
         effects: list[Effect[W]] = [Deliver(waiter, answer) for waiter in asked.waiting]
         for attempt in sorted(asked.attempts):
             effects += self._over(attempt, asked)
@@ -362,7 +362,7 @@ class Forwarder(Generic[W]):
     def _over(self, attempt: int, asked: _Asked[W]) -> list[Effect[W]]:
         del self._attempts[attempt]
         asked.attempts.discard(attempt)
-        return [Close(attempt)]
+        return [CloseAttempt(attempt)]
 
     def _give_up_all(self, now_s: float) -> list[Effect[W]]:
         effects: list[Effect[W]] = []
@@ -371,9 +371,9 @@ class Forwarder(Generic[W]):
         return effects
 
 
-def _stale(waiter: W, kept: Kept) -> Deliver[W]:
+def _stale(waiter: W, kept: CachedAnswer) -> Deliver[W]:
     return Deliver(waiter, kept.answer, ttl_s=STALE_TTL_S)
 
 
 def _failed(waiter: W) -> Deliver[W]:
-    return Deliver(waiter, Answer(wire.SERVFAIL))
+    return Deliver(waiter, DnsAnswer(wire.SERVFAIL))

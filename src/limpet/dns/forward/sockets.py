@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 
 from limpet.base import faults
-from limpet.dns.forward.forwarder import Send
+from limpet.dns.forward.forwarder import AskUpstream
 from limpet.dns.forward.health import Upstream
 from limpet.dns.wire import LARGEST_TCP
 
@@ -31,7 +31,7 @@ class UpstreamSockets:
         # In the event loop's own a descriptor costs twice what all else costs about a socket.
         self._epoll: select.epoll | None = None
 
-    def send(self, asked: Send, upstream: Upstream) -> None:
+    def send(self, asked: AskUpstream, upstream: Upstream) -> None:
         """A failure is told later, never from here."""
         loop = asyncio.get_running_loop()
         if asked.by_tcp:
@@ -88,7 +88,7 @@ class UpstreamSockets:
             else:
                 self._heard(attempt, message)
 
-    async def _by_tcp(self, asked: Send, upstream: Upstream) -> None:
+    async def _by_tcp(self, asked: AskUpstream, upstream: Upstream) -> None:
         try:
             async with asyncio.timeout(_TCP_S):
                 message = await _ask_by_tcp(asked.message, upstream)

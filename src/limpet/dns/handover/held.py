@@ -30,7 +30,7 @@ _ANSWER_S = 2.0
 _HERE, _KEEP = b"here\n", b"keep\n"
 
 
-class Holder:
+class SocketHolder:
     """The agent's end. Runs on the event loop's thread."""
 
     def __init__(self, run_dir: Path, hold_s: float = HOLD_S) -> None:

@@ -8,11 +8,11 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.base.http.connection import Headers, Server, Words
+from limpet.base.http.connection import Headers, HttpServer, HttpWords
 from limpet.base.http.tls import NO_CHECK_TIME
 from limpet.kubernetes.access.access import Access, AccessError, Material
 
-_WORDS = Words(
+_WORDS = HttpWords(
     not_trusted="its certificate is not of the authority that is to be trusted: {} (does the "
     "kubeconfig belong to another cluster, or is somebody in between?)",
     no_tls="it does not speak TLS as an API server does: {}",
@@ -36,11 +36,11 @@ class Credentials:
         self._context: ssl.SSLContext | None = None
         self._context_stamp: Stamp | None = None
 
-    def server(self) -> Server:
+    def server(self) -> HttpServer:
         """Whom to connect to. Raises: AccessError."""
         at = self.access.server
         host = f"[{at.host}]" if ":" in at.host else at.host
-        return Server(
+        return HttpServer(
             f"the API server at {at}",
             at.host,
             at.port,

@@ -26,7 +26,7 @@ _FROM, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UT
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class CertificateFiles:
     """A certificate and its key, in files."""
 
     certificate: Path
@@ -71,9 +71,9 @@ class Authority:
 
     def issue(
         self, file: str, name: str, *, groups: Sequence[str] = (), hosts: Sequence[str] = ()
-    ) -> Credentials:
+    ) -> CertificateFiles:
         """For a user `name` of `groups`, or a server at `hosts` (names and addresses), or both."""
-        issued = Credentials(self.folder / f"{file}.crt", self.folder / f"{file}.key")
+        issued = CertificateFiles(self.folder / f"{file}.crt", self.folder / f"{file}.key")
         if issued.certificate.exists():
             return issued
         ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
@@ -108,7 +108,7 @@ class Authority:
             _write(public, encoded)
         return private, public
 
-    def write_kubeconfig(self, path: Path, server: str, user: Credentials) -> Path:
+    def write_kubeconfig(self, path: Path, server: str, user: CertificateFiles) -> Path:
         """For `user` at `server` (a URL), with everything in it; returns `path`."""
         text = _KUBECONFIG.format(
             server=server,

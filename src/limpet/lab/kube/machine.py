@@ -12,7 +12,7 @@ from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.node_system import NodeSystem
 from limpet.lab.world.machine import Machine
-from limpet.lab.world.site import Node, Site
+from limpet.lab.world.site import LabSite, SiteNode
 from limpet.lab.world.wires import Wires
 
 NODES_GROUP = "system:nodes"
@@ -23,7 +23,7 @@ class KubeMachine(Machine):
     """With a root of its own, containerd, and a kubelet once it was told of a control plane."""
 
     def __init__(
-        self, wires: Wires, site: Site, node: Node, folder: Path, settings: Mapping[str, Any]
+        self, wires: Wires, site: LabSite, node: SiteNode, folder: Path, settings: Mapping[str, Any]
     ) -> None:
         super().__init__(wires, site, node, folder, settings)
         system = folder / "system"

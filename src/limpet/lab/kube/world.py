@@ -20,7 +20,7 @@ from limpet.lab.kube.programs import (
 from limpet.lab.needs.check import check
 from limpet.lab.topology import Topology
 from limpet.lab.world.machine import UPLINK, Machine
-from limpet.lab.world.site import FIRST_NODE, ROUTER, Interface, Site, host
+from limpet.lab.world.site import FIRST_NODE, ROUTER, Interface, LabSite, host
 from limpet.lab.world.wires import configure, create_namespace
 from limpet.lab.world.world import World, silent
 
@@ -150,7 +150,7 @@ class KubeWorld(World):
             time.sleep(_ASK_AGAIN_S)
 
 
-def _addresses(cloud: Site, taken: tuple[Interface, ...]) -> tuple[Interface, ...]:
+def _addresses(cloud: LabSite, taken: tuple[Interface, ...]) -> tuple[Interface, ...]:
     """In the cloud's network, below its nodes."""
     found = []
     for prefix in cloud.lan:

@@ -23,7 +23,7 @@ wait
 
 
 @dataclass(frozen=True)
-class Place:
+class MeasuredEnd:
     """A pod or a node: it pings, and is pinged."""
 
     name: str
@@ -35,14 +35,14 @@ class Place:
 class Matrix:
     """Answers of every place to every place."""
 
-    places: tuple[Place, ...]
+    places: tuple[MeasuredEnd, ...]
     answered: frozenset[tuple[str, str]]
     """Source's name and the address that answered."""
     took_s: float
     apart: frozenset[tuple[str, str]] = frozenset()
     """Names of sources and targets that are not to reach each other."""
 
-    def cell(self, source: Place, target: Place) -> str:
+    def cell(self, source: MeasuredEnd, target: MeasuredEnd) -> str:
         """IP versions that work, `46`; a `-` for one that does not, a `.` where none is to."""
         silent = "." if (source.name, target.name) in self.apart else "-"
         return "".join(
@@ -101,13 +101,16 @@ class Matrix:
         return (source, address) in self.answered
 
 
-def measure(places: Sequence[Place]) -> Matrix:
+def measure(places: Sequence[MeasuredEnd]) -> Matrix:
     """One ping from each place to each address of each. A place that is gone reaches nothing."""
     return measure_until(places, within_s=0)
 
 
 def measure_until(
-    places: Sequence[Place], *, within_s: float, apart: frozenset[tuple[str, str]] = frozenset()
+    places: Sequence[MeasuredEnd],
+    *,
+    within_s: float,
+    apart: frozenset[tuple[str, str]] = frozenset(),
 ) -> Matrix:
     """Pings what has not answered again, until everything has, or `within_s` is over.
 
@@ -130,7 +133,7 @@ def measure_until(
 
 
 def _ping(
-    places: Sequence[Place], pings: Iterable[tuple[str, str, str]]
+    places: Sequence[MeasuredEnd], pings: Iterable[tuple[str, str, str]]
 ) -> frozenset[tuple[str, str]]:
     """Source and address of what is answered."""
     wanted: dict[str, list[str]] = {}
@@ -140,7 +143,7 @@ def _ping(
     return frozenset().union(*side_by_side(_ping_all, work))
 
 
-def _ping_all(work: tuple[Place, list[str]]) -> set[tuple[str, str]]:
+def _ping_all(work: tuple[MeasuredEnd, list[str]]) -> set[tuple[str, str]]:
     place, addresses = work
     script = _SCRIPT.format(patience_s=_PATIENCE_S)
     answered: set[tuple[str, str]] = set()

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from limpet.lab.measure.paths import SeenPath
 from limpet.lab.topology import Topology
-from limpet.lab.world.site import CLOUD, Nat, Node, Site
+from limpet.lab.world.site import CLOUD, LabSite, Nat, SiteNode
 
 _NODE_WIDTH, _NODE_HEIGHT, _GAP, _MARGIN = 96.0, 26.0, 14.0, 16.0
 _HEAD, _LEGEND = 40.0, 60.0
@@ -37,7 +37,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    site: Site
+    site: LabSite
     left: float
     top: float
     width: float
@@ -90,7 +90,7 @@ def draw(topology: Topology, paths: Iterable[SeenPath]) -> str:
     )
 
 
-def _arrange(sites: Sequence[Site]) -> list[_Box]:
+def _arrange(sites: Sequence[LabSite]) -> list[_Box]:
     """On an ellipse, the first one on top, as small as it can be."""
     radius = 150.0
     while True:
@@ -105,7 +105,7 @@ def _arrange(sites: Sequence[Site]) -> list[_Box]:
     ]
 
 
-def _on_ring(site: Site, part: float, radius: float) -> _Box:
+def _on_ring(site: LabSite, part: float, radius: float) -> _Box:
     width = max(_NODE_WIDTH + 2 * _GAP, _letters(site) * _LETTER + _GAP)
     height = _HEAD + max(1, len(site.nodes)) * (_NODE_HEIGHT + _GAP)
     x = 1.5 * radius * math.sin(2 * math.pi * part)
@@ -113,12 +113,12 @@ def _on_ring(site: Site, part: float, radius: float) -> _Box:
     return _Box(site, x - width / 2, y - height / 2, width, height)
 
 
-def _letters(site: Site) -> int:
+def _letters(site: LabSite) -> int:
     """Of the longest line of its caption."""
     return max(len(site.name), len(_nat_words(site)))
 
 
-def _nat_words(site: Site) -> str:
+def _nat_words(site: LabSite) -> str:
     if site.name == CLOUD:
         return "public addresses"
     words = "no NAT" if site.nat is Nat.NONE else f"{site.nat} NAT"
@@ -151,7 +151,7 @@ def _label(box: _Box) -> str:
     )
 
 
-def _node(node: Node, at: Point) -> str:
+def _node(node: SiteNode, at: Point) -> str:
     relay = "relay" in node.roles
     return (
         f'<g class="node" data-name={quoteattr(node.name)}>'

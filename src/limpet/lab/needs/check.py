@@ -17,7 +17,7 @@ from limpet.datapath.tunnel.wireguard import process as wireguard
 from limpet.datapath.tunnel.wireguard.device import kernel_has_wireguard
 from limpet.lab.command import LabError
 from limpet.lab.kube.programs import missing_programs
-from limpet.lab.needs.plan import Kind, Need, Pair, needs_ipv6, needs_of
+from limpet.lab.needs.plan import Need, NeedKind, Pair, needs_ipv6, needs_of
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.topology import Topology, load_topology, topology_names
 from limpet.lab.world.uplink import has_netem
@@ -99,20 +99,20 @@ def _lacking(topology: Topology, programs: Mapping[str, Any]) -> tuple[Lacking, 
 
 def _look(need: Need, programs: Mapping[str, Any], *, ipv6: bool) -> list[Lacking]:
     match need.kind:
-        case Kind.PROGRAM:
+        case NeedKind.PROGRAM:
             return _program(need, need.program)
-        case Kind.LATE_LINK:
+        case NeedKind.LATE_LINK:
             return _late_link(need)
-        case Kind.KERNEL:
+        case NeedKind.KERNEL:
             return [_of_kernel(need, each) for each in _kernel_lacks(ipv6) if each.essential]
-        case Kind.VXLAN | Kind.BRIDGE_FILTER:
-            feature = VXLAN_DEVICES if need.kind is Kind.VXLAN else BRIDGE_TABLES
+        case NeedKind.VXLAN | NeedKind.BRIDGE_FILTER:
+            feature = VXLAN_DEVICES if need.kind is NeedKind.VXLAN else BRIDGE_TABLES
             return [_of_kernel(need, e) for e in _kernel_lacks(ipv6) if e.feature == feature]
-        case Kind.WIREGUARD:
+        case NeedKind.WIREGUARD:
             return _wireguard(need, str(programs.get("tunnel_program", wireguard.PROGRAM)))
-        case Kind.IPSEC:
+        case NeedKind.IPSEC:
             return _ipsec(need, str(programs.get("ipsec_program", ipsec.PROGRAM)))
-        case Kind.KUBERNETES:
+        case NeedKind.KUBERNETES:
             return _kubernetes(need)
 
 

@@ -10,13 +10,13 @@ from itertools import combinations
 from limpet.base.addresses import is_private
 from limpet.cluster.topology.transports import ROUTE, TUNNEL, VXLAN, Transport
 from limpet.lab.topology import Topology
-from limpet.lab.world.site import Nat, Node, Site
+from limpet.lab.world.site import LabSite, Nat, SiteNode
 
 Pair = tuple[str, str]
 """Names of two nodes."""
 
 
-class Kind(Enum):
+class NeedKind(Enum):
     """What may be needed."""
 
     PROGRAM = "program"
@@ -36,7 +36,7 @@ class Kind(Enum):
 class Need:
     """Something that a world cannot be built without, or in which nodes would not reach others."""
 
-    kind: Kind
+    kind: NeedKind
     used_for: str
     program: str = ""
     """Of the kind PROGRAM, its name."""
@@ -70,26 +70,26 @@ def needs_ipv6(topology: Topology) -> bool:
 
 def _needs(topology: Topology) -> Iterator[Need]:
     for program, used_for in _PROGRAMS.items():
-        yield Need(Kind.PROGRAM, used_for, program)
+        yield Need(NeedKind.PROGRAM, used_for, program)
     if topology.disk_mib:
-        yield Need(Kind.PROGRAM, "disks of the nodes", "mount")
-    yield Need(Kind.KERNEL, "nodes and pods")
+        yield Need(NeedKind.PROGRAM, "disks of the nodes", "mount")
+    yield Need(NeedKind.KERNEL, "nodes and pods")
     links = [site.uplink for site in topology.sites]
     if any(each.rate_mbit or each.is_late for each in links):
-        yield Need(Kind.PROGRAM, "rates and delays of links (rate_mbit, delay_ms)", "tc")
+        yield Need(NeedKind.PROGRAM, "rates and delays of links (rate_mbit, delay_ms)", "tc")
     if late := [site.name for site in topology.sites if site.uplink.is_late]:
-        yield Need(Kind.LATE_LINK, f"delay_ms and loss_percent of {', '.join(late)}")
+        yield Need(NeedKind.LATE_LINK, f"delay_ms and loss_percent of {', '.join(late)}")
     if guarded := [site.name for site in topology.sites if site.drops_unknown_sources]:
-        yield Need(Kind.BRIDGE_FILTER, f"drops_unknown_sources of {', '.join(guarded)}")
+        yield Need(NeedKind.BRIDGE_FILTER, f"drops_unknown_sources of {', '.join(guarded)}")
     ways = list(_first_ways(topology))
     if pairs := _pairs_by(VXLAN, ways):
-        yield Need(Kind.VXLAN, "the way between nodes", pairs=pairs)
+        yield Need(NeedKind.VXLAN, "the way between nodes", pairs=pairs)
     if pairs := _pairs_by(TUNNEL, ways):
-        yield Need(Kind.WIREGUARD, "encrypted tunnels between nodes", pairs=pairs)
+        yield Need(NeedKind.WIREGUARD, "encrypted tunnels between nodes", pairs=pairs)
     if topology.ipsec:
-        yield Need(Kind.IPSEC, "tunnels by IPsec (ipsec = true)", pairs=_pairs_by(TUNNEL, ways))
+        yield Need(NeedKind.IPSEC, "tunnels by IPsec (ipsec = true)", pairs=_pairs_by(TUNNEL, ways))
     if topology.kubernetes:
-        yield Need(Kind.KUBERNETES, "its control plane and its kubelets (kubernetes = true)")
+        yield Need(NeedKind.KUBERNETES, "its control plane and its kubelets (kubernetes = true)")
 
 
 def _pairs_by(rung: Transport, ways: Iterable[tuple[Pair, Transport]]) -> tuple[Pair, ...]:
@@ -101,7 +101,7 @@ def _first_ways(topology: Topology) -> Iterator[tuple[Pair, Transport]]:
         yield (node.name, other_node.name), first_rung((site, node), (other_site, other_node))
 
 
-def first_rung(one: tuple[Site, Node], other: tuple[Site, Node]) -> Transport:
+def first_rung(one: tuple[LabSite, SiteNode], other: tuple[LabSite, SiteNode]) -> Transport:
     """The best row of the table by which two nodes can reach each other where they stand, with
     what a new cluster encrypts. What stands below it in the table needs the same of the machine:
     a relay takes a tunnel's packets.
@@ -115,6 +115,6 @@ def first_rung(one: tuple[Site, Node], other: tuple[Site, Node]) -> Transport:
     return VXLAN if shared else TUNNEL
 
 
-def _private_versions(site: Site) -> set[int]:
+def _private_versions(site: LabSite) -> set[int]:
     """IP versions in which what a LAN sends to another private one may go in clear."""
     return {each.version for each in site.lan if is_private(each.network_address)}

@@ -35,7 +35,7 @@ _AT_ONCE = 64
 """Frames that are taken before others are sent."""
 
 
-class Way:
+class DelayedWay:
     """One direction; frames do not overtake each other."""
 
     def __init__(
@@ -88,7 +88,7 @@ def open_end(ifname: str) -> socket.socket:
     return end
 
 
-def pass_on(ways: Sequence[Way]) -> None:
+def pass_on(ways: Sequence[DelayedWay]) -> None:
     """For ever."""
     by_source = {way.source: way for way in ways}
     while True:
@@ -111,7 +111,7 @@ def main() -> None:
     one, other = open_end(given.one), open_end(given.other)
     delay_s, loss = given.delay_ms / 1e3, given.loss_percent / 100
     notify_service_manager("READY=1")
-    pass_on((Way(one, other, delay_s, loss), Way(other, one, delay_s, loss)))
+    pass_on((DelayedWay(one, other, delay_s, loss), DelayedWay(other, one, delay_s, loss)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace
 from limpet.lab.world.nat import LAN, WAN, Translation, gate_rules, translation_rules
-from limpet.lab.world.site import Interface, Nat, Site
+from limpet.lab.world.site import Interface, LabSite, Nat
 from limpet.lab.world.uplink import Uplink
 from limpet.lab.world.wires import (
     FORWARDING,
@@ -29,7 +29,7 @@ _DATAGRAMS = ("inet", "gate", "datagrams")
 class Gateway:
     """What is kept over commands is in `memory`; everything else is in the kernel."""
 
-    def __init__(self, wires: Wires, site: Site, folder: Path) -> None:
+    def __init__(self, wires: Wires, site: LabSite, folder: Path) -> None:
         """Describes it; `build` makes it. `folder`: of what runs for it."""
         self.wires = wires
         self.site = site

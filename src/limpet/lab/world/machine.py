@@ -19,7 +19,7 @@ from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace
 from limpet.lab.world.node import LAB_MARK, LabNode
 from limpet.lab.world.pod import LabPod
-from limpet.lab.world.site import Interface, Node, Site, host
+from limpet.lab.world.site import Interface, LabSite, SiteNode, host
 from limpet.lab.world.tunnels import end_tunnel, tunnel_ifname
 from limpet.lab.world.wires import Wires, batch, configure, create_namespace
 
@@ -34,7 +34,7 @@ class Machine(LabNode):
     """What is kept over commands is in `memory`; everything else is read from the kernel."""
 
     def __init__(
-        self, wires: Wires, site: Site, node: Node, folder: Path, settings: Mapping[str, Any]
+        self, wires: Wires, site: LabSite, node: SiteNode, folder: Path, settings: Mapping[str, Any]
     ) -> None:
         """Describes it; `create` makes it."""
         self.wires = wires

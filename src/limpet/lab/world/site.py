@@ -46,7 +46,7 @@ class Nat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SiteNode:
     """A machine on its site's LAN."""
 
     name: str
@@ -62,7 +62,7 @@ class Node:
 Mtu = Annotated[int, Meta(ge=1280, le=9000)]
 
 
-class Uplink(Struct, frozen=True, rename={"mtu_bytes": "wan_mtu_bytes"}):
+class UplinkSettings(Struct, frozen=True, rename={"mtu_bytes": "wan_mtu_bytes"}):
     """A site's link to the backbone, by the keys of a topology file."""
 
     mtu_bytes: Mtu = 1500
@@ -84,7 +84,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
 
     mtu_bytes: Mtu = 1500
     """Of the LAN."""
-    uplink: Uplink = Uplink()
+    uplink: UplinkSettings = UplinkSettings()
     drops_unknown_sources: bool = False
     """The switch lets only the LAN's own addresses pass between its ports."""
     nat: Nat = Nat.NONE
@@ -96,13 +96,13 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a NAT forgets a mapping."""
 
 
-class Site(SiteSettings, frozen=True, kw_only=True):
+class LabSite(SiteSettings, frozen=True, kw_only=True):
     """A LAN: a switch, a gateway to the backbone, nodes. The cloud is one as well."""
 
     name: str
     lan: tuple[Prefix, ...]
     """One prefix of each family at most."""
-    nodes: tuple[Node, ...]
+    nodes: tuple[SiteNode, ...]
     number: int
     """From 1, it is in the addresses of its links; 0: the cloud."""
 

@@ -9,7 +9,7 @@ from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.world.nat import WAN
-from limpet.lab.world.site import Site
+from limpet.lab.world.site import LabSite
 from limpet.lab.world.tunnels import run_folder
 from limpet.lab.world.wires import Wires, connect, create_namespace, pull_cable
 
@@ -26,7 +26,7 @@ _TUNNELLED = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
 class Uplink:
     """One cable, or two with a process between them where frames have to be late."""
 
-    def __init__(self, wires: Wires, site: Site, folder: Path) -> None:
+    def __init__(self, wires: Wires, site: LabSite, folder: Path) -> None:
         """Describes it; `lay` makes it. `folder`: of the process."""
         self._wires = wires
         self._site = site

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import FOLDER, make_namespace
 from limpet.lab.topology import Topology
-from limpet.lab.world.site import CLOUD, Interface, Site
+from limpet.lab.world.site import CLOUD, Interface, LabSite
 
 _PREFIX = "limpet-lab."
 BRIDGE, ROUTER_PORT = "br0", "router"
@@ -46,17 +46,17 @@ class Wires:
     def namespace(self, *parts: str) -> str:
         return namespace_prefix(self.world) + ".".join(parts)
 
-    def switch(self, site: Site) -> str:
+    def switch(self, site: LabSite) -> str:
         return self.namespace(site.name, "switch")
 
-    def router(self, site: Site) -> str:
+    def router(self, site: LabSite) -> str:
         return self.namespace(site.name, "router")
 
-    def carrier(self, site: Site) -> str:
+    def carrier(self, site: LabSite) -> str:
         """Where the site is behind a second NAT."""
         return self.namespace(site.name, "carrier")
 
-    def line(self, site: Site) -> str:
+    def line(self, site: LabSite) -> str:
         """Of a link with a delay, where the kernel has no netem."""
         return self.namespace(site.name, "line")
 
@@ -83,7 +83,7 @@ class Wires:
         routers = [each.ip for each in cloud.router_addresses]
         configure(self.cloud, "eth0", self.topology.controller_addresses, via=routers)
 
-    def build_switch(self, site: Site) -> None:
+    def build_switch(self, site: LabSite) -> None:
         """Of a site, with nothing plugged in. Raises: LabError."""
         create_namespace(self.switch(site), _NO_IPV6)
         batch(
@@ -92,13 +92,15 @@ class Wires:
         if site.drops_unknown_sources:
             run_command("nft", "-f", "-", netns=self.switch(site), stdin=_source_guard(site))
 
-    def plug(self, site: Site, port: str, netns: str, ifname: str, mac: str | None = None) -> None:
+    def plug(
+        self, site: LabSite, port: str, netns: str, ifname: str, mac: str | None = None
+    ) -> None:
         """A cable from a port of the site's switch; one that is there goes. Raises: LabError."""
         self.unplug(site, port)
         connect((self.switch(site), port), (netns, ifname), site.mtu_bytes, mac=mac)
         batch(self.switch(site), [f"link set dev {port} master {BRIDGE}"])
 
-    def unplug(self, site: Site, port: str) -> None:
+    def unplug(self, site: LabSite, port: str) -> None:
         pull_cable(self.switch(site), port)
 
     # Cuts
@@ -190,7 +192,7 @@ def configure(
     batch(netns, [*lines, *(f"route replace default via {each} dev {ifname}" for each in via)])
 
 
-def _source_guard(site: Site) -> str:
+def _source_guard(site: LabSite) -> str:
     rules = []
     for prefix in site.lan:
         if prefix.version == 4:

@@ -18,7 +18,7 @@ from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.files import write_text
 from limpet.lab.kube.cgroups import end_groups
-from limpet.lab.measure.matrix import Matrix, Place, measure_until
+from limpet.lab.measure.matrix import Matrix, MeasuredEnd, measure_until
 from limpet.lab.needs.check import check
 from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
@@ -256,10 +256,10 @@ class World:
 
     # Reach
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[MeasuredEnd]:
         """Pods, and nodes with their overlay addresses (those whose agents answer)."""
         found = [
-            Place(pod.name, pod.netns, tuple(address.ip for address in pod.addresses))
+            MeasuredEnd(pod.name, pod.netns, tuple(address.ip for address in pod.addresses))
             for pod in self.pods
         ]
         for machine in self.machines.values():
@@ -267,7 +267,7 @@ class World:
                 addresses = tuple(machine.overlay_addresses())
             except LimpetError:
                 addresses = ()
-            found.append(Place(machine.label, machine.name, addresses))
+            found.append(MeasuredEnd(machine.label, machine.name, addresses))
         return found
 
     def reach(self, *, within_s: float = 0) -> Matrix:

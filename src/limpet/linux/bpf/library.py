@@ -28,7 +28,7 @@ _Printer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class LinkInfo(NamedTuple):
+class BpfLinkInfo(NamedTuple):
     """Where a program is attached."""
 
     program_id: int
@@ -37,7 +37,7 @@ class LinkInfo(NamedTuple):
     attach_type: int
 
 
-class Program:
+class BpfProgram:
     """Loaded; as long as it is open or attached."""
 
     def __init__(self, lib: ctypes.CDLL, fd: int, attach_type: int) -> None:
@@ -123,7 +123,7 @@ class BpfMap:
 class BpfObject:
     """Maps and programs of an object file, by name; open until closed."""
 
-    def __init__(self, maps: Mapping[str, BpfMap], programs: Mapping[str, Program]) -> None:
+    def __init__(self, maps: Mapping[str, BpfMap], programs: Mapping[str, BpfProgram]) -> None:
         self.maps = maps
         self.programs = programs
 
@@ -199,9 +199,9 @@ class Bpf:
             found[name] = BpfMap(self._lib, name, _kept(self._lib.bpf_map__fd(each)), *sizes)
         return found
 
-    def _programs(self, opened: int) -> dict[str, Program]:
+    def _programs(self, opened: int) -> dict[str, BpfProgram]:
         return {
-            self._lib.bpf_program__name(each).decode(): Program(
+            self._lib.bpf_program__name(each).decode(): BpfProgram(
                 self._lib,
                 _kept(self._lib.bpf_program__fd(each)),
                 self._lib.bpf_program__expected_attach_type(each),
@@ -239,24 +239,24 @@ class Bpf:
 
     # Links and pins
 
-    def attach(self, program: Program, cgroup_fd: int) -> int:
+    def attach(self, program: BpfProgram, cgroup_fd: int) -> int:
         """A descriptor of the link, which ends with it unless it is pinned. Raises: KernelError."""
         fd: int = self._lib.bpf_link_create(program.fd, cgroup_fd, program.attach_type, None)
         if fd < 0:
             raise KernelError("attach", "an eBPF program to the cgroup", -fd)
         return fd
 
-    def update(self, link_fd: int, program: Program) -> None:
+    def update(self, link_fd: int, program: BpfProgram) -> None:
         """The link's program is this one from one call to the next. Raises: KernelError."""
         done = self._lib.bpf_link_update(link_fd, program.fd, None)
         if done:
             raise KernelError("update", "an eBPF link", -done)
 
-    def link(self, link_fd: int) -> LinkInfo:
+    def link(self, link_fd: int) -> BpfLinkInfo:
         """Raises: KernelError."""
         info = _info(self._lib, link_fd, 128, "a link")
         _, _, program, cgroup, attach_type = _LINK_INFO.unpack_from(info)
-        return LinkInfo(program, cgroup, attach_type)
+        return BpfLinkInfo(program, cgroup, attach_type)
 
     def pin(self, fd: int, path: Path) -> None:
         """Raises: KernelError."""

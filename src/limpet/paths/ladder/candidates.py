@@ -24,7 +24,7 @@ _MOST_TOLD = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CandidateFacts:
     """What is known of a peer and of ourselves that decides what may be proven."""
 
     addresses: tuple[Address, ...] = ()
@@ -54,7 +54,7 @@ class Facts:
 
 
 def candidates_for(
-    facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None
+    facts: CandidateFacts, links: tuple[UnderlayLink, ...], path: PeerPath | None
 ) -> tuple[Candidate, ...]:
     """All that may be asked, each once."""
     ours = {address.ip for link in links for address in link.addresses}
@@ -67,7 +67,10 @@ def candidates_for(
 
 
 def _clear_candidates(
-    facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None, ours: set[Address]
+    facts: CandidateFacts,
+    links: tuple[UnderlayLink, ...],
+    path: PeerPath | None,
+    ours: set[Address],
 ) -> Iterable[Candidate]:
     """LINK and OVERLAY where the address is on a link's subnet, and SITE in private networks."""
     private = {address.version for address in ours if is_private(address)}
@@ -88,7 +91,7 @@ def _clear_candidates(
 
 
 def _tunnel_candidates(
-    facts: Facts, path: PeerPath | None, ours: set[Address]
+    facts: CandidateFacts, path: PeerPath | None, ours: set[Address]
 ) -> Iterable[Candidate]:
     """Of every endpoint, of every relay's, and of the path's own until that is lost."""
     found = {
@@ -158,7 +161,7 @@ def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
     return tuple(filter(may_be_anothers, addresses))
 
 
-def known_addresses(facts: Facts, path: PeerPath | None) -> tuple[Address, ...]:
+def known_addresses(facts: CandidateFacts, path: PeerPath | None) -> tuple[Address, ...]:
     """Those that the peer names, where it was heard, and those of the path, without repetition."""
     found = dict.fromkeys(facts.named)
     if facts.heard is not None:
@@ -170,7 +173,7 @@ def known_addresses(facts: Facts, path: PeerPath | None) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def port_of(facts: Facts, address: Address) -> int:
+def port_of(facts: CandidateFacts, address: Address) -> int:
     """Where the peer listens."""
     if facts.heard is not None and facts.heard[0] == address:
         return facts.heard[1]

@@ -10,7 +10,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference
 from limpet.paths.ladder.candidates import (
-    Facts,
+    CandidateFacts,
     candidate_of_end,
     joined_hops,
     known_addresses,
@@ -31,10 +31,10 @@ _PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PathChoice:
     """Of one peer, at one time."""
 
-    facts: Facts
+    facts: CandidateFacts
     links: tuple[UnderlayLink, ...]
     states: Mapping[Candidate, ProbeState]
     path: PeerPath | None

@@ -26,13 +26,13 @@ from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import (
-    Facts,
+    CandidateFacts,
     candidate_of_end,
     candidates_for,
     link_candidate,
     tunnel_candidate,
 )
-from limpet.paths.ladder.choice import Choice
+from limpet.paths.ladder.choice import PathChoice
 from limpet.paths.ladder.path_mtu import SizeSearch, search_of
 from limpet.paths.ladder.probe_state import (
     ACTIVE_S,
@@ -68,7 +68,7 @@ class Ladder:
     active: bool = False
     """Pods have traffic with the peer."""
     watched: bool = False  # whether the peer is silent has to be known soon
-    _facts: Facts = field(default_factory=Facts)
+    _facts: CandidateFacts = field(default_factory=CandidateFacts)
     _links: tuple[UnderlayLink, ...] = ()
     _states: dict[Candidate, ProbeState] = field(default_factory=dict)
     _lead: Candidate | None = None
@@ -84,7 +84,7 @@ class Ladder:
 
     def settle(
         self,
-        facts: Facts,
+        facts: CandidateFacts,
         links: tuple[UnderlayLink, ...],
         *,
         at_s: float,
@@ -374,8 +374,8 @@ class Ladder:
 
     # Choosing
 
-    def choice(self) -> Choice:
-        return Choice(self._facts, self._links, self._states, self.path, self._lead)
+    def choice(self) -> PathChoice:
+        return PathChoice(self._facts, self._links, self._states, self.path, self._lead)
 
     def _in_doubt(self) -> bool:
         return any(each.used and not each.proven for each in self._states.values())

@@ -12,7 +12,7 @@ from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import VXLAN, devices_of
 from limpet.cluster.topology.view import View
-from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable
+from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints, usable
 
 T = TypeVar("T")
 
@@ -40,7 +40,9 @@ class OwnEnds:
     """Our tunnel is at its best with endpoints of IPv4 (`candidates.nearness`)."""
     _shared: dict[Any, Any] = field(default_factory=dict)
 
-    def facts(self, view: View, entry: NodeEntry, own: Presence | None, learnt: Learnt) -> Facts:
+    def facts(
+        self, view: View, entry: NodeEntry, own: Presence | None, learnt: Learnt
+    ) -> CandidateFacts:
         """Of a peer. `own`: this node's presence."""
         presence, network = entry.presence, view.network
         devices = devices_of(own) if own is not None else frozenset()
@@ -57,7 +59,7 @@ class OwnEnds:
                 overlay=(*network.pod_cidrs, *network.service_cidrs) if network is not None else (),
                 ipv6_last=self.ipv6_last,
             )
-        return Facts(
+        return CandidateFacts(
             addresses,
             (presence.port if presence is not None else 0) or self.port,
             heard if heard is not None and heard[0] not in addresses else None,

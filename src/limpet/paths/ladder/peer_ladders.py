@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology.paths import PeerPath
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt
 from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.ladder.reach import Reach
+from limpet.paths.ladder.reach import PeerReach
 from limpet.paths.probe.messages import Candidate
 
 
@@ -23,7 +23,7 @@ from limpet.paths.probe.messages import Candidate
 class Peer:
     uid: str
     ladder: Ladder
-    facts: Facts = field(default_factory=Facts)
+    facts: CandidateFacts = field(default_factory=CandidateFacts)
     learnt: Learnt = Learnt()
     heard_s: float = -math.inf
     """When it was taken up last at an address that was not known."""
@@ -46,7 +46,7 @@ class PeerLadders:
         """Both."""
         self._scheduler = ProbeScheduler()
         self._unproven = unproven
-        self.reach = Reach()
+        self.reach = PeerReach()
 
     # Who they are
 

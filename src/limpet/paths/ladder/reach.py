@@ -11,7 +11,7 @@ _LOOK_EVERY_S = 10.0
 """How often a peer's round trip may be taken for another."""
 
 
-class Reach:
+class PeerReach:
     """Of all peers that are probed, by uid."""
 
     def __init__(self) -> None:

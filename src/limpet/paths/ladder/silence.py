@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.paths.ladder.choice import Choice
+from limpet.paths.ladder.choice import PathChoice
 from limpet.paths.ladder.probe_state import TRIES, ProbeState
 
 SILENT_MISSES = 4
@@ -14,7 +14,7 @@ _MARGIN = 1.5
 """By how much a round trip has to be beyond its class to be in another one."""
 
 
-def is_silent(choice: Choice) -> bool:
+def is_silent(choice: PathChoice) -> bool:
     """What the path stands on was asked several times in vain, and by no other way the peer has
     answered since; where nothing of a path can be asked, every way that was tried was in vain."""
     states = choice.states.values()
@@ -37,7 +37,7 @@ def _answers(state: ProbeState) -> bool:
     return state.proven and state.streaks.misses < SILENT_MISSES
 
 
-def round_trip_s(choice: Choice) -> float:
+def round_trip_s(choice: PathChoice) -> float:
     """Of the path, smoothed: the slowest of what it stands on; 0: it was not measured yet."""
     if choice.path is None:
         return 0.0

@@ -19,7 +19,7 @@ from limpet.cluster.datagrams.peer_datagram import (
     OVERHEAD_BYTES,
     UID_BYTES,
     DatagramError,
-    Drop,
+    DropReason,
     uid_bytes,
     uid_text,
 )
@@ -27,7 +27,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.linux.frames import ip_packet
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe
+from limpet.paths.probe.messages import NONCE_BYTES, Probe, ProbeAnswer
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
 _PUNCH, _RELAYED, _IN_USE = 1, 2, 4
@@ -71,10 +71,10 @@ def parse_probe(body: bytes) -> Probe:
             padding_bytes=len(body) - _PROBE.size,
         )
     except (struct.error, ValueError) as error:
-        raise DatagramError(Drop.MALFORMED, f"it is no probe: {error}") from error
+        raise DatagramError(DropReason.MALFORMED, f"it is no probe: {error}") from error
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: ProbeAnswer) -> bytes:
     head = _ANSWER.pack(
         answer.nonce,
         answer.sequence,
@@ -85,17 +85,17 @@ def encode_answer(answer: Answer) -> bytes:
     return head + _encode_way(answer.way)
 
 
-def parse_answer(body: bytes) -> Answer:
+def parse_answer(body: bytes) -> ProbeAnswer:
     """Raises: DatagramError."""
     try:
         nonce, sequence, seen_from, port, arrived_at = _ANSWER.unpack_from(body)
         told = _parse_way(body[_ANSWER.size :])
     except (struct.error, ValueError) as error:
-        raise DatagramError(Drop.MALFORMED, f"it is no answer: {error}") from error
+        raise DatagramError(DropReason.MALFORMED, f"it is no answer: {error}") from error
     seen, arrived = _parse_address(seen_from), _parse_address(arrived_at)
     if seen is None or arrived is None:
-        raise DatagramError(Drop.MALFORMED, "it is no answer: an address is missing")
-    return Answer(nonce, sequence, seen, port, arrived, told)
+        raise DatagramError(DropReason.MALFORMED, "it is no answer: an address is missing")
+    return ProbeAnswer(nonce, sequence, seen, port, arrived, told)
 
 
 def _encode_way(way: PeerPath | None) -> bytes:

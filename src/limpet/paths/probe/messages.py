@@ -34,7 +34,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     nonce: bytes
     """The probe's: who knows it has got the probe."""
     sequence: int

@@ -16,7 +16,7 @@ import structlog
 
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import KernelError
-from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.membership import Membership
 from limpet.cluster.nodes import NodeEntry, Snapshot
@@ -34,7 +34,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Candidate, Probe
+from limpet.paths.probe.messages import NONCE_BYTES, Candidate, Probe, ProbeAnswer
 
 _log = structlog.get_logger("probing")
 
@@ -46,7 +46,7 @@ _ANSWER_WITHIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentProbe:
     """A probe that was sent, and was not answered yet."""
 
     uid: str
@@ -60,8 +60,8 @@ class Asked:
 class Proof:
     """An answer that came by the way that was asked for."""
 
-    asked: Asked
-    answer: Answer
+    asked: SentProbe
+    answer: ProbeAnswer
     rtt_s: float
     via: str
     """Link that it came in by."""
@@ -112,7 +112,7 @@ class ProbePort:
         self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
         """What is known of the cluster, as `look` has found it last."""
         self._links = _OwnLinks()
-        self._asked: OrderedDict[bytes, Asked] = OrderedDict()
+        self._asked: OrderedDict[bytes, SentProbe] = OrderedDict()
         self._frames: RawFrames | None = None
 
     def open(self) -> None:
@@ -121,8 +121,8 @@ class ProbePort:
             self._frames = RawFrames()
         except KernelError as error:
             _log.warning("no plain routes to peers can be proven, VXLAN serves", error=str(error))
-        self._courier.on(Kind.PROBE, self._probed)
-        self._courier.on(Kind.ANSWER, self._answered)
+        self._courier.on(BodyKind.PROBE, self._probed)
+        self._courier.on(BodyKind.ANSWER, self._answered)
 
     def close(self) -> None:
         if self._frames is not None:
@@ -155,7 +155,7 @@ class ProbePort:
         now_s = time.monotonic()
         self._forget(now_s)
         nonce = os.urandom(NONCE_BYTES)
-        self._asked[nonce] = Asked(uid, question, now_s, answer)
+        self._asked[nonce] = SentProbe(uid, question, now_s, answer)
         self.counters[f"asked_{candidate.kind.name.lower()}"] += 1
         if candidate.kind is ProbeKind.OVERLAY:
             self._ask_over_link(uid, candidate, nonce)
@@ -165,7 +165,7 @@ class ProbePort:
             return
         link = self._links.by_name.get(candidate.device)
         self._courier.send(
-            Kind.PROBE,
+            BodyKind.PROBE,
             encode_probe(Probe(nonce, candidate.kind, self._sequence)),
             to_uid=uid,
             address=candidate.address,
@@ -186,7 +186,7 @@ class ProbePort:
             padding_bytes=padding_for(size, candidate.address.version) if size else 0,
         )
         self._courier.send(
-            Kind.PROBE,
+            BodyKind.PROBE,
             encode_probe(probe),
             to_uid=uid,
             address=candidate.address,
@@ -208,7 +208,7 @@ class ProbePort:
         ours.sort(key=lambda a: candidate.address not in a.network)
         answer_at = ours[0].ip if ours else None
         probe = Probe(nonce, candidate.kind, self._sequence, answer_at=answer_at)
-        data = self._codec.encode(Kind.PROBE, encode_probe(probe), to_uid=uid)
+        data = self._codec.encode(BodyKind.PROBE, encode_probe(probe), to_uid=uid)
         packet = udp_packet(own, theirs, self._courier.port, candidate.port, data)
         try:
             self._frames.send(link, candidate.address, packet)
@@ -256,7 +256,7 @@ class ProbePort:
             hop_limit, ifindex = 1, received.ifindex
         elif probe.kind is ProbeKind.OVERLAY:
             address = probe.answer_at or address
-        answer = Answer(
+        answer = ProbeAnswer(
             probe.nonce,
             self._sequence,
             received.address,
@@ -265,10 +265,10 @@ class ProbePort:
             self._known.way_to(received.uid),
         )
         if probe.kind is ProbeKind.TUNNEL:
-            self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
+            self._courier.answer(received, BodyKind.ANSWER, encode_answer(answer))
         else:
             self._courier.send(
-                Kind.ANSWER,
+                BodyKind.ANSWER,
                 encode_answer(answer),
                 to_uid=received.uid,
                 address=address,
@@ -322,7 +322,7 @@ class ProbePort:
         via = self._links.names.get(received.ifindex, "")
         self._on_proof(Proof(asked, answer, rtt_s, via))
 
-    def _proves(self, asked: Asked, answer: Answer, received: Received) -> bool:
+    def _proves(self, asked: SentProbe, answer: ProbeAnswer, received: Received) -> bool:
         """Whether it came by the way that was asked for.
 
         Nothing may have translated an address, but for those that the tunnel uses.

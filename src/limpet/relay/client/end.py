@@ -49,7 +49,7 @@ class Interest:
 
 
 @dataclass(slots=True)
-class Port:
+class RelayPort:
     """What the relay has given."""
 
     number: int = 0
@@ -89,7 +89,7 @@ class End:
     next_s: float
     phase: Phase = Phase.ASKING
     interest: Interest = field(default_factory=Interest)
-    port: Port = field(default_factory=Port)
+    port: RelayPort = field(default_factory=RelayPort)
     sent: Sent = field(default_factory=Sent)
     problem: str = ""
     """Why there is no pair, in the relay's words."""
@@ -172,7 +172,7 @@ class End:
         self.port.lifetime_s = pair.lifetime_s or math.inf
         if pair.port == self.port.number and self.phase in (Phase.BOUND, Phase.CHECKING):
             return
-        self.port = Port(pair.port, lifetime_s=self.port.lifetime_s)
+        self.port = RelayPort(pair.port, lifetime_s=self.port.lifetime_s)
         self.phase, self.sent.tries, self.next_s, self.problem = Phase.CHECKING, 0, now_s, ""
 
     def _lives_by_invitation(self, refused: Pair, now_s: float) -> bool:

@@ -22,7 +22,7 @@ from limpet.base.addresses import (
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
@@ -72,7 +72,12 @@ class Relays:
     def start(self) -> None:
         """The courier listens, and shares the tunnel's port; this node's presence names that."""
         self._running = True
-        for kind in (Kind.RELAY_SEEN, Kind.RELAY_PAIR, Kind.RELAY_TOKEN, Kind.RELAY_BOUND):
+        for kind in (
+            BodyKind.RELAY_SEEN,
+            BodyKind.RELAY_PAIR,
+            BodyKind.RELAY_TOKEN,
+            BodyKind.RELAY_BOUND,
+        ):
             self._courier.on(kind, self._received)
         self._candidates.start()
         self._look()

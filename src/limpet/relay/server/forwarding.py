@@ -24,12 +24,12 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
-from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, Kind
+from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, BodyKind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
 from limpet.linux.nftables import Listing, Nftables
 from limpet.linux.owned import Owned
 from limpet.linux.sysctl import read_sysctl
-from limpet.relay.server.pairs import End, Entry, Place
+from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow
 
 OWNED = Owned(nft_tables=(NFT_RELAY_TABLE,))
 _HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
@@ -41,7 +41,7 @@ _VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 _BURST_S = 0.25
 
 
-class Counted(NamedTuple):
+class CounterReading(NamedTuple):
     """By a counter of the kernel's."""
 
     packets: int
@@ -64,7 +64,7 @@ class RelayKernel:
         self._ports = ports
         self._bytes_per_s = bytes_per_s
         self._tunnel_port = 0
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, ForwardingEntry] = {}
         self._named: set[int] = set()
         """Ports that the agent answers from."""
 
@@ -72,11 +72,11 @@ class RelayKernel:
         """Leaves the table, which goes on forwarding."""
         self._nft.close()
 
-    def read(self) -> list[End]:
+    def read(self) -> list[PairEnd]:
         """Whose packets the table hands on, whoever has put it there. Raises: KernelError."""
         return parse_ends(self._nft.read_table())
 
-    def put(self, tunnel_port: int, entries: Iterable[Entry]) -> None:
+    def put(self, tunnel_port: int, entries: Iterable[ForwardingEntry]) -> None:
         """Replaces the table in one transaction. Raises: KernelError."""
         self._tunnel_port = tunnel_port
         self._entries = {entry.end.port: entry for entry in entries}
@@ -92,7 +92,9 @@ class RelayKernel:
                 what=f"table {NFT_RELAY_TABLE}",
             )
 
-    def apply(self, changes: Mapping[int, Entry | None], *, freed: Collection[int] = ()) -> None:
+    def apply(
+        self, changes: Mapping[int, ForwardingEntry | None], *, freed: Collection[int] = ()
+    ) -> None:
         """By port; None: what comes there is dropped. `freed`: ports of no pair any more.
 
         Raises: KernelError, then nothing is changed but what `repair` will put.
@@ -127,7 +129,7 @@ class RelayKernel:
         self._entries, self._named = {}, set()
         self._nft.keep("")
 
-    def counters(self) -> dict[str, Counted]:
+    def counters(self) -> dict[str, CounterReading]:
         """Since the table was put, by what became of packets. Raises: KernelError."""
         listed = self._nft.run(f"list counters table inet {NFT_RELAY_TABLE}", what="counters")
         return parse_counters(listed)
@@ -136,7 +138,7 @@ class RelayKernel:
         elements = self._elements(self._entries.values(), self._named)
         return ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
 
-    def _elements(self, entries: Iterable[Entry], named: Iterable[int]) -> _Elements:
+    def _elements(self, entries: Iterable[ForwardingEntry], named: Iterable[int]) -> _Elements:
         return elements_of(entries, limited=self._bytes_per_s > 0, named=named)
 
 
@@ -166,7 +168,7 @@ def blocked_versions() -> dict[int, str]:
 def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements: _Elements) -> str:
     """The table's text, indented by tabs as nft prints it."""
     span = f"{ports[0]}-{ports[1]}"
-    answers = f"{{ {Kind.RELAY_TOKEN:d}, {Kind.RELAY_BOUND:d} }}"
+    answers = f"{{ {BodyKind.RELAY_TOKEN:d}, {BodyKind.RELAY_BOUND:d} }}"
     limit = ""
     if bytes_per_s:  # of all that one node sends, by whichever of its ports
         burst = max(65536, int(bytes_per_s * _BURST_S))
@@ -268,7 +270,9 @@ _NAMED_PORT = _bits(_PORT_AT, 2)
 # Elements
 
 
-def elements_of(entries: Iterable[Entry], *, limited: bool, named: Iterable[int] = ()) -> _Elements:
+def elements_of(
+    entries: Iterable[ForwardingEntry], *, limited: bool, named: Iterable[int] = ()
+) -> _Elements:
     """`named`: ports that the agent answers from."""
     found: _Elements = {}
 
@@ -296,16 +300,16 @@ def elements_of(entries: Iterable[Entry], *, limited: bool, named: Iterable[int]
     return found
 
 
-def parse_counters(listing: str) -> dict[str, Counted]:
+def parse_counters(listing: str) -> dict[str, CounterReading]:
     """Counters by their names, in a listing of nft's."""
     found = re.findall(r"counter (\w+) \{\s*packets (\d+) bytes (\d+)", listing)
-    return {name: Counted(int(packets), int(size)) for name, packets, size in found}
+    return {name: CounterReading(int(packets), int(size)) for name, packets, size in found}
 
 
 _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
 
 
-def parse_ends(table: Listing) -> list[End]:
+def parse_ends(table: Listing) -> list[PairEnd]:
     """Ends and places in a table that nft has listed, without where their packets go."""
     found = []
     for item in sorted({*table.elements.get("ends4", ()), *table.elements.get("ends6", ())}):
@@ -315,8 +319,8 @@ def parse_ends(table: Listing) -> list[End]:
         try:
             address, udp_port, port = match["key"].split(" . ")
             uid, peer, other, local = match["comment"].split()
-            place = Place((ip_address(address), int(udp_port)), ip_address(local))
-            found.append(End(uid, peer, int(port), int(other), place))
+            place = UdpFlow((ip_address(address), int(udp_port)), ip_address(local))
+            found.append(PairEnd(uid, peer, int(port), int(other), place))
         except ValueError:
             continue
     return found

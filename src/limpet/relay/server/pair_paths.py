@@ -17,7 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import RelaySettings
 from limpet.relay.server.forwarding import RelayKernel, blocked_versions, forwarded_versions
-from limpet.relay.server.pairs import End, Entry, Place, entries_of, sockets_of
+from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow, entries_of, sockets_of
 from limpet.relay.server.streams import StreamEnd
 from limpet.relay.server.throughput import Throughput
 from limpet.relay.stream.packet_socket import PacketSocket, Sink
@@ -28,7 +28,7 @@ _BURST_S = 0.25
 _LEAST_BURST_BYTES = 65536.0
 _MOST_NODES = 4096
 
-Pair = tuple[End, End]
+Pair = tuple[PairEnd, PairEnd]
 
 
 class RelayPaths:
@@ -61,7 +61,7 @@ class RelayPaths:
         self.throughput = Throughput()
         """Of all pairs, in both directions."""
 
-    def kept(self) -> list[End]:
+    def kept(self) -> list[PairEnd]:
         """What the kernel still hands on for an earlier agent. Raises: KernelError."""
         return self._kernel.read()
 
@@ -94,7 +94,7 @@ class RelayPaths:
 
     # Pairs
 
-    def settle(self, one: End, other: End) -> None:
+    def settle(self, one: PairEnd, other: PairEnd) -> None:
         """Programs the kernel and the sockets for both ports of the pair."""
         self._settle_sockets(one, other)
         try:
@@ -176,7 +176,7 @@ class RelayPaths:
         if forwarded == self._forwarded:
             return
         self._forwarded = forwarded
-        changes: dict[int, Entry | None] = {}
+        changes: dict[int, ForwardingEntry | None] = {}
         for one, other in self._pairs():
             self._settle_sockets(one, other)
             changes |= entries_of(one, other, forwarded)
@@ -191,7 +191,7 @@ class RelayPaths:
 
     # Sockets
 
-    def _settle_sockets(self, one: End, other: End) -> None:
+    def _settle_sockets(self, one: PairEnd, other: PairEnd) -> None:
         for port, place in sockets_of(one, other, self._forwarded).items():
             self._keep_socket(port, place)
         for end, its_other in ((one, other), (other, one)):
@@ -200,7 +200,7 @@ class RelayPaths:
                 if source is not None:
                     source.onward = sink
 
-    def _keep_socket(self, port: int, place: Place | None) -> None:
+    def _keep_socket(self, port: int, place: UdpFlow | None) -> None:
         opened = self._sockets.get(port)
         if opened is not None and (opened.remote, opened.local[0]) != place:
             opened.close()
@@ -214,7 +214,7 @@ class RelayPaths:
                 self._counters["no_socket"] += 1
                 _log.warning("a pair does not get all of its packets", error=str(error))
 
-    def _sink(self, end: End) -> Sink:
+    def _sink(self, end: PairEnd) -> Sink:
         """Where the agent sends packets for the end's node."""
         stream, opened = self._streams.get(end.port), self._sockets.get(end.port)
         if end.by_stream and stream is not None:

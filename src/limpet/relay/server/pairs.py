@@ -30,7 +30,7 @@ _TIME_BYTES = 5
 """Bytes of a time in milliseconds: it wraps after 34 years."""
 
 
-class Place(NamedTuple):
+class UdpFlow(NamedTuple):
     """Where packets of a node come from, and where to."""
 
     remote: Endpoint
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PairEnd:
     """One node's half of a pair."""
 
     uid: str
@@ -48,7 +48,7 @@ class End:
     port: int
     other: int
     """The peer's port."""
-    place: Place | None = None
+    place: UdpFlow | None = None
     """Where the node has proven to be; None: nowhere yet."""
     streams: bool = False
     """The node has a TLS connection open for the pair."""
@@ -77,11 +77,11 @@ class Checked(Enum):
     """Made for another place, too old, or not made here."""
 
 
-class Entry(NamedTuple):
+class ForwardingEntry(NamedTuple):
     """What the relay does with what comes from one end, which has a place, by UDP."""
 
-    end: End
-    onward: Place | None
+    end: PairEnd
+    onward: UdpFlow | None
     """Where the kernel sends it; None: the agent takes it."""
 
 
@@ -93,7 +93,7 @@ class Relaying:
     """First and last."""
     pairs_per_node: int
     secret: bytes = field(repr=False)
-    _ends: dict[int, End] = field(default_factory=dict)
+    _ends: dict[int, PairEnd] = field(default_factory=dict)
     _of: dict[str, dict[str, int]] = field(default_factory=dict)
     """Port by uid and peer."""
     _asked: Counter[str] = field(default_factory=Counter)
@@ -109,18 +109,18 @@ class Relaying:
 
     # What there is
 
-    def end(self, uid: str, peer: str) -> End | None:
+    def end(self, uid: str, peer: str) -> PairEnd | None:
         port = self._of.get(uid, {}).get(peer)
         return None if port is None else self._ends[port]
 
-    def at(self, port: int) -> End | None:
+    def at(self, port: int) -> PairEnd | None:
         return self._ends.get(port)
 
-    def of(self, uid: str) -> list[End]:
+    def of(self, uid: str) -> list[PairEnd]:
         """The node's ends of all its pairs."""
         return [self._ends[port] for port in self._of.get(uid, {}).values()]
 
-    def pairs(self) -> Iterator[tuple[End, End]]:
+    def pairs(self) -> Iterator[tuple[PairEnd, PairEnd]]:
         for port, end in self._ends.items():
             if port < end.other:
                 yield end, self._ends[end.other]
@@ -131,7 +131,7 @@ class Relaying:
 
     # What nodes say
 
-    def ask(self, uid: str, peer: str, now_s: float) -> End | Refusal:
+    def ask(self, uid: str, peer: str, now_s: float) -> PairEnd | Refusal:
         """`uid`'s half of the pair, which is made if it is not there. That they may talk is known.
 
         Asked again, by whichever of the two, it is the same pair.
@@ -147,14 +147,14 @@ class Relaying:
             self._asked[uid] += 1
         return self._put(replace(end, asked=True, wanted_until_s=_later(end, now_s)))
 
-    def make_token(self, uid: str, port: int, place: Place, now_s: float) -> bytes | None:
+    def make_token(self, uid: str, port: int, place: UdpFlow, now_s: float) -> bytes | None:
         """A token to send to `place`; None: the port is not the node's."""
         end = self._ends.get(port)
         if end is None or end.uid != uid:
             return None
         return self._token(end, place, _milliseconds(now_s))
 
-    def check(self, uid: str, port: int, place: Place, token: bytes, now_s: float) -> Checked:
+    def check(self, uid: str, port: int, place: UdpFlow, token: bytes, now_s: float) -> Checked:
         """Moves the node's end to `place` if `token` came back from there. It keeps the pair if the
         node has asked for that."""
         end = self._ends.get(port)
@@ -202,7 +202,7 @@ class Relaying:
 
     # What follows from time and grants
 
-    def expire(self, now_s: float) -> list[End]:
+    def expire(self, now_s: float) -> list[PairEnd]:
         """Frees what nobody wants any more; returns one end of each pair that is gone."""
         for end in [e for e in self._ends.values() if e.asked and e.wanted_until_s <= now_s]:
             self._unask(end)
@@ -210,12 +210,12 @@ class Relaying:
         gone = [end for end, _ in self.pairs()]
         return [end for end in gone if self._drop_unless_wanted(end.port, now_s)]
 
-    def keep(self, may_talk: Callable[[str, str], bool], ends: Iterable[End]) -> list[End]:
+    def keep(self, may_talk: Callable[[str, str], bool], ends: Iterable[PairEnd]) -> list[PairEnd]:
         """Frees those of the pairs whose nodes may not talk; returns one end of each."""
         gone = [end for end in ends if not may_talk(end.uid, end.peer)]
         return [end for end in gone if self._drop(end.port)]
 
-    def adopt(self, ends: Iterable[End], now_s: float) -> None:
+    def adopt(self, ends: Iterable[PairEnd], now_s: float) -> None:
         """Takes up ends as the kernel has kept them: whole and plausible pairs only."""
         by_port = {end.port: end for end in ends}
         free = set(self._free)
@@ -237,18 +237,18 @@ class Relaying:
 
     # Its own
 
-    def _make(self, uid: str, peer: str) -> End:
+    def _make(self, uid: str, peer: str) -> PairEnd:
         port, other = self._free.popleft(), self._free.popleft()
         self._of.setdefault(uid, {})[peer] = port
         self._of.setdefault(peer, {})[uid] = other
-        self._put(End(peer, uid, other, port))
-        return self._put(End(uid, peer, port, other))
+        self._put(PairEnd(peer, uid, other, port))
+        return self._put(PairEnd(uid, peer, port, other))
 
-    def _put(self, end: End) -> End:
+    def _put(self, end: PairEnd) -> PairEnd:
         self._ends[end.port] = end
         return end
 
-    def _unask(self, end: End) -> None:
+    def _unask(self, end: PairEnd) -> None:
         if end.asked:
             self._asked[end.uid] -= 1
             if not self._asked[end.uid]:
@@ -272,7 +272,7 @@ class Relaying:
             self._free.append(each.port)
         return True
 
-    def _token(self, end: End, place: Place, made_ms: int) -> bytes:
+    def _token(self, end: PairEnd, place: UdpFlow, made_ms: int) -> bytes:
         (address, udp_port), local = place
         made = made_ms.to_bytes(_TIME_BYTES)
         words = (end.uid, end.peer, end.port, address, udp_port, local)
@@ -281,7 +281,9 @@ class Relaying:
         return made + mac.digest()
 
 
-def entries_of(one: End, other: End, forwarded: frozenset[int]) -> dict[int, Entry | None]:
+def entries_of(
+    one: PairEnd, other: PairEnd, forwarded: frozenset[int]
+) -> dict[int, ForwardingEntry | None]:
     """What is to be done with what comes to each of the two ports; None: it is dropped.
 
     `forwarded`: IP versions that the node's kernel forwards. What the kernel cannot hand on, from
@@ -290,19 +292,21 @@ def entries_of(one: End, other: End, forwarded: frozenset[int]) -> dict[int, Ent
     return {x.port: _entry(x, y, forwarded) for x, y in ((one, other), (other, one))}
 
 
-def sockets_of(one: End, other: End, forwarded: frozenset[int]) -> dict[int, Place | None]:
+def sockets_of(
+    one: PairEnd, other: PairEnd, forwarded: frozenset[int]
+) -> dict[int, UdpFlow | None]:
     """At which of the two ports the agent needs a socket, and for whom; None: no socket."""
     return {x.port: _socket(x, y, forwarded) for x, y in ((one, other), (other, one))}
 
 
-def _entry(end: End, other: End, forwarded: frozenset[int]) -> Entry | None:
+def _entry(end: PairEnd, other: PairEnd, forwarded: frozenset[int]) -> ForwardingEntry | None:
     if end.place is None or not other.reachable:
         return None
     onward = other.place if _by_kernel(end, other, forwarded) else None
-    return Entry(end, onward)
+    return ForwardingEntry(end, onward)
 
 
-def _socket(end: End, other: End, forwarded: frozenset[int]) -> Place | None:
+def _socket(end: PairEnd, other: PairEnd, forwarded: frozenset[int]) -> UdpFlow | None:
     takes = other.reachable and not _by_kernel(end, other, forwarded)
     gives = not end.by_stream and (
         other.streams or (other.place is not None and not _by_kernel(other, end, forwarded))
@@ -310,7 +314,7 @@ def _socket(end: End, other: End, forwarded: frozenset[int]) -> Place | None:
     return end.place if takes or gives else None
 
 
-def _by_kernel(end: End, other: End, forwarded: frozenset[int]) -> bool:
+def _by_kernel(end: PairEnd, other: PairEnd, forwarded: frozenset[int]) -> bool:
     """Whether the kernel forwards the end's packets to the other."""
     if end.place is None or other.place is None or other.by_stream:
         return False
@@ -318,7 +322,7 @@ def _by_kernel(end: End, other: End, forwarded: frozenset[int]) -> bool:
     return len(versions) == 1 and versions <= forwarded
 
 
-def _later(end: End, now_s: float) -> float:
+def _later(end: PairEnd, now_s: float) -> float:
     return max(end.wanted_until_s, now_s + LIFETIME_S)
 
 

@@ -21,7 +21,7 @@ from limpet.base.addresses import is_public
 from limpet.base.errors import LimpetError
 from limpet.base.settings import RelaySettings
 from limpet.base.timer import Timer
-from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import RelayingChanged, Tell
@@ -41,7 +41,7 @@ from limpet.relay.messages import (
     parse,
 )
 from limpet.relay.server.pair_paths import RelayPaths, remove_leftovers
-from limpet.relay.server.pairs import LIFETIME_S, Checked, End, Place, Relaying
+from limpet.relay.server.pairs import LIFETIME_S, Checked, PairEnd, Relaying, UdpFlow
 from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.unasked_pairs import UnaskedPairs
 from limpet.relay.stream.packet_socket import Sink
@@ -53,7 +53,7 @@ _TELL_AGAIN_S = (0.3, 1.0, 3.0)
 """Delays between further PAIR messages to a node that has not bound its end yet."""
 _MOST_TOLD = 8
 """Pairs told in answer to one hello; the next hello brings more."""
-_HANDLED = (Kind.RELAY_HELLO, Kind.RELAY_ASK, Kind.RELAY_CHECK, Kind.RELAY_FREE)
+_HANDLED = (BodyKind.RELAY_HELLO, BodyKind.RELAY_ASK, BodyKind.RELAY_CHECK, BodyKind.RELAY_FREE)
 
 
 @dataclass(slots=True)
@@ -235,9 +235,9 @@ class RelayService:
         is_own = self._membership.uid in (uid, peer)
         return not is_own and self._membership.may_talk(uid, peer)
 
-    def _ask(self, uid: str, peer: str) -> End | Refusal:
+    def _ask(self, uid: str, peer: str) -> PairEnd | Refusal:
         before = len(self._pairs)
-        asked: End | Refusal = Refusal.NO_RELAY
+        asked: PairEnd | Refusal = Refusal.NO_RELAY
         if self._run.paths is not None:
             asked = Refusal.MAY_NOT_TALK
             if self._allowed(uid, peer):
@@ -252,18 +252,18 @@ class RelayService:
     def _received(self, received: Received) -> None:
         """Raises: DatagramError, which the courier counts."""
         if not self._membership.is_member(received.uid):
-            raise DatagramError(Drop.UNHANDLED, "its sender is no member")
+            raise DatagramError(DropReason.UNHANDLED, "its sender is no member")
         if not received.by_tunnel or received.address.is_link_local:
-            raise DatagramError(Drop.UNHANDLED, "it did not come to the tunnel's port")
+            raise DatagramError(DropReason.UNHANDLED, "it did not come to the tunnel's port")
         message = parse(received.kind, received.body)
         if isinstance(message, Check) is not received.to_relay:
-            raise DatagramError(Drop.MALFORMED, "it came to the wrong kind of port")
-        place = Place((received.address, received.port), received.to_address)
+            raise DatagramError(DropReason.MALFORMED, "it came to the wrong kind of port")
+        place = UdpFlow((received.address, received.port), received.to_address)
         match message:
             case AskPair():
                 self._asked(received, place, message)
             case _ if self._run.paths is None:
-                raise DatagramError(Drop.UNHANDLED, "this node is no relay")
+                raise DatagramError(DropReason.UNHANDLED, "this node is no relay")
             case Hello():
                 self._greeted(received, place, message)
             case Check():
@@ -274,7 +274,7 @@ class RelayService:
                 if end is not None and self._pairs.free(received.uid, message.peer):
                     self._gone([end], "freed")
 
-    def _greeted(self, received: Received, place: Place, hello: Hello) -> None:
+    def _greeted(self, received: Received, place: UdpFlow, hello: Hello) -> None:
         self._unasked.places[received.uid] = place
         self._run.heard_s["hello"] = time.monotonic()
         left = self._pairs.pairs_left(received.uid)
@@ -283,7 +283,7 @@ class RelayService:
         for end in waiting[:_MOST_TOLD]:
             self._unasked.tell(end)
 
-    def _asked(self, received: Received, place: Place, ask: AskPair) -> None:
+    def _asked(self, received: Received, place: UdpFlow, ask: AskPair) -> None:
         self._unasked.places[received.uid] = place
         asked = self._ask(received.uid, ask.peer)
         if isinstance(asked, Refusal):
@@ -293,7 +293,7 @@ class RelayService:
         self._answer(received, Pair(ask.nonce, ask.peer, asked.port, lifetime_s=LIFETIME_S))
         self._call(asked.other)
 
-    def _checked(self, received: Received, place: Place, check: Check) -> None:
+    def _checked(self, received: Received, place: UdpFlow, check: Check) -> None:
         uid, now_s = received.uid, time.monotonic()
         self._run.heard_s["check"] = now_s
         outcome = self._pairs.check(uid, check.port, place, check.token, now_s)
@@ -361,7 +361,7 @@ class RelayService:
         if end is not None and other is not None and self._run.paths is not None:
             self._run.paths.settle(end, other)
 
-    def _gone(self, ends: list[End], why: str) -> None:
+    def _gone(self, ends: list[PairEnd], why: str) -> None:
         """Drops freed pairs from the kernel and counts them under `why`."""
         if ends and self._run.paths is not None:
             self.counters[why] += len(ends)
@@ -393,7 +393,7 @@ class RelayService:
         }
 
 
-def _way(end: End) -> str:
+def _way(end: PairEnd) -> str:
     if end.by_stream:
         return "tls"
     return "-" if end.place is None else f"{end.place.remote[0]} port {end.place.remote[1]}"

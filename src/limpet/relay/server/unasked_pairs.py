@@ -7,14 +7,14 @@ import time
 
 from limpet.base.bounds.members import RELAY_TELLS, RELAY_TELLS_PER_S
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.datapath.event import NodeAwaited, Tell
 from limpet.relay.messages import (
     Pair,
     encode,
 )
-from limpet.relay.server.pairs import LIFETIME_S, End, Place
+from limpet.relay.server.pairs import LIFETIME_S, PairEnd, UdpFlow
 
 _UNASKED = bytes(8)
 
@@ -28,14 +28,14 @@ class UnaskedPairs:
     """Tells nodes, with no question of theirs, of pairs that others have asked for."""
 
     def __init__(self, courier: PeerSocket, tell: Tell) -> None:
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, UdpFlow] = {}
         """Where a node said hello from, by uid."""
         self._courier = courier
         self._tell = tell
         self._rate = tell_rates()
         self._serial = int.from_bytes(os.urandom(3))
 
-    def tell(self, end: End) -> None:
+    def tell(self, end: PairEnd) -> None:
         """Tells NodeAwaited too. A node that has never said hello is told when it does."""
         if not self._rate.take(end.port, time.monotonic()):
             return
@@ -46,7 +46,7 @@ class UnaskedPairs:
         self._serial = (self._serial + 1) % (1 << 32)
         pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
         self._courier.send(
-            Kind.RELAY_PAIR,
+            BodyKind.RELAY_PAIR,
             encode(pair),
             to_uid=end.uid,
             address=place.remote[0],

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from limpet.controller.api.connections import connection_of
 from limpet.web.access import checks
-from limpet.web.access.sessions import Refused, Session, Sessions
+from limpet.web.access.sessions import BrowserSession, LoginRefused, Sessions
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENTER = "/enter"
@@ -23,7 +23,7 @@ _log = structlog.get_logger("page")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServedAt:
     """Where the page is served."""
 
     names: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class Place:
 class Guard:
     """Middlewares of one application."""
 
-    def __init__(self, place: Place, sessions: Sessions, now_s: Callable[[], float]) -> None:
+    def __init__(self, place: ServedAt, sessions: Sessions, now_s: Callable[[], float]) -> None:
         self._place = place
         self._sessions = sessions
         self._now_s = now_s
@@ -114,13 +114,13 @@ class Guard:
             raise web.HTTPSeeOther("/enter")
         raise web.HTTPUnauthorized(text="sign in at /enter\n")
 
-    async def _check_proof(self, request: web.Request, session: Session) -> None:
+    async def _check_proof(self, request: web.Request, session: BrowserSession) -> None:
         form = await request.post()
         proof = request.headers.get("X-Limpet-Proof") or str(form.get("proof", ""))
         if not hmac.compare_digest(proof.encode(), session.proof.encode()):
             raise web.HTTPForbidden(text="the form is not of this session: load the page again\n")
 
-    def session_of(self, request: web.Request) -> Session | None:
+    def session_of(self, request: web.Request) -> BrowserSession | None:
         """None: who asks has not signed in, or has left."""
         return self._sessions.find(request.cookies.get(self._place.cookie, ""), self._now_s())
 
@@ -131,7 +131,7 @@ class Guard:
         form = await request.post()
         secret = str(form.get("secret", "")).strip()
         entered = self._sessions.enter(secret, request.remote or "", self._now_s())
-        if isinstance(entered, Refused):
+        if isinstance(entered, LoginRefused):
             _log.warning(
                 "sign-in refused", peer=request.remote, too_many=entered.too_many, by_others=True
             )

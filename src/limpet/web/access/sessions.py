@@ -37,7 +37,7 @@ class PageToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """Of one browser."""
 
     who: str
@@ -52,7 +52,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LoginRefused:
     """Nobody was let in."""
 
     too_many: bool = False
@@ -73,7 +73,7 @@ class Sessions:
         self._random = random
         self._tokens = tokens
         self._links: set[str] = set()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
         self._wrong = TokenBuckets(_WRONG_PER_S, PAGE_SIGN_INS.most, most=_SOURCES)
 
     def new_link(self) -> str:
@@ -87,7 +87,9 @@ class Sessions:
         """The last link was not used yet."""
         return bool(self._links)
 
-    def enter(self, secret: str, source: str, now_s: float) -> tuple[str, Session] | Refused:
+    def enter(
+        self, secret: str, source: str, now_s: float
+    ) -> tuple[str, BrowserSession] | LoginRefused:
         """The session's own secret, for a cookie, and the session.
 
         Only wrong ones are counted, by where they come from: who holds a right one gets in however
@@ -100,9 +102,9 @@ class Sessions:
             return self._begin("", may_write=False, now_s=now_s)
         if token is not None and now_s < token.expires_at_s:
             return self._begin(token.name, may_write=token.may_write, now_s=now_s)
-        return Refused(too_many=not self._wrong.take(source, now_s))
+        return LoginRefused(too_many=not self._wrong.take(source, now_s))
 
-    def find(self, secret: str, now_s: float) -> Session | None:
+    def find(self, secret: str, now_s: float) -> BrowserSession | None:
         """None: it is over, or never was; also when its token was removed, or has expired."""
         digest = digest_of(secret)
         session = self._sessions.get(digest)
@@ -118,15 +120,15 @@ class Sessions:
     def leave(self, secret: str) -> None:
         self._sessions.pop(digest_of(secret), None)
 
-    def _begin(self, who: str, *, may_write: bool, now_s: float) -> tuple[str, Session]:
+    def _begin(self, who: str, *, may_write: bool, now_s: float) -> tuple[str, BrowserSession]:
         secret = self._random()
-        session = Session(who, may_write, self._random(), now_s, now_s)
+        session = BrowserSession(who, may_write, self._random(), now_s, now_s)
         self._sessions[digest_of(secret)] = session
         while len(self._sessions) > PAGE_SESSIONS.most:
             self._sessions.popitem(last=False)
         return secret, session
 
-    def _counts(self, session: Session, now_s: float) -> bool:
+    def _counts(self, session: BrowserSession, now_s: float) -> bool:
         if now_s - session.used_at_s > IDLE_S or now_s - session.began_at_s > LONGEST_S:
             return False
         if not session.who:

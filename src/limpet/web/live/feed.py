@@ -12,7 +12,7 @@ import structlog
 from limpet.base.errors import LimpetError
 from limpet.picture.picture import Picture
 from limpet.web.live.map_rows import MapRows, map_rows
-from limpet.web.live.source import Source
+from limpet.web.live.source import PictureSource
 
 POLL_S = 0.25
 """What a node knows of a path that has died reaches the page within so long."""
@@ -27,7 +27,7 @@ _log = structlog.get_logger("page")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenPicture:
     """A picture with its rows; `trouble`: why there is no newer one, in words."""
 
     picture: Picture
@@ -35,13 +35,13 @@ class Seen:
     trouble: str = ""
 
 
-class Feed:
+class PictureFeed:
     """Runs on the event loop."""
 
-    def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, source: PictureSource, *, poll_s: float = POLL_S) -> None:
         self._source = source
         self._poll_s = poll_s
-        self._seen: Seen | None = None
+        self._seen: SeenPicture | None = None
         self._error: LimpetError | None = None
         self._changed = asyncio.Event()
         self._looked_at_s = 0.0
@@ -53,7 +53,7 @@ class Feed:
         self._fresh = asyncio.Event()
         """Set while what is kept is at most one poll old."""
 
-    async def now(self) -> Seen:
+    async def now(self) -> SeenPicture:
         """The latest. Raises: LimpetError where there was none yet, and nobody tells one."""
         self._look()
         await self._fresh.wait()
@@ -62,7 +62,7 @@ class Feed:
             raise self._error
         return self._seen
 
-    async def after(self, seen: Seen) -> Seen:
+    async def after(self, seen: SeenPicture) -> SeenPicture:
         """The next that is another one, whenever that comes."""
         self._watching += 1
         try:
@@ -123,15 +123,15 @@ class Feed:
                 error = LimpetError(f"show the network: the page failed ({error!r})")
             self._error = error
             if before is not None and before.trouble != str(error):
-                self._tell(Seen(before.picture, before.rows, str(error)))
+                self._tell(SeenPicture(before.picture, before.rows, str(error)))
             return
         if picture is not None:
             rows = map_rows(picture)
-            self._tell(Seen(picture, rows))
+            self._tell(SeenPicture(picture, rows))
         elif before is not None and before.trouble:
-            self._tell(Seen(before.picture, before.rows))
+            self._tell(SeenPicture(before.picture, before.rows))
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: SeenPicture) -> None:
         self._seen = seen
         self._changed.set()
         self._changed = asyncio.Event()

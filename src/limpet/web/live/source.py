@@ -26,7 +26,7 @@ FAR_WAIT_S = 5.0
 FindFindings = Callable[[], tuple[Finding, ...]]
 
 
-class Source(Protocol):
+class PictureSource(Protocol):
     """Each may raise LimpetError, in words for who looks."""
 
     can_act: bool

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given
 
-from limpet.agent.answers.own_pods import KnownPod, NodeWords
+from limpet.agent.answers.own_pods import KnownPod, OwnNodeWords
 from limpet.agent.answers.path import pairs_of, path_status
 from limpet.agent.status.paths import PathStatus
 from limpet.cluster.nodes import Snapshot
@@ -31,7 +31,7 @@ WEB = KnownPod("default", "web-0", ip_address("10.244.1.2"), attached=True)
 WEB6 = KnownPod("default", "web-0", ip_address("fd00:0:0:1::2"), attached=True)
 GONE = KnownPod("default", "db-0", ip_address("10.244.1.9"), attached=False)
 OTHER_WEB = KnownPod("shop", "web-0", ip_address("10.244.1.3"), attached=True)
-WORDS = NodeWords((WEB, WEB6, GONE), "limpet0", 1450)
+WORDS = OwnNodeWords((WEB, WEB6, GONE), "limpet0", 1450)
 THERE = "10.244.2.7"
 
 

@@ -7,12 +7,12 @@ import socket
 from collections import Counter
 from contextlib import ExitStack
 
-from limpet.base.acceptor.admission import Admission, Patience, Room
+from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 from limpet.base.acceptor.listener import Acceptor, Visitor
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import until
 
-_ROOM = Room(
+_ROOM = SourceCapacity(
     waiting=99,
     waiting_of_one=99,
     inside=99,

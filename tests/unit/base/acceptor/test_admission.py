@@ -7,16 +7,18 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.acceptor.admission import Admission, Patience, Room
+from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 
-_ROOM = Room(
+_ROOM = SourceCapacity(
     waiting=8, waiting_of_one=5, inside=4, inside_of_one=2, rate=(1e9, 1e9), rate_of_one=(1e9, 1e9)
 )
 _PATIENCE = Patience(first_s=10, turn_s=30, hurried_s=3, longest_s=60)
 
 
 def admission(**changes: tuple[float, float]) -> Admission[str]:
-    room = Room(**{**{key: getattr(_ROOM, key) for key in Room.__slots__}, **changes})
+    room = SourceCapacity(
+        **{**{key: getattr(_ROOM, key) for key in SourceCapacity.__slots__}, **changes}
+    )
     return Admission(room, room, _PATIENCE)
 
 

@@ -16,7 +16,7 @@ from limpet.cluster.api import (
     ApiError,
     HelloAnswer,
     HelloRequest,
-    PodAddress,
+    InterfaceAddresses,
     PodReport,
     Refused,
     SegmentRequest,
@@ -35,7 +35,7 @@ from limpet.nat.mapping import NatView
 from limpet.paths.report import NodeReport, PairReport, PathReport
 from limpet.picture.nodes import RelayLoad, Segment
 from limpet.picture.pair import Direction, Outward, Way
-from limpet.relay.server.pairs import End, Relaying
+from limpet.relay.server.pairs import PairEnd, Relaying
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
 from tests.unit.base.bounds.probes import probe
@@ -152,7 +152,7 @@ def _(amount: int) -> bool:
 # Reports of pods
 
 
-def _is_checked(pod: PodAddress) -> bool:
+def _is_checked(pod: InterfaceAddresses) -> bool:
     try:
         checked_pod(pod)
     except ValueError:
@@ -160,7 +160,7 @@ def _is_checked(pod: PodAddress) -> bool:
     return True
 
 
-def _is_recorded(*pods: PodAddress) -> bool:
+def _is_recorded(*pods: InterfaceAddresses) -> bool:
     try:
         merge_report(None, {}, PodReport(1, pods), 0.0, lambda: 1)
     except RefusedError:
@@ -172,9 +172,9 @@ def _is_recorded(*pods: PodAddress) -> bool:
 def _(amount: int) -> bool:
     name = "n" * amount
     taken = {
-        _is_checked(PodAddress(name, "default", "web", "eth0", ())),
-        _is_checked(PodAddress("limpet", name, "web", "eth0", ())),
-        _is_checked(PodAddress("limpet", "default", name, "eth0", ())),
+        _is_checked(InterfaceAddresses(name, "default", "web", "eth0", ())),
+        _is_checked(InterfaceAddresses("limpet", name, "web", "eth0", ())),
+        _is_checked(InterfaceAddresses("limpet", "default", name, "eth0", ())),
     }
     assert len(taken) == 1
     return taken.pop()
@@ -182,25 +182,28 @@ def _(amount: int) -> bool:
 
 @probe(members.REPORTED_INTERFACE_NAME)
 def _(amount: int) -> bool:
-    return _is_checked(PodAddress("limpet", "default", "web", "e" * amount, ()))
+    return _is_checked(InterfaceAddresses("limpet", "default", "web", "e" * amount, ()))
 
 
 @probe(members.REPORTED_POD_ADDRESSES)
 def _(amount: int) -> bool:
     addresses = tuple(f"10.0.0.{number}" for number in range(amount))
-    return _is_checked(PodAddress("limpet", "default", "web", "eth0", addresses))
+    return _is_checked(InterfaceAddresses("limpet", "default", "web", "eth0", addresses))
 
 
 @probe(members.REPORTED_PODS)
 def _(amount: int) -> bool:
     return _is_recorded(
-        *(PodAddress("n", "s", f"p{number}", "e", ("10.0.0.1",)) for number in range(amount))
+        *(
+            InterfaceAddresses("n", "s", f"p{number}", "e", ("10.0.0.1",))
+            for number in range(amount)
+        )
     )
 
 
 @probe(members.REPORTED_BYTES)
 def _(amount: int) -> bool:
-    empty = PodAddress("limpet", "default", "", "eth0", ("10.0.0.1",))
+    empty = InterfaceAddresses("limpet", "default", "", "eth0", ("10.0.0.1",))
     pod = replace(empty, pod="n" * (amount - record_bytes([empty])))
     return _is_recorded(pod)
 
@@ -373,7 +376,7 @@ def _pairs(of_nodes: int, amount: int) -> bool:
     """So many asked for by so many nodes, as a relay is set where nobody has said anything."""
     relaying = Relaying(_RELAY.ports, _RELAY.pairs_per_node, secret=b"s")
     asked = [relaying.ask(f"n{n % of_nodes}", f"peer{n}", 0.0) for n in range(amount)]
-    return all(isinstance(each, End) for each in asked)
+    return all(isinstance(each, PairEnd) for each in asked)
 
 
 @probe(members.RELAY_PAIRS)

@@ -13,8 +13,8 @@ import pytest
 from limpet.base.bounds import strangers
 from limpet.dns import server as server_module
 from limpet.dns.resolver import Resolver
-from limpet.dns.server import Server
-from limpet.dns.turns import Turns
+from limpet.dns.server import DnsServer
+from limpet.dns.turns import ClientTurns
 from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 from tests.unit.dns.test_resolver import resolver_of
@@ -23,9 +23,9 @@ _QUESTION = bytes.fromhex("000100000001000000000000") + b"\x03web\x00" + b"\0\1\
 
 
 @contextmanager
-def _serving() -> Iterator[tuple[Server, tuple[str, int]]]:
+def _serving() -> Iterator[tuple[DnsServer, tuple[str, int]]]:
     resolver: Resolver[Any] = resolver_of(Catalog())
-    server = Server(resolver)
+    server = DnsServer(resolver)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     server.listen([listener])
@@ -140,11 +140,15 @@ def _(amount: int) -> bool:
 
 @probe(strangers.DNS_WAITING)
 def _(amount: int) -> bool:
-    turns: Turns[int] = Turns(strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most)
+    turns: ClientTurns[int] = ClientTurns(
+        strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most
+    )
     return all(turns.put(str(number % 200), number) for number in range(amount))
 
 
 @probe(strangers.DNS_WAITING_OF_ONE)
 def _(amount: int) -> bool:
-    turns: Turns[int] = Turns(strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most)
+    turns: ClientTurns[int] = ClientTurns(
+        strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most
+    )
     return all(turns.put("pod", number) for number in range(amount))

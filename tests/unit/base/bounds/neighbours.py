@@ -9,11 +9,11 @@ from typing import cast
 from limpet.base.bounds import neighbours
 from limpet.base.bounds.bound import Bound
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Key, Sealed
-from limpet.cluster.exchange.exchange import Room
+from limpet.cluster.exchange.exchange import ExchangeBudget
 from limpet.cluster.exchange.messages import (
     Item,
     Listing,
@@ -24,7 +24,7 @@ from limpet.cluster.exchange.messages import (
     decode,
     encode,
 )
-from limpet.cluster.exchange.neighbours import Contact, Neighbours, Place
+from limpet.cluster.exchange.neighbours import Contact, Destination, Neighbours
 from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
@@ -71,39 +71,39 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.TOLD_AT_ONCE)
 def _(amount: int) -> bool:
-    room = Room().of_members
+    room = ExchangeBudget().of_members
     return all(room.take("a", 0.0) for _ in range(amount)) and room.take("b", 0.0)
 
 
 @probe(neighbours.TOLD_PER_S)
 def _(amount: int) -> bool:
-    room = Room().of_members
+    room = ExchangeBudget().of_members
     assert room.take("a", 0.0, neighbours.TOLD_AT_ONCE.most)
     return room.take("a", 1.0001, amount)
 
 
 @probe(neighbours.STRANGERS_TOLD_AT_ONCE)
 def _(amount: int) -> bool:
-    room = Room().of_strangers
+    room = ExchangeBudget().of_strangers
     return all(room.take(0.0) for _ in range(amount))
 
 
 @probe(neighbours.STRANGERS_TOLD_PER_S)
 def _(amount: int) -> bool:
-    room: TokenBucket = Room().of_strangers
+    room: TokenBucket = ExchangeBudget().of_strangers
     assert room.take(0.0, neighbours.STRANGERS_TOLD_AT_ONCE.most)
     return room.take(1.0001, amount)
 
 
 @probe(neighbours.CHANGES_AT_ONCE)
 def _(amount: int) -> bool:
-    room = Room().of_changes
+    room = ExchangeBudget().of_changes
     return all(room.take("a", 0.0) for _ in range(amount)) and room.take("b", 0.0)
 
 
 @probe(neighbours.CHANGES_PER_MINUTE)
 def _(amount: int) -> bool:
-    room = Room().of_changes
+    room = ExchangeBudget().of_changes
     assert room.take("a", 0.0, neighbours.CHANGES_AT_ONCE.most)
     most = neighbours.CHANGES_PER_MINUTE.most
     return all(room.take("a", 60.001 * min((n + 1) / most, 1.0)) for n in range(amount))
@@ -146,12 +146,12 @@ def _(amount: int) -> bool:
     """Whether the first one is still kept in mind."""
     heard = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0)
     for number in range(amount):
-        heard.hear(f"n{number}", Place(_FROM, 7471), 1, 100, 0.0)
+        heard.hear(f"n{number}", Destination(_FROM, 7471), 1, 100, 0.0)
     return "n0" in heard.heard
 
 
 class _Courier:
-    def on(self, kind: Kind, handler: Handler) -> None: ...
+    def on(self, kind: BodyKind, handler: Handler) -> None: ...
 
 
 def _question_rates() -> TokenBuckets:

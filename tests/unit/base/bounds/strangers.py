@@ -12,7 +12,7 @@ from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError
 from limpet.cli.netcheck.tcp import head_of
 from limpet.cli.options import given_token
-from limpet.cluster.datagrams.reflection import Reflector, encode_question
+from limpet.cluster.datagrams.reflection import AddressReflector, encode_question
 from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
 from limpet.relay.server.tls_server import handshake_rates
 from tests.unit.base.bounds.probes import probe
@@ -24,18 +24,18 @@ def _api() -> Admission[int]:
 
 @probe(strangers.REFLECTIONS)
 def _(amount: int) -> bool:
-    rates = Reflector().rates
+    rates = AddressReflector().rates
     return all(rates.take(each // 100, 0.0) for each in range(amount))
 
 
 @probe(strangers.REFLECTIONS_PER_S)
 def _(amount: int) -> bool:
-    rates = Reflector().rates
+    rates = AddressReflector().rates
     assert all(rates.take(each // 100, 0.0) for each in range(strangers.REFLECTIONS.most))
     return all(rates.take(1000 + each, 1.0001) for each in range(amount))
 
 
-def _reflect(reflector: Reflector, host: int, now_s: float) -> bool:
+def _reflect(reflector: AddressReflector, host: int, now_s: float) -> bool:
     """Whether a question from one /64 is answered."""
     source = (IPv6Address((0x20010DB8 << 96) + host), 7471)
     return reflector.answer(encode_question(bytes(16)), source, now_s) is not None
@@ -43,13 +43,13 @@ def _reflect(reflector: Reflector, host: int, now_s: float) -> bool:
 
 @probe(strangers.REFLECTIONS_OF_ONE)
 def _(amount: int) -> bool:
-    reflector = Reflector()
+    reflector = AddressReflector()
     return all(_reflect(reflector, each, 0.0) for each in range(amount))
 
 
 @probe(strangers.REFLECTIONS_OF_ONE_PER_S)
 def _(amount: int) -> bool:
-    reflector = Reflector()
+    reflector = AddressReflector()
     assert all(_reflect(reflector, each, 0.0) for each in range(strangers.REFLECTIONS_OF_ONE.most))
     return all(_reflect(reflector, each, 1.0001) for each in range(amount))
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from limpet.base.bounds.strangers import PAGE_SIGN_INS
 from limpet.base.bounds.visitors import PAGE_BODY, PAGE_QUERY, PAGE_SESSIONS, PAGE_STREAMS
-from limpet.web.access.sessions import PageToken, Refused, Sessions, digest_of
+from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.unit.base.bounds.probes import probe
@@ -27,7 +27,7 @@ def _sessions() -> Sessions:
 @probe(PAGE_SIGN_INS)
 def _wrong_tokens(count: int) -> bool:
     book = _sessions()
-    return all(book.enter("wrong", "192.0.2.1", 1.0) == Refused() for _ in range(count))
+    return all(book.enter("wrong", "192.0.2.1", 1.0) == LoginRefused() for _ in range(count))
 
 
 @probe(PAGE_SESSIONS)
@@ -36,7 +36,7 @@ def _at_once(count: int) -> bool:
     cookies = []
     for _ in range(count):
         entered = book.enter("read", "192.0.2.1", 1.0)
-        assert not isinstance(entered, Refused)
+        assert not isinstance(entered, LoginRefused)
         cookies.append(entered[0])
     return all(book.find(cookie, 2.0) is not None for cookie in cookies)
 

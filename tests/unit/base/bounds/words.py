@@ -32,7 +32,7 @@ from limpet.cli.output import put, put_table
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Viewed
-from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.services import EndpointView, SliceView, slice_of
 from limpet.kubernetes.watch_event import Unreadable
 from limpet.services.catalog import left_out_in_words
@@ -124,7 +124,7 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     unread = UnreadObjects()
     found = [Unreadable(f"web-{number}", "bad") for number in range(amount)]
-    changes: Changes[Viewed] = Changes(unreadable=found, listed=True)
+    changes: ObjectChanges[Viewed] = ObjectChanges(unreadable=found, listed=True)
     unread.hear("Service", changes)
     return len(unread) == amount
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.http.websocket import (
-    Message,
     MessageReader,
     Opcode,
+    WebSocketMessage,
     accept_of,
     encode_frame,
 )
@@ -61,11 +61,11 @@ def test_messages_come_out_whole_however_they_are_cut(
             opcode = Opcode.CONTINUATION if at else Opcode.BINARY
             stream += served(opcode, piece, final=at == len(pieces) - 1)
             stream += served(Opcode.PING, b"?")  # may come between parts
-            expected.append(Message(Opcode.PING, b"?"))
-        expected.insert(len(expected) - 1, Message(Opcode.BINARY, body))
+            expected.append(WebSocketMessage(Opcode.PING, b"?"))
+        expected.insert(len(expected) - 1, WebSocketMessage(Opcode.BINARY, body))
     reader = MessageReader(most_bytes=1 << 20)
 
-    found: list[Message] = []
+    found: list[WebSocketMessage] = []
     steps = itertools.cycle(cuts)
     while stream:
         cut = next(steps)
@@ -113,4 +113,4 @@ def test_parts_of_nothing_take_no_memory() -> None:
         tracemalloc.stop()
 
     assert held < 100_000
-    assert list(reader.take(b"\x80\x01b")) == [Message(Opcode.BINARY, b"ab")]
+    assert list(reader.take(b"\x80\x01b")) == [WebSocketMessage(Opcode.BINARY, b"ab")]

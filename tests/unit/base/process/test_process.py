@@ -13,7 +13,7 @@ import pytest
 
 from limpet.base.metrics.server import MetricsServer
 from limpet.cni.frames import AdminCall, CniCall
-from limpet.cni.server import Server
+from limpet.cni.server import CniServer
 from tests.beds.rogue import Authority, serving
 from tests.waiting import PATIENCE_S
 
@@ -32,7 +32,7 @@ async def requests(folder: Path) -> tuple[socket.socket, Stop]:
         return 0, b""
 
     path = folder / "agent.sock"
-    server = Server(path, answer)
+    server = CniServer(path, answer)
     await server.start()
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(path))

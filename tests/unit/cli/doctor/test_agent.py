@@ -13,7 +13,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.status.node import Status
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.pods.agent import agent_findings, host_port_findings, unheard
-from limpet.datapath.node.pod.attachment import Attachment, Netns, PodName, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, HostPortMapping, Netns, PodName
 from limpet.ipam.leases import Holder
 
 SOUND: dict[str, Any] = {
@@ -56,7 +56,7 @@ def pod(name: str, *addresses: str, port: int = 8080, protocol: str = "tcp") -> 
         pod=PodName("default", name),
         addresses=tuple(map(ip_interface, addresses)),
         gateways=(),
-        port_mappings=(PortMapping(port, 80, protocol),),
+        port_mappings=(HostPortMapping(port, 80, protocol),),
     )
 
 

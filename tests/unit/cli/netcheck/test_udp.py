@@ -6,7 +6,7 @@ import asyncio
 import socket
 from ipaddress import ip_address
 
-from limpet.cli.netcheck.udp import Asker, Seen
+from limpet.cli.netcheck.udp import MappingSeen, MappingSocket
 from limpet.cluster.datagrams.reflection import encode_answer, is_question
 
 _LARGEST = 2048
@@ -15,8 +15,8 @@ _LARGEST = 2048
 def test_an_answer_that_takes_longer_than_a_try_counts() -> None:
     """The first question is answered when the second has come."""
 
-    async def body() -> tuple[Seen | None, int]:
-        loop, asker = asyncio.get_running_loop(), Asker(4)
+    async def body() -> tuple[MappingSeen | None, int]:
+        loop, asker = asyncio.get_running_loop(), MappingSocket(4)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as other:
             other.bind(("127.0.0.1", 0))
             where = (ip_address("127.0.0.1"), other.getsockname()[1])
@@ -41,8 +41,8 @@ def test_an_answer_that_takes_longer_than_a_try_counts() -> None:
 
 
 def test_who_is_not_there_is_told_as_no_answer() -> None:
-    async def body() -> Seen | None:
-        asker = Asker(4)
+    async def body() -> MappingSeen | None:
+        asker = MappingSocket(4)
         try:
             return await asker.ask((ip_address("127.0.0.1"), 1), tries_s=(0.01, 0.01))
         finally:

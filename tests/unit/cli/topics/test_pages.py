@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limpet.cli.main import main
-from limpet.cli.topics.pages import Page, find_docs, look_up, names, read_pages, section
+from limpet.cli.topics.pages import TopicPage, find_docs, look_up, names, read_pages, section
 
 SOURCE = Path(__file__).parents[4] / "src"
 NAMED = re.compile(r"`limpet help ([a-z0-9/#-]+)")
@@ -59,14 +59,14 @@ def test_on_a_terminal_a_page_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_comment_of_a_shell_in_a_code_block_is_no_heading() -> None:
-    page = Page("x", "# X\n\n## one\n\n```\n# not one\n```\nlast\n\n## two\n")
+    page = TopicPage("x", "# X\n\n## one\n\n```\n# not one\n```\nlast\n\n## two\n")
 
     assert section(page, "not-one") is None
     assert section(page, "one") == "## one\n\n```\n# not one\n```\nlast\n"
 
 
 def test_marks_for_tests_are_not_shown() -> None:
-    page = Page("x", "# X\n\n```console skip=tests/x.py::test\n$ limpet help\n```\n")
+    page = TopicPage("x", "# X\n\n```console skip=tests/x.py::test\n$ limpet help\n```\n")
 
     assert look_up({"x": page}, "x") == "# X\n\n```console\n$ limpet help\n```\n"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from limpet.cli.trace.tables import TABLE, Flow, ruleset
+from limpet.cli.trace.tables import TABLE, TracedFlow, ruleset
 from limpet.cli.trace.verdict import (
     POLICY,
     RULE,
     Dropped,
-    Event,
+    TraceStep,
     dropped,
     link_out,
     passed,
@@ -17,8 +17,8 @@ from limpet.cli.trace.verdict import (
 )
 
 
-def own(family: str, chain: str, link_in: str = "", link_out: str = "") -> Event:
-    return Event(1, family, TABLE, chain, POLICY, 1, 0, link_in, link_out)
+def own(family: str, chain: str, link_in: str = "", link_out: str = "") -> TraceStep:
+    return TraceStep(1, family, TABLE, chain, POLICY, 1, 0, link_in, link_out)
 
 
 WAY = [
@@ -52,21 +52,21 @@ def test_the_packet_left_by_the_first_link_and_not_by_that_of_what_carries_it() 
 
 
 def test_a_drop_is_a_rule_or_a_policy_of_others_and_never_our_own_marks() -> None:
-    rule = Event(1, "ip", "filter", "FORWARD", RULE, 0, 7)
-    policy = Event(1, "ip", "filter", "FORWARD", POLICY, 0)
+    rule = TraceStep(1, "ip", "filter", "FORWARD", RULE, 0, 7)
+    policy = TraceStep(1, "ip", "filter", "FORWARD", POLICY, 0)
     assert dropped(WAY) is None
     assert dropped([*WAY, rule]) == Dropped("ip", "filter", "FORWARD", 7)
     assert dropped([*WAY, policy]) == Dropped("ip", "filter", "FORWARD", 0)
 
 
 def test_tables_belong_to_the_socket_and_mark_one_flow() -> None:
-    flow = Flow(ip_address("10.244.0.2"), ip_address("10.244.1.2"), "tcp", 40001, 80)
+    flow = TracedFlow(ip_address("10.244.0.2"), ip_address("10.244.1.2"), "tcp", 40001, 80)
     text = ruleset(flow, port_link="lim0", uplinks=["eth0"], vxlan_port=8472)
 
     assert text.count("flags owner;") == text.count("table ") == 2
     assert "ip saddr 10.244.0.2 tcp sport 40001 meta nftrace set 1" in text
     assert "ip daddr 10.244.0.2 tcp dport 40001 meta nftrace set 1" in text
     assert "drop" not in text
-    anyone = Flow(flow.source, flow.target, "tcp", 0, 80)
+    anyone = TracedFlow(flow.source, flow.target, "tcp", 0, 80)
     there = "ip saddr 10.244.0.2 ip daddr 10.244.1.2 meta nftrace set 1"
     assert there in ruleset(anyone, port_link="", uplinks=[])

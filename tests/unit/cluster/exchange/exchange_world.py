@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from limpet.cluster.documents import Document, Key, Known, Sealed, Source
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import Message, Push, datagram_bytes, decode, encode
-from limpet.cluster.exchange.neighbours import Broadcast, Contact, Effect, Place
+from limpet.cluster.exchange.neighbours import Broadcast, Contact, Destination, Effect
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import seal
@@ -24,8 +24,8 @@ LINK = 7
 _DELAY_S = 0.001
 
 
-def place_of(number: int) -> Place:
-    return Place(ip_address(f"192.0.2.{number}"), PORT)
+def place_of(number: int) -> Destination:
+    return Destination(ip_address(f"192.0.2.{number}"), PORT)
 
 
 @cache

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from limpet.cluster.documents import Document, Key, Known, Source
 from limpet.cluster.exchange.digest import (
     MOST_LISTINGS,
-    Index,
+    DocumentIndex,
     bucket_of,
     make_listings,
     make_pushes,
@@ -33,7 +33,7 @@ from limpet.cluster.exchange.messages import (
     datagram_bytes,
     encode,
 )
-from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Effect, Place, Send
+from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Destination, Effect, SendTo
 from limpet.cluster.merge import merge
 from tests.effort import examples
 from tests.unit.cluster.exchange.exchange_world import (
@@ -58,7 +58,7 @@ def first(below: int) -> int:
 # Digests
 
 
-def listing_of(index: Index) -> Listing:
+def listing_of(index: DocumentIndex) -> Listing:
     every = [item for bucket in range(BUCKETS) for item in index.items(bucket)]
     return Listing(b"", b"", more=False, buckets=frozenset(range(BUCKETS)), items=tuple(every))
 
@@ -75,14 +75,14 @@ def not_in(one: Known, other: Known) -> set[Key]:
 @given(knowledge(), knowledge())
 def test_two_who_know_the_same_have_the_same_digest_and_no_others(one: Known, other: Known) -> None:
     changed = not_in(one, other) | not_in(other, one)
-    differing = Index(one).differing(Index(other).digest(b""))
+    differing = DocumentIndex(one).differing(DocumentIndex(other).digest(b""))
     assert set(differing) == {bucket_of(mark_of(key)) for key in changed}
 
 
 @given(knowledge(), knowledge())
 def test_what_counts_as_newer_is_what_merging_would_change(one: Known, other: Known) -> None:
     both = merged(one, other)
-    here, there = Index(one).compare(listing_of(Index(other)))
+    here, there = DocumentIndex(one).compare(listing_of(DocumentIndex(other)))
     news = not_in(both, other)
     assert news <= set(here)
     # What the other has as a tombstone silences what stood under it: that alone is told in vain.
@@ -93,12 +93,12 @@ def test_what_counts_as_newer_is_what_merging_would_change(one: Known, other: Kn
 
 @given(knowledge(), st.lists(knowledge(), max_size=3))
 def test_an_index_that_was_updated_equals_one_made_anew(start: Known, changes: list[Known]) -> None:
-    index, known = Index(start), start
+    index, known = DocumentIndex(start), start
     for change in changes:
         known, keys = merge(known, change)
         index.update(known, keys)
-    assert index.digest(b"") == Index(known).digest(b"")
-    ours, anew = listing_of(index), listing_of(Index(known))
+    assert index.digest(b"") == DocumentIndex(known).digest(b"")
+    ours, anew = listing_of(index), listing_of(DocumentIndex(known))
     assert sorted(ours.items) == sorted(anew.items)
 
 
@@ -111,7 +111,7 @@ def test_listings_keep_to_their_room_and_say_when_there_is_more(
     room: int | None, chance: object
 ) -> None:
     below = chance.randrange  # type: ignore[attr-defined]
-    index = Index(MANY)
+    index = DocumentIndex(MANY)
     listings = make_listings(index, EMPTY, bytes(8), room_bytes=room, below=below)
 
     assert 1 <= len(listings) <= MOST_LISTINGS
@@ -291,7 +291,7 @@ class Lone(Gossip):
         return self.learn(self.members.known, frozenset(keys), origin, now_s, **told)
 
 
-NOWHERE = Place(ip_address("203.0.113.9"), 1234)
+NOWHERE = Destination(ip_address("203.0.113.9"), 1234)
 messages = st.one_of(
     st.just(Digest(bytes(8), b"\0\0\0\x09" * BUCKETS)),
     st.just(Push()),
@@ -335,7 +335,7 @@ def test_who_has_not_proven_its_address_gets_a_few_times_what_it_sent(
         went += sum(
             datagram_bytes(effect.message)
             for effect in effects
-            if isinstance(effect, Send) and effect.place == NOWHERE
+            if isinstance(effect, SendTo) and effect.place == NOWHERE
         )
         assert went <= AMPLIFICATION * came
 
@@ -352,7 +352,7 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_counted() -> None:
 def test_a_listing_that_was_asked_for_is_answered_with_what_each_side_lacks() -> None:
     gossip = lone(2, 3)
     gossip.receive(grant(2).uid, place_of(2), LINK, EMPTY, 1)  # issues a nonce
-    other = Index(known_of([node(2), node(3, 2), node(4)]))
+    other = DocumentIndex(known_of([node(2), node(3, 2), node(4)]))
     listing = replace(listing_of(other), echo=b"12345678", nonce=b"my nonce")
     effects = gossip.receive(grant(2).uid, place_of(2), LINK, listing, 2)
     lacking = tuple(sorted(map(mark_of, (key_of(3), key_of(4), key_of(4, "grant")))))
@@ -386,10 +386,10 @@ def test_a_member_that_says_over_and_over_that_it_knows_more_gets_few_digests() 
     while gossip.wake_at_s < 3:
         gossip.tick(gossip.wake_at_s)
     now_s = 3.0
-    sent: list[Send] = []
+    sent: list[SendTo] = []
     while now_s < 33:
         gossip.suspect(grant(2).uid, now_s)
-        sent += [each for each in gossip.tick(now_s) if isinstance(each, Send)]
+        sent += [each for each in gossip.tick(now_s) if isinstance(each, SendTo)]
         now_s += 0.01
     digests = [each for each in sent if isinstance(each.message, Digest)]
     # Ten of them are those that it gets anyway.
@@ -398,7 +398,7 @@ def test_a_member_that_says_over_and_over_that_it_knows_more_gets_few_digests() 
 
 def test_a_peer_that_answered_is_written_to_where_it_answered_from() -> None:
     gossip = lone(2)
-    elsewhere = Place(ip_address("198.51.100.2"), 999)
+    elsewhere = Destination(ip_address("198.51.100.2"), 999)
     uid = grant(2).uid
     gossip.receive(uid, elsewhere, LINK, Push(), 1)
     before = gossip.hear(node(1, 2), origin=Source.SELF, now_s=2)
@@ -416,8 +416,10 @@ def test_a_peer_that_answered_is_written_to_where_it_answered_from() -> None:
 def test_a_peer_that_says_it_moved_is_no_longer_written_to_where_it_was() -> None:
     gossip = lone(2)
     uid = grant(2).uid
-    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, EMPTY, 3)
-    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, Want(b"12345678", ()), 4)
+    gossip.receive(uid, Destination(ip_address("198.51.100.2"), 999), LINK, EMPTY, 3)
+    gossip.receive(
+        uid, Destination(ip_address("198.51.100.2"), 999), LINK, Want(b"12345678", ()), 4
+    )
     gossip.hear(node(2, 5), origin=Source.NEIGHBOUR, now_s=5)
     effects = gossip.hear(node(1, 2), origin=Source.SELF, now_s=5)
     assert _written_to(effects) == {place_of(2)}
@@ -429,12 +431,12 @@ def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> N
     effects = []
     while gossip.wake_at_s < 52:
         effects += gossip.tick(gossip.wake_at_s)
-    asked = [each for each in effects if isinstance(each, Send) and each.uid == uid]
-    assert {each.place for each in asked} == {Place(inner, 7471)}
+    asked = [each for each in effects if isinstance(each, SendTo) and each.uid == uid]
+    assert {each.place for each in asked} == {Destination(inner, 7471)}
     assert asked
 
     told = gossip.hear(node(1, 2), origin=Source.SELF, now_s=60)
-    assert _written_to(told) == {Place(inner, 7471)}
+    assert _written_to(told) == {Destination(inner, 7471)}
 
     gossip.set_tunnelled({}, 70)
     told = gossip.hear(node(1, 3), origin=Source.SELF, now_s=71)
@@ -465,9 +467,9 @@ def test_a_change_is_not_told_to_whom_it_came_from_nor_where_all_heard_it(origin
     assert not any(isinstance(effect, Broadcast) for effect in told)
 
 
-def _written_to(effects: object) -> set[Place]:
+def _written_to(effects: object) -> set[Destination]:
     return {
         effect.place
         for effect in effects  # type: ignore[attr-defined]
-        if isinstance(effect, Send) and isinstance(effect.message, Push)
+        if isinstance(effect, SendTo) and isinstance(effect.message, Push)
     }

@@ -11,7 +11,7 @@ from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.conf import VERSIONS
 from limpet.cni.protocol.request import parse_request, reply_version
 from limpet.cni.protocol.values import Dns, Verb
-from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping
+from limpet.datapath.node.pod.attachment import Bandwidth, HostPortMapping
 from limpet.ipam.leases import Holder
 from tests.unit.cni.protocol.cni_inputs import (
     CONF,
@@ -31,7 +31,7 @@ def test_an_add_of_containerd_is_understood_whole() -> None:
     assert request.holder == Holder(CONTAINER, "eth0")
     assert request.netns == "/run/netns/cni-1"
     assert (request.pod_namespace, request.pod_name) == ("shop", "web-0")
-    assert request.wishes.port_mappings == (PortMapping(18080, 80, "tcp"),)
+    assert request.wishes.port_mappings == (HostPortMapping(18080, 80, "tcp"),)
     assert request.wishes.bandwidth == Bandwidth(10000000, 4294967295, 0, 0)
     assert request.conf.dns == Dns(nameservers=("10.96.0.10",), search=("svc.cluster.local",))
     assert request.conf.unknown_keys == ()
@@ -50,7 +50,9 @@ def test_an_add_of_podman_is_understood_with_its_lower_case_keys() -> None:
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAME=jolly;MAC=AA-BB-CC-00-11-22;IP=10.244.7.9",
     )
 
-    assert request.wishes.port_mappings == (PortMapping(8080, 80, "udp", ip_address("10.0.0.9")),)
+    assert request.wishes.port_mappings == (
+        HostPortMapping(8080, 80, "udp", ip_address("10.0.0.9")),
+    )
     assert request.wishes.mac == "aa:bb:cc:00:11:22"
     assert request.wishes.addresses == (ip_address("10.244.7.9"),)
     assert (request.pod_namespace, request.pod_name) == ("", "jolly")
@@ -382,8 +384,8 @@ def test_port_mappings_without_host_port_are_left_out_and_repeated_ones_count_on
     )
 
     assert request.wishes.port_mappings == (
-        PortMapping(80, 8080, "tcp"),
-        PortMapping(81, 8081, "sctp", ip_address("::")),
+        HostPortMapping(80, 8080, "tcp"),
+        HostPortMapping(81, 8081, "sctp", ip_address("::")),
     )
 
 

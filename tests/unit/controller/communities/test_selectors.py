@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.controller.communities.selectors import (
+    NodeSelector,
     Requirement,
-    Selector,
     SelectorError,
     parse_selector,
 )
@@ -19,7 +19,7 @@ KEYS = st.sampled_from(["site", "tier", "a.b-c_d"])
 VALUES = st.sampled_from(["harbour", "edge", "1", "x=y", "a!=b", "müde"])
 REQUIREMENTS = st.builds(Requirement, KEYS, VALUES, st.booleans())
 SELECTORS = st.lists(REQUIREMENTS, min_size=1, max_size=4, unique=True).map(
-    lambda found: Selector(tuple(found))
+    lambda found: NodeSelector(tuple(found))
 )
 LABELS = st.dictionaries(KEYS, VALUES)
 
@@ -32,7 +32,7 @@ def meets(labels: dict[str, str], each: Requirement) -> bool:
 
 @given(selector=SELECTORS, labels=LABELS)
 def test_what_is_written_is_read_again_or_could_choose_nobody(
-    selector: Selector, labels: dict[str, str]
+    selector: NodeSelector, labels: dict[str, str]
 ) -> None:
     try:
         assert parse_selector(str(selector)) == selector
@@ -42,13 +42,13 @@ def test_what_is_written_is_read_again_or_could_choose_nobody(
 
 @given(selector=SELECTORS, labels=LABELS)
 def test_a_selector_chooses_who_meets_every_requirement(
-    selector: Selector, labels: dict[str, str]
+    selector: NodeSelector, labels: dict[str, str]
 ) -> None:
     assert selector.matches(labels) == all(meets(labels, each) for each in selector.requirements)
 
 
 @given(selector=SELECTORS)
-def test_a_selector_that_is_taken_chooses_somebody(selector: Selector) -> None:
+def test_a_selector_that_is_taken_chooses_somebody(selector: NodeSelector) -> None:
     try:
         taken = parse_selector(str(selector))
     except SelectorError:

@@ -14,7 +14,7 @@ from limpet.cluster.kinds.grant import Role
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.conditions import (
     Condition,
-    Facts,
+    ConditionFacts,
     Shown,
     Written,
     conditions_of,
@@ -27,13 +27,13 @@ from limpet.controller.orchestrator.object_status import Carrying, read_shown
 from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE, CommunityRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, published, recovery
-from limpet.controller.store.kubernetes.items import Place
+from limpet.controller.store.kubernetes.items import ObjectPlace
 from limpet.controller.store.kubernetes.rows import row_of
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import join, new_tables
 
-NONE = Facts()
+NONE = ConditionFacts()
 
 
 def said(number: int, sequence: int = 1, **changes: object) -> Sealed:
@@ -44,16 +44,16 @@ def shown(tables: Tables, kind: str, name: str, node: str = "") -> Shown:
     """As the object is that the store makes of the item."""
     value = msgspec.json.encode(tables.record(kind, name))
     row = row_of(kind)
-    kept = row.encode(name, value, Place(node or "default", node))
+    kept = row.encode(name, value, ObjectPlace(node or "default", node))
     body = {**kept.builtins, "metadata": {"name": node or name, "uid": "u", "generation": 1}}
     return read_shown(kind, msgspec.convert(body, Carrying))
 
 
-def of(tables: Tables, each: Shown, facts: Facts = NONE) -> dict[str, Condition]:
+def of(tables: Tables, each: Shown, facts: ConditionFacts = NONE) -> dict[str, Condition]:
     return {found.type: found for found in conditions_of(each, tables, facts)}
 
 
-def false_reasons(tables: Tables, each: Shown, facts: Facts = NONE) -> dict[str, str]:
+def false_reasons(tables: Tables, each: Shown, facts: ConditionFacts = NONE) -> dict[str, str]:
     return {
         name: found.reason for name, found in of(tables, each, facts).items() if not found.holds
     }
@@ -74,7 +74,7 @@ def test_members_are_in_a_community_also_those_that_join_later_and_absent_ones_a
     }
     other = Shown(COMMUNITY, "other", "u", 1, "other")
     assert false_reasons(tables, other) == {"Ready": "NotRead"}
-    refused = Facts({"harbour": "too many"})
+    refused = ConditionFacts({"harbour": "too many"})
     assert of(tables, harbour, refused)["Ready"].message == "too many"
     odd = Shown(COMMUNITY, "odd", "u", 1, unreadable="it is nonsense")
     assert of(tables, odd)["Ready"] == Condition("Ready", False, "Unreadable", "it is nonsense")
@@ -127,7 +127,7 @@ def test_a_grant_says_that_it_is_not_as_its_node_and_that_it_is_again() -> None:
     each = shown(tables, NODE, grant.uid, "n1")
     assert "MatchesNode" not in of(tables, each)
 
-    refused = Facts(cidr_problems={"n1": "no room"})
+    refused = ConditionFacts(cidr_problems={"n1": "no room"})
     assert false_reasons(tables, each, refused) == {"MatchesNode": "PodCIDRsRefused"}
     told.objects.clear()
     assert false_reasons(tables, each, refused) == {"MatchesNode": "NodeMissing"}
@@ -147,7 +147,7 @@ def test_a_presence_says_whether_it_counts_and_what_is_held_by_others_too() -> N
         sealed = said(number, endpoints=((ip_address("192.0.2.1"), 51820),))
         published.publish(tables, grant.uid, sealed, 0.0)
     each = shown(tables, PRESENCE, one.uid, "n1")
-    twice = Facts(held_twice={"n1": ["10.0.0.9: a/x on n1 and a/y on n2"]})
+    twice = ConditionFacts(held_twice={"n1": ["10.0.0.9: a/x on n1 and a/y on n2"]})
 
     assert false_reasons(tables, each, twice) == {
         "AddressesUnique": "EndpointShared",
@@ -171,7 +171,9 @@ def test_the_network_says_what_concerns_all() -> None:
     tables = new_tables()
     each = shown(tables, NETWORK.name, NETWORK.name)
     assert false_reasons(tables, each) == {}
-    facts = Facts(unreadable_grants={"abc": "no JSON"}, held_twice={"n1": ["x"], "n2": ["x"]})
+    facts = ConditionFacts(
+        unreadable_grants={"abc": "no JSON"}, held_twice={"n1": ["x"], "n2": ["x"]}
+    )
     assert false_reasons(tables, each, facts) == {
         "GrantsReadable": "Unreadable",
         "PodAddressesUnique": "HeldTwice",
@@ -189,7 +191,9 @@ def test_an_object_edited_into_nonsense_says_so_and_what_to_do(kind: str) -> Non
     published.publish(tables, grant.uid, said(1), 0.0)
     name, node = (NETWORK.name, "") if kind == NETWORK.name else (grant.uid, "n1")
     record = tables.record(kind, name)
-    kept = row_of(kind).encode(name, msgspec.json.encode(record), Place(node or "default", node))
+    kept = row_of(kind).encode(
+        name, msgspec.json.encode(record), ObjectPlace(node or "default", node)
+    )
     metadata = {"name": node or "default", "uid": "u", "generation": 2}
     for nonsense in ({"document": None}, {"document": {"body": "AAAA", "signature": 7}}):
         body = {**kept.builtins, "metadata": metadata, **nonsense}

@@ -18,7 +18,7 @@ from limpet.controller.orchestrator.flannel.lease import (
     kept_macs,
     read_lease,
 )
-from limpet.controller.orchestrator.flannel.nodes import Taken, take_flannel
+from limpet.controller.orchestrator.flannel.nodes import FlannelOutcome, take_flannel
 from limpet.controller.orchestrator.node_objects import NodeObject
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
@@ -43,7 +43,7 @@ CIDR = ip_network("10.244.9.0/24")
 NODE = NodeObject("node", "u1", pod_cidrs=(CIDR,), flannel=ANNOTATIONS)
 
 
-def take(tables: Tables, *nodes: NodeObject, gone: tuple[str, ...] = ()) -> Taken:
+def take(tables: Tables, *nodes: NodeObject, gone: tuple[str, ...] = ()) -> FlannelOutcome:
     return take_flannel(tables, {each.name: each for each in nodes}, gone, 0.0)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from limpet.controller.orchestrator.held_twice import SETTLE_S, AddressBook, Key, Pod, by_node
+from limpet.controller.orchestrator.held_twice import SETTLE_S, AddressBook, Key, LivePod, by_node
 from limpet.controller.orchestrator.pods import read_pod
 from limpet.kubernetes.objects import Metadata
 from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
-from limpet.kubernetes.watch_event import Put, read_event
+from limpet.kubernetes.watch_event import ObjectPut, read_event
 
 LATER_S = SETTLE_S + 1
 
 
-def pod(name: str, *addresses: str, node: str = "n1") -> Pod:
-    return Pod(("a", name), f"uid-{name}", node, addresses)
+def pod(name: str, *addresses: str, node: str = "n1") -> LivePod:
+    return LivePod(("a", name), f"uid-{name}", node, addresses)
 
 
 def twice(book: AddressBook, now_s: float = LATER_S) -> dict[str, list[str]]:
@@ -68,7 +68,7 @@ def test_it_depends_on_what_is_so_and_not_on_the_way_there() -> None:
     chance = random.Random(7)
     for _ in range(200):
         book = AddressBook()
-        pods: dict[Key, Pod] = {}
+        pods: dict[Key, LivePod] = {}
         reports: dict[str, list[tuple[Key, str]]] = {}
         for _ in range(40):
             name, node = chance.choice("xyz"), chance.choice(("n1", "n2"))
@@ -101,12 +101,12 @@ def test_pods_in_their_nodes_network_or_about_to_go_are_left_out() -> None:
         b'"10.0.0.9"},{"ip":"FD00:0::9"},{"ip":"no address"}]}}}'
     )
 
-    def read(more: bytes, host: bytes) -> Pod | None:
+    def read(more: bytes, host: bytes) -> LivePod | None:
         event = read_event(line % (more, host), PLACED_PODS)
-        assert isinstance(event, Put)
+        assert isinstance(event, ObjectPut)
         return read_pod(event.item)
 
-    assert read(b"", b"false") == Pod(("a", "x"), "u", "n1", ("10.0.0.9", "fd00::9"))
+    assert read(b"", b"false") == LivePod(("a", "x"), "u", "n1", ("10.0.0.9", "fd00::9"))
     assert read(b"", b"true") is None
     assert read(b',"deletionTimestamp":"2026-01-01T00:00:00Z"', b"false") is None
     assert read_pod(PlacedPod(metadata=Metadata(name="new", namespace="a"))) is not None
@@ -123,7 +123,7 @@ def test_five_thousand_pods_are_few_megabytes() -> None:
                 f"10.244.{number // 250}.{number % 250}",
                 f"fd00:244:0:{number // 250:x}::{number:x}",
             )
-            book.put(Pod(("production", name), f"{number:036}", node, at), 0.0)
+            book.put(LivePod(("production", name), f"{number:036}", node, at), 0.0)
         for number in range(250):
             pods = [
                 (("production", f"deployment-5b7c9d{number * 20 + each:04}"), "10.244.0.1")

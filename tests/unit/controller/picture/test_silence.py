@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from limpet.controller.picture.nodes import heard_of, present, state_of
 from limpet.controller.picture.reported import NodePaths
-from limpet.controller.picture.silence import Silence, Standing
+from limpet.controller.picture.silence import NodeSilence, Silence
 from limpet.paths.report import NodeReport, PairReport
 from limpet.picture.nodes import NodeState
 from limpet.picture.pair import Direction, Reach, Way
@@ -21,8 +21,8 @@ def silence() -> Silence:
     return Silence(holds_s=HOLDS_S, unheard_s=UNHEARD_S)
 
 
-def standing(state: NodeState, name: str = "a") -> Standing:
-    return Standing(name, state, "" if state is ANSWERS else "it answers nobody", 1.8e9)
+def standing(state: NodeState, name: str = "a") -> NodeSilence:
+    return NodeSilence(name, state, "" if state is ANSWERS else "it answers nobody", 1.8e9)
 
 
 def told(watched: Silence, *states: tuple[float, NodeState]) -> list[str]:

@@ -29,7 +29,7 @@ from limpet.controller.registry.rotation import rotate_key
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import tokens
 from limpet.controller.state.authority import create_cluster, remake_network
-from limpet.controller.store.interface import Delete, Event, Put, TooOldError
+from limpet.controller.store.interface import Delete, Event, StorePut, TooOldError
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network, new_tables, new_token
@@ -75,7 +75,7 @@ UID = presence(1).uid
 
 def test_a_presence_that_the_node_wrote_itself_is_taken(tmp_path: Path) -> None:
     async def body(store: SqliteStore, registry: Registry) -> None:
-        (version,) = await store.write([Put(PRESENCE.name, UID, said(7))])
+        (version,) = await store.write([StorePut(PRESENCE.name, UID, said(7))])
         await until(lambda: registry.has_written(PRESENCE.name, UID, version))
         held = await registry.change(lambda tables: tables.presence(UID))
         assert held is not None
@@ -90,12 +90,12 @@ def test_a_presence_that_the_node_wrote_itself_is_taken(tmp_path: Path) -> None:
 
 def test_a_presence_of_another_key_or_an_older_one_is_put_right(tmp_path: Path) -> None:
     async def body(store: SqliteStore, registry: Registry) -> None:
-        (version,) = await store.write([Put(PRESENCE.name, UID, said(7))])
+        (version,) = await store.write([StorePut(PRESENCE.name, UID, said(7))])
         await until(lambda: registry.has_written(PRESENCE.name, UID, version))
         for wrong in (said(9, key=2), said(3)):
             item = await store.get(PRESENCE.name, UID)
             assert item is not None
-            await store.write([Put(PRESENCE.name, UID, wrong, item.version)])
+            await store.write([StorePut(PRESENCE.name, UID, wrong, item.version)])
             while (item := await store.get(PRESENCE.name, UID)) is None or item.value != said(7):
                 await asyncio.sleep(0)
 
@@ -137,7 +137,7 @@ def test_a_token_that_is_put_back_lets_in_nobody_whom_it_would_not_have_let_in(
             known = await store.get(TOKEN, old.name)
             assert known is not None
             assert known.value != old.value
-            await store.write([Put(TOKEN, old.name, old.value, known.version)])
+            await store.write([StorePut(TOKEN, old.name, old.value, known.version)])
             while (item := await store.get(TOKEN, old.name)) is None or item.value != known.value:
                 await asyncio.sleep(0)
 
@@ -147,7 +147,7 @@ def test_a_token_that_is_put_back_lets_in_nobody_whom_it_would_not_have_let_in(
 def test_a_community_that_was_edited_is_read(tmp_path: Path) -> None:
     async def body(store: SqliteStore, registry: Registry) -> None:
         value = msgspec.json.encode(CommunityRecord("site=harbour"))
-        (version,) = await store.write([Put(COMMUNITY, "harbour", value)])
+        (version,) = await store.write([StorePut(COMMUNITY, "harbour", value)])
         await until(lambda: registry.has_written(COMMUNITY, "harbour", version))
         held: Any = await registry.change(lambda tables: tables.communities["harbour"])
         assert held.selector == "site=harbour"
@@ -183,7 +183,9 @@ class Forgetful(SqliteStore):
 
     async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         if await self.get(COMMUNITY, "cranes") is None:
-            await self.write([Put(COMMUNITY, "cranes", msgspec.json.encode(CommunityRecord()))])
+            await self.write(
+                [StorePut(COMMUNITY, "cranes", msgspec.json.encode(CommunityRecord()))]
+            )
             raise TooOldError("watch: that is no longer known")
         async for event in super().watch(kinds, since):
             yield event

@@ -17,32 +17,32 @@ from msgspec.structs import replace
 
 from limpet.base.bounds import members
 from limpet.base.errors import StorageError
-from limpet.cluster.api import Code, PodAddress, PodReport
+from limpet.cluster.api import Code, InterfaceAddresses, PodReport
 from limpet.cluster.reported_pods import PodKey, pod_key
 from limpet.controller.registry.records import REPORT, REPORT_PART, ReportRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state import report_parts
-from limpet.controller.state.reports import Reports
-from limpet.controller.store.interface import Change, Put
+from limpet.controller.state.reports import NodeReports
+from limpet.controller.store.interface import Change, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.effort import examples
 
 
-def pod(number: int, *addresses: str, name: str = "") -> PodAddress:
-    return PodAddress("limpet", "default", name or f"pod-{number}", "eth0", addresses)
+def pod(number: int, *addresses: str, name: str = "") -> InterfaceAddresses:
+    return InterfaceAddresses("limpet", "default", name or f"pod-{number}", "eth0", addresses)
 
 
-def pods(count: int) -> list[PodAddress]:
+def pods(count: int) -> list[InterfaceAddresses]:
     return [
         pod(n, f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", f"fd00::1:{n + 1:x}") for n in range(count)
     ]
 
 
-def run(folder: Path, body: Callable[[SqliteStore, Reports], Awaitable[None]]) -> None:
+def run(folder: Path, body: Callable[[SqliteStore, NodeReports], Awaitable[None]]) -> None:
     async def with_store() -> None:
         store = SqliteStore(folder / "c.db")
         try:
-            await body(store, Reports(store))
+            await body(store, NodeReports(store))
         finally:
             await store.close()
 
@@ -50,7 +50,7 @@ def run(folder: Path, body: Callable[[SqliteStore, Reports], Awaitable[None]]) -
 
 
 async def put(
-    reports: Reports, sequence: int, told: Sequence[PodAddress], base: int | None = None
+    reports: NodeReports, sequence: int, told: Sequence[InterfaceAddresses], base: int | None = None
 ) -> int:
     """The size of what was written."""
     sizes: list[int] = []
@@ -65,7 +65,7 @@ async def refusal(work: Awaitable[Any]) -> RefusedError:
     return caught.value
 
 
-async def known(reports: Reports) -> list[PodAddress]:
+async def known(reports: NodeReports) -> list[InterfaceAddresses]:
     report = await reports.get("a")
     return list(report.pods) if report is not None else []
 
@@ -87,8 +87,8 @@ def test_parts_hold_what_one_record_of_all_would(
     try:
         numbers = itertools.count(1)
         record: ReportRecord | None = None
-        parts: dict[int, tuple[PodAddress, ...]] = {0: ()}
-        wanted: dict[PodKey, PodAddress] = {}
+        parts: dict[int, tuple[InterfaceAddresses, ...]] = {0: ()}
+        wanted: dict[PodKey, InterfaceAddresses] = {}
         for sequence, (is_all, told) in enumerate(steps):
             changed = [pod(n, "10.0.0.1") if there else pod(n) for n, there in told]
             base = None if is_all or record is None else record.sequence
@@ -116,7 +116,7 @@ def test_parts_hold_what_one_record_of_all_would(
 
 
 def test_a_change_of_one_pod_of_thousands_writes_little_of_the_record(tmp_path: Path) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         everything = pods(4_000)
         whole = 0
         for start in range(0, 4_000, 1_000):
@@ -152,7 +152,7 @@ def test_a_change_of_one_pod_of_thousands_writes_little_of_the_record(tmp_path: 
     ],
 )
 def test_what_is_no_address_is_refused_in_few_words(tmp_path: Path, address: str) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         refused = await refusal(put(reports, 1, [pod(1, "10.0.0.2"), pod(2, address)]))
         assert refused.refused.code is Code.BAD_REQUEST
         assert len(str(refused)) < 400
@@ -162,7 +162,7 @@ def test_what_is_no_address_is_refused_in_few_words(tmp_path: Path, address: str
 
 
 def test_an_address_is_kept_as_it_is_written_shortest_and_once(tmp_path: Path) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         await put(reports, 1, [pod(1, "FD00:0:0:0::0001", "fd00::1", "10.0.0.2")])
         assert await known(reports) == [pod(1, "fd00::1", "10.0.0.2")]
 
@@ -173,7 +173,7 @@ def test_an_address_is_kept_as_it_is_written_shortest_and_once(tmp_path: Path) -
     "name", ["n" * 254, "two\nlines", "clear\x1b[2J", "turned\u202eround", "nul\0"]
 )
 def test_a_name_that_is_too_long_or_cannot_be_printed_is_refused(tmp_path: Path, name: str) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         refused = await refusal(put(reports, 1, [pod(1, "10.0.0.2", name=name)]))
         assert refused.refused.code is Code.BAD_REQUEST
 
@@ -181,11 +181,11 @@ def test_a_name_that_is_too_long_or_cannot_be_printed_is_refused(tmp_path: Path,
 
 
 def test_a_record_has_a_bound_in_bytes_however_many_reports_it_is_made_by(tmp_path: Path) -> None:
-    def large(number: int) -> PodAddress:
+    def large(number: int) -> InterfaceAddresses:
         ends = tuple(f"2001:db8:aaaa:bbbb:cccc:dddd:{number:x}:{end:x}" for end in range(16))
-        return PodAddress("n" * 250, "s" * 250, f"{number:0250}", "e" * 15, ends)
+        return InterfaceAddresses("n" * 250, "s" * 250, f"{number:0250}", "e" * 15, ends)
 
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         sequence, refused = 0, None
         while refused is None:
             told = [large(sequence * 100 + n) for n in range(100)]
@@ -226,7 +226,7 @@ def test_a_store_that_stops_amid_a_report_asks_for_all_of_it_again(
 
     async def body() -> None:
         store = Stopping(tmp_path / "c.db")
-        reports = Reports(store)
+        reports = NodeReports(store)
         everything = pods(300)
         await put(reports, 1, everything)
         changed = next(each for each in everything if report_parts.part_of(pod_key(each), 8) == 3)
@@ -235,7 +235,7 @@ def test_a_store_that_stops_amid_a_report_asks_for_all_of_it_again(
             await put(reports, 2, [replace(changed, addresses=())], 1)
         store.made = None
         if is_restarted:
-            reports = Reports(store)
+            reports = NodeReports(store)
         assert await reports.sequence("a") == 1
         # The next report says nothing of that pod: for the node it was there all the time.
         refused = await refusal(put(reports, 3, [pod(900, "10.0.0.2")], 1))
@@ -248,9 +248,9 @@ def test_a_store_that_stops_amid_a_report_asks_for_all_of_it_again(
 
 
 def test_a_record_of_before_there_were_parts_goes_on(tmp_path: Path) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         before = {"sequence": 4, "at_s": 1.0, "pods": pods(300)}
-        await store.write([Put(REPORT, "a", msgspec.json.encode(before))])
+        await store.write([StorePut(REPORT, "a", msgspec.json.encode(before))])
         assert await reports.sequence("a") == 4
         await put(reports, 5, [pod(900, "10.0.0.2")], 4)
         assert len(await known(reports)) == 301
@@ -260,7 +260,7 @@ def test_a_record_of_before_there_were_parts_goes_on(tmp_path: Path) -> None:
 
 
 def test_what_a_replaced_machine_reported_is_told_page_by_page(tmp_path: Path) -> None:
-    async def body(store: SqliteStore, reports: Reports) -> None:
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
         await put(reports, 7, pods(1_000))
         await reports.hand_over("a", "b")
         found = [
@@ -284,12 +284,12 @@ class Teller:
     """A node: it tells what changed since the last report that was acknowledged, or all."""
 
     def __init__(self) -> None:
-        self.now: dict[PodKey, PodAddress] = {}
-        self._had: dict[PodKey, PodAddress] = {}
+        self.now: dict[PodKey, InterfaceAddresses] = {}
+        self._had: dict[PodKey, InterfaceAddresses] = {}
         self._base: int | None = None
         self._sequence = 0
 
-    async def tell(self, reports: Reports) -> None:
+    async def tell(self, reports: NodeReports) -> None:
         """Raises: StorageError, and then it was not acknowledged."""
         while True:
             had = self._had if self._base is not None else {}
@@ -326,7 +326,7 @@ def test_what_was_acknowledged_is_what_the_node_has_wherever_the_store_stopped(
 ) -> None:
     async def body() -> None:
         store = Stopping(tmp_path_factory.mktemp("life") / "c.db")
-        reports, node = Reports(store), Teller()
+        reports, node = NodeReports(store), Teller()
         for changes, made, is_restarted in lives:
             for number, kind in changes:
                 each = pod(number, "10.0.0.1", f"10.0.1.{kind}")
@@ -340,7 +340,7 @@ def test_what_was_acknowledged_is_what_the_node_has_wherever_the_store_stopped(
                     await node.tell(reports)
             store.made = None
             if is_restarted:
-                reports = Reports(store)
+                reports = NodeReports(store)
                 continue  # without a word: what happens next comes on top
             await node.tell(reports)
             assert {pod_key(each): each for each in await known(reports)} == node.now

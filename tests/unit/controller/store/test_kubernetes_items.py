@@ -29,7 +29,7 @@ from limpet.controller.registry.records import (
     Record,
     StateRecord,
 )
-from limpet.controller.store.kubernetes.items import Kept, Place, operations
+from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, operations
 from limpet.controller.store.kubernetes.object_names import escape
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.resources import ResourceError, is_object_name
@@ -74,15 +74,15 @@ def items(draw: st.DrawFn) -> tuple[str, str, Record]:
     return what, what, StateRecord(draw(WHOLE), {4: draw(WHOLE)})
 
 
-def through_json(found: Kept) -> Kept:
-    return msgspec.json.decode(msgspec.json.encode(found.builtins), type=Kept)
+def through_json(found: ItemObject) -> ItemObject:
+    return msgspec.json.decode(msgspec.json.encode(found.builtins), type=ItemObject)
 
 
 @given(items())
 def test_any_record_comes_back_as_it_was(item: tuple[str, str, Record]) -> None:
     kind, name, record = item
     row, value = row_of(kind), msgspec.json.encode(record)
-    place = (*row.places(name, value), Place("node-1", "node-1"))[0]
+    place = (*row.places(name, value), ObjectPlace("node-1", "node-1"))[0]
 
     found = through_json(row.encode(name, value, place))
 
@@ -119,7 +119,7 @@ def test_a_key_is_in_secrets_alone() -> None:
 @pytest.mark.parametrize("selector", ["", "site=harbour", "b=2,a=1,tier!=edge,tier!=cloud"])
 def test_a_selector_is_written_as_kubernetes_writes_it(selector: str) -> None:
     row, value = row_of(COMMUNITY), msgspec.json.encode(CommunityRecord(selector))
-    found = through_json(row.encode("harbour", value, Place("harbour")))
+    found = through_json(row.encode("harbour", value, ObjectPlace("harbour")))
 
     name, again = row.decode(found)
 
@@ -162,7 +162,7 @@ def test_a_selector_is_written_as_kubernetes_writes_it(selector: str) -> None:
 def test_nonsense_is_refused_in_words_that_name_object_and_field(
     kind: str, found: dict[str, Any], words: str
 ) -> None:
-    kept = msgspec.convert({"metadata": {"name": "x"}, **found}, Kept)
+    kept = msgspec.convert({"metadata": {"name": "x"}, **found}, ItemObject)
 
     with pytest.raises(ResourceError, match=words):
         row_of(kind).decode(kept)
@@ -170,8 +170,8 @@ def test_nonsense_is_refused_in_words_that_name_object_and_field(
 
 def test_a_change_leaves_all_fields_but_those_of_the_item() -> None:
     row = row_of(COMMUNITY)
-    chosen = row.encode("a", msgspec.json.encode(CommunityRecord("x=y")), Place("a"))
-    nobody = row.encode("a", msgspec.json.encode(CommunityRecord()), Place("a"))
+    chosen = row.encode("a", msgspec.json.encode(CommunityRecord("x=y")), ObjectPlace("a"))
+    nobody = row.encode("a", msgspec.json.encode(CommunityRecord()), ObjectPlace("a"))
 
     selector = {"op": "add", "path": "/spec/nodeSelector", "value": {"matchLabels": {"x": "y"}}}
     assert selector in operations(chosen, row.fields)
@@ -192,7 +192,7 @@ def test_a_community_is_what_people_write_in_its_object() -> None:
         },
         "tunnelBackend": "ipsec",
     }
-    kept = msgspec.convert({"metadata": {"name": "harbour"}, "spec": spec}, Kept)
+    kept = msgspec.convert({"metadata": {"name": "harbour"}, "spec": spec}, ItemObject)
 
     name, value = row_of(COMMUNITY).decode(kept)
 
@@ -200,4 +200,4 @@ def test_a_community_is_what_people_write_in_its_object() -> None:
     assert msgspec.json.decode(value, type=CommunityRecord) == CommunityRecord(
         "example.org/site=harbour,tier!=edge", ("n1", "n2"), TunnelBackend.IPSEC
     )
-    assert row_of(COMMUNITY).encode(name, value, Place(name)).spec == spec
+    assert row_of(COMMUNITY).encode(name, value, ObjectPlace(name)).spec == spec

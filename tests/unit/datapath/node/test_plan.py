@@ -32,7 +32,7 @@ from limpet.datapath.node.plan import (
     host_mac,
     plan_node,
 )
-from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, HostPortMapping
 from limpet.datapath.node.state import NodePlan, Route
 from limpet.ipam.leases import Holder
 from limpet.linux.netlink.codec import parse_mac
@@ -100,7 +100,7 @@ def test_one_pod_more_on_a_known_network_changes_nothing_but_its_own_port(
 
 
 def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_in() -> None:
-    new = attachment("new", "10.244.7.2/24", ports=(PortMapping(8080, 80, "tcp"),))
+    new = attachment("new", "10.244.7.2/24", ports=(HostPortMapping(8080, 80, "tcp"),))
     before, plan = (
         plan_node("limpet0", STATE, [], (), STARTED),
         plan_node("limpet0", STATE, [new], (), STARTED),

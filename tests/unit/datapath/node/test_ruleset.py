@@ -16,7 +16,7 @@ from tests.strategies import attachment, port_mappings
 from limpet.base.addresses import is_plain_name
 from limpet.base.node_state import NodeState
 from limpet.datapath.node.plan import NodeFacts, plan_node
-from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, HostPortMapping
 from limpet.datapath.node.ruleset import (
     HostPort,
     host_port_commands,
@@ -49,7 +49,7 @@ def ruleset_of_a_node() -> str:
             "10.244.7.2/24",
             "fd00:7::2/64",
             bridge=own,
-            ports=(PortMapping(8080, 80, "tcp"), PortMapping(8443, 443, "tcp", V4)),
+            ports=(HostPortMapping(8080, 80, "tcp"), HostPortMapping(8443, 443, "tcp", V4)),
         ),
         attachment(
             "dns",
@@ -57,11 +57,11 @@ def ruleset_of_a_node() -> str:
             "fd00:7::3/64",
             bridge=own,
             ports=(
-                PortMapping(53, 5353, "udp", ip_address("0.0.0.0")),
-                PortMapping(53, 5353, "udp", ip_address("2001:db8::1")),
+                HostPortMapping(53, 5353, "udp", ip_address("0.0.0.0")),
+                HostPortMapping(53, 5353, "udp", ip_address("2001:db8::1")),
             ),
         ),
-        attachment("old", "10.9.0.2/24", bridge=other, ports=(PortMapping(36412, 1, "sctp"),)),
+        attachment("old", "10.9.0.2/24", bridge=other, ports=(HostPortMapping(36412, 1, "sctp"),)),
     ]
     return plan_node(
         "limpet0", state, pods, [own, other], NodeFacts(own_bridge_exists=True)
@@ -113,13 +113,13 @@ def test_the_order_of_prefixes_does_not_matter(prefixes: list[object]) -> None:
 # HostPorts.
 
 
-def elements(*mappings: PortMapping, addresses: tuple[object, ...] = (V4, V6)) -> list[str]:
+def elements(*mappings: HostPortMapping, addresses: tuple[object, ...] = (V4, V6)) -> list[str]:
     ports = plan_host_ports(mappings, addresses)  # type: ignore[arg-type]
     return [f"{port.map_name} {port.element}" for port in ports]
 
 
 def test_a_mapping_without_address_serves_every_family_of_the_pod() -> None:
-    mapping = PortMapping(8080, 80, "tcp")
+    mapping = HostPortMapping(8080, 80, "tcp")
 
     assert elements(mapping) == [
         "hostport4 tcp . 8080 : 10.244.7.2 . 80",
@@ -139,17 +139,17 @@ def test_a_mapping_without_address_serves_every_family_of_the_pod() -> None:
     ],
 )
 def test_a_mapping_with_an_address_serves_its_family_only(at: str, element: str) -> None:
-    assert elements(PortMapping(53, 5353, "udp", ip_address(at))) == [element]
+    assert elements(HostPortMapping(53, 5353, "udp", ip_address(at))) == [element]
 
 
 def test_a_mapping_of_a_family_that_the_pod_lacks_serves_nothing() -> None:
-    assert elements(PortMapping(53, 53, "udp", ip_address("::")), addresses=(V4,)) == []
+    assert elements(HostPortMapping(53, 53, "udp", ip_address("::")), addresses=(V4,)) == []
 
 
 def test_the_first_address_of_a_family_is_the_target() -> None:
     addresses = (ip_address("10.244.7.9"), V4, V6)
 
-    assert elements(PortMapping(1, 2, "sctp"), addresses=addresses) == [
+    assert elements(HostPortMapping(1, 2, "sctp"), addresses=addresses) == [
         "hostport4 sctp . 1 : 10.244.7.9 . 2",
         "hostport6 sctp . 1 : fd00:7::2 . 2",
     ]
@@ -158,9 +158,9 @@ def test_the_first_address_of_a_family_is_the_target() -> None:
 def test_one_port_serves_each_protocol_and_each_address_apart() -> None:
     found = plan_host_ports(
         [
-            PortMapping(53, 53, "tcp"),
-            PortMapping(53, 53, "udp"),
-            PortMapping(53, 54, "udp", ip_address("192.0.2.1")),
+            HostPortMapping(53, 53, "tcp"),
+            HostPortMapping(53, 53, "udp"),
+            HostPortMapping(53, 54, "udp", ip_address("192.0.2.1")),
         ],
         (V4,),
     )
@@ -168,12 +168,12 @@ def test_one_port_serves_each_protocol_and_each_address_apart() -> None:
     assert len({(port.map_name, port.key) for port in found}) == 3
 
 
-def pod(name: str, address: str, *ports: PortMapping) -> Attachment:
+def pod(name: str, address: str, *ports: HostPortMapping) -> Attachment:
     return attachment(name, address, ports=ports)
 
 
 def test_of_two_pods_with_one_port_the_later_has_it() -> None:
-    port = PortMapping(8080, 80, "tcp")
+    port = HostPortMapping(8080, 80, "tcp")
     one, two = pod("one", "10.244.7.2/24", port), pod("two", "10.244.7.3/24", port)
 
     assert [found.target for found in plan_host_ports_of([one, two])] == ["10.244.7.3"]
@@ -181,7 +181,7 @@ def test_of_two_pods_with_one_port_the_later_has_it() -> None:
 
 
 @given(st.lists(st.lists(port_mappings, max_size=3), max_size=4))
-def test_no_map_has_a_key_twice(asked: list[list[PortMapping]]) -> None:
+def test_no_map_has_a_key_twice(asked: list[list[HostPortMapping]]) -> None:
     pods = [
         attachment(str(n), f"10.244.7.{n + 2}/24", f"fd00:7::{n + 2}/64", ports=tuple(ports))
         for n, ports in enumerate(asked)

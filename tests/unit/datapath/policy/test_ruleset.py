@@ -10,7 +10,7 @@ from limpet.datapath.policy.table import change_steps, read_listing
 from limpet.linux.nftables import split_listing
 from limpet.policies.compiler import compile_sides
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.policy import Key, PolicyPod, PolicyWorld
 
 POLICY = {
     "apiVersion": "networking.k8s.io/v1",
@@ -31,8 +31,8 @@ POLICY = {
         ],
     },
 }
-WEB = Pod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {"app": "web"})
-CLIENT = Pod(Key("shop", "client"), (ip_address("10.0.0.3"),), {"app": "client"})
+WEB = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"), ip_address("fd00::2")), {"app": "web"})
+CLIENT = PolicyPod(Key("shop", "client"), (ip_address("10.0.0.3"),), {"app": "client"})
 PORT = LocalPort(
     WEB.key, "lim000000000001", "0a:58:0a:00:00:02", "0e:58:00:00:00:01", WEB.addresses
 )
@@ -194,12 +194,12 @@ table bridge limpet_policy {
 """  # noqa: E501 - as nft takes it
 
 
-def world(*pods: Pod) -> World:
+def world(*pods: PolicyPod) -> PolicyWorld:
     policy = parse_policy(POLICY)
-    return World({policy.key: policy}, {}, {pod.key: pod for pod in pods})
+    return PolicyWorld({policy.key: policy}, {}, {pod.key: pod for pod in pods})
 
 
-def tables_of(found: World) -> tuple[str, str]:
+def tables_of(found: PolicyWorld) -> tuple[str, str]:
     planned = plan_tables(compile_sides(found, [WEB]), [PORT])
     return planned.inet.text, planned.bridge.text
 
@@ -229,7 +229,7 @@ def test_a_pod_on_a_bridge_that_nobody_knows_yet_gets_nothing_by_it() -> None:
 
 def test_a_peer_that_comes_is_one_element() -> None:
     before = plan_tables(compile_sides(world(WEB, CLIENT), [WEB]), [PORT]).inet
-    another = Pod(Key("shop", "client-2"), (ip_address("10.0.0.4"),), {"app": "client"})
+    another = PolicyPod(Key("shop", "client-2"), (ip_address("10.0.0.4"),), {"app": "client"})
     after = plan_tables(compile_sides(world(WEB, CLIENT, another), [WEB]), [PORT]).inet
     (name,) = (each for each in after.sets if each.startswith("pods4"))
     assert change_steps(before, after) == (
@@ -248,7 +248,7 @@ def test_a_peer_that_comes_is_one_element() -> None:
 def test_what_a_packet_meets_is_there_before_it_is_led_there() -> None:
     """New sets and chains come before anything goes to them, and go when nothing does any more."""
     other = parse_policy({**POLICY, "spec": {**POLICY["spec"], "ingress": []}})  # type: ignore[dict-item]
-    closed = World({other.key: other}, {}, {WEB.key: WEB})
+    closed = PolicyWorld({other.key: other}, {}, {WEB.key: WEB})
     before = plan_tables(compile_sides(closed, [WEB]), [PORT]).inet
     after = plan_tables(compile_sides(world(WEB, CLIENT), [WEB]), [PORT]).inet
     make, turn, take_away = change_steps(before, after)

@@ -21,7 +21,7 @@ from limpet.datapath.services.elements import fill_slots, read_target, target_va
 from limpet.datapath.services.plan import Planner, frontends
 from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows
 from limpet.services.catalog import Catalog
-from limpet.services.rotation import Here, Target
+from limpet.services.rotation import Here, RotationTarget
 from limpet.services.values import (
     Endpoint,
     EndpointPort,
@@ -146,7 +146,7 @@ def test_slots_are_filled_as_often_as_targets_weigh_and_keep_what_stays(
     targets: list[tuple[int, int]], before: list[int]
 ) -> None:
     weights = dict(targets)
-    wanted = [Target(f"10.0.0.{n}", 80, weight, False) for n, weight in weights.items()]
+    wanted = [RotationTarget(f"10.0.0.{n}", 80, weight, False) for n, weight in weights.items()]
     held = [target_value(f"10.0.0.{n}", 80) for n in before]
     slots = fill_slots(wanted, held)
     counts = {value: slots.count(value) for value in set(slots)}
@@ -279,8 +279,10 @@ def replace_chains(state: ServicesState, chains: dict[str, str]) -> ServicesStat
 
 def test_of_more_endpoints_than_there_are_slots_those_count_that_have_one() -> None:
     most = 1 << 16
-    targets = [Target(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 80, 1, False) for n in range(most)]
-    more = Target("10.9.9.9", 80, 4, False)
+    targets = [
+        RotationTarget(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 80, 1, False) for n in range(most)
+    ]
+    more = RotationTarget("10.9.9.9", 80, 4, False)
     slots = fill_slots([*targets, more], [])
     assert len(slots) == most
     assert slots[0] != slots[1]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from limpet.lab.measure.matrix import Matrix, Place
+from limpet.lab.measure.matrix import Matrix, MeasuredEnd
 
-BOTH = Place("pod-a", "ns-a", (ip_address("10.0.0.2"), ip_address("fd00::2")))
-OTHER = Place("b", "ns-b", (ip_address("10.0.0.3"), ip_address("fd00::3")))
-MUTE = Place("mute", "ns-c", ())
+BOTH = MeasuredEnd("pod-a", "ns-a", (ip_address("10.0.0.2"), ip_address("fd00::2")))
+OTHER = MeasuredEnd("b", "ns-b", (ip_address("10.0.0.3"), ip_address("fd00::3")))
+MUTE = MeasuredEnd("mute", "ns-c", ())
 
 
 def test_a_cell_shows_the_versions_that_were_answered() -> None:

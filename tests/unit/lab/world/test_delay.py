@@ -6,12 +6,12 @@ import select
 import socket
 import time
 
-from limpet.lab.world.delay import Way
+from limpet.lab.world.delay import DelayedWay
 
 DELAY_S = 0.02
 
 
-def run_until_empty(way: Way) -> None:
+def run_until_empty(way: DelayedWay) -> None:
     while way.due_s is not None:
         select.select([], [], [], max(way.due_s - time.monotonic(), 0))
         way.send_due()
@@ -28,7 +28,7 @@ def test_frames_come_in_their_order_and_none_too_early() -> None:
     near, source = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     target, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, source, target, far:
-        way = Way(source, target, DELAY_S, 0.0)
+        way = DelayedWay(source, target, DELAY_S, 0.0)
         began_s = time.monotonic()
         for number in range(5):
             near.send(b"%d" % number)
@@ -47,7 +47,7 @@ def test_of_a_lossy_cable_that_share_is_lost_and_the_rest_is_whole() -> None:
     near, source = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     target, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, source, target, far:
-        way = Way(source, target, 0.0, 0.25)
+        way = DelayedWay(source, target, 0.0, 0.25)
         found = []
         for number in range(2000):
             near.send(b"%d" % number)

@@ -15,7 +15,7 @@ from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
 
@@ -122,7 +122,7 @@ class End:
     def settle(self, *, reprobe: bool = False) -> None:
         peer = self.other
         private, seen = peer.gateway.private, peer.gateway.seen()
-        facts = Facts(
+        facts = CandidateFacts(
             (private[0],),
             PORT,
             devices=frozenset({("vxlan", 4)}),

@@ -13,7 +13,12 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts, candidates_for, nearness, tunnel_endpoints
+from limpet.paths.ladder.candidates import (
+    CandidateFacts,
+    candidates_for,
+    nearness,
+    tunnel_endpoints,
+)
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.messages import Candidate
 
@@ -36,7 +41,7 @@ PRESENCE = Presence(
 BROADCAST = ip_address("255.255.255.255")
 
 
-def asks(facts: Facts, path: PeerPath | None = None) -> set[tuple[ProbeKind, str]]:
+def asks(facts: CandidateFacts, path: PeerPath | None = None) -> set[tuple[ProbeKind, str]]:
     return {
         (candidate.kind, str(candidate.address))
         for candidate in candidates_for(facts, (ETH0,), path)
@@ -87,7 +92,7 @@ def test_whatever_a_peer_names_a_few_are_asked_and_where_it_was_heard_is_among_t
 
 def test_only_private_addresses_and_those_on_a_link_are_asked_for_unencrypted_ways() -> None:
     on_link = ip_address("2001:db8:1::9")
-    found = asks(Facts((LAN, FAR, V6, MAPPED, on_link), 7471))
+    found = asks(CandidateFacts((LAN, FAR, V6, MAPPED, on_link), 7471))
     assert {address for ask, address in found if ask is ProbeKind.SITE} == {
         str(LAN),
         str(FAR),
@@ -97,25 +102,27 @@ def test_only_private_addresses_and_those_on_a_link_are_asked_for_unencrypted_wa
 
 def test_a_private_address_proves_nothing_for_a_node_that_has_none_itself() -> None:
     public = replace(ETH0, addresses=(ip_interface("198.51.100.2/24"),))
-    assert candidates_for(Facts((FAR,), 7471), (public,), None) == ()
+    assert candidates_for(CandidateFacts((FAR,), 7471), (public,), None) == ()
 
 
 def test_where_everything_is_encrypted_only_tunnelled_ways_are_asked() -> None:
-    facts = Facts((LAN,), 7471, overlay=(4,), clear=False, tunnel=True, endpoints=((LAN, PORT),))
+    facts = CandidateFacts(
+        (LAN,), 7471, overlay=(4,), clear=False, tunnel=True, endpoints=((LAN, PORT),)
+    )
     assert asks(facts) == {(ProbeKind.TUNNEL, str(LAN))}
 
 
 def test_a_path_that_would_go_unencrypted_is_given_up_where_everything_is_encrypted() -> None:
     ladder = Ladder(PeerPath(transports.VXLAN, 1500, underlay=LAN))
-    ladder.settle(Facts((LAN,), 7471), (ETH0,), at_s=0, urgent=True)
+    ladder.settle(CandidateFacts((LAN,), 7471), (ETH0,), at_s=0, urgent=True)
     assert ladder.path is not None
-    ladder.settle(Facts((LAN,), 7471, clear=False), (ETH0,), at_s=1, urgent=True)
+    ladder.settle(CandidateFacts((LAN,), 7471, clear=False), (ETH0,), at_s=1, urgent=True)
     assert ladder.path is None
 
 
 def test_relays_and_the_endpoint_of_the_path_are_asked_too() -> None:
     end = RelayEnd("relay", (PUBLIC, 21000))
-    facts = Facts(tunnel=True, relay_ends=(end,))
+    facts = CandidateFacts(tunnel=True, relay_ends=(end,))
     path = PeerPath(transports.TUNNEL, 1420, endpoint=(MAPPED, 4000))
     assert set(candidates_for(facts, (ETH0,), path)) == {
         Candidate(ProbeKind.TUNNEL, PUBLIC, 21000, relay="relay"),
@@ -127,4 +134,4 @@ def test_a_connection_of_a_former_agent_is_not_asked() -> None:
     path = PeerPath(
         transports.RELAY_TLS, 1420, endpoint=(ip_address("127.0.0.1"), 4000), relay="relay"
     )
-    assert candidates_for(Facts(tunnel=True), (ETH0,), path) == ()
+    assert candidates_for(CandidateFacts(tunnel=True), (ETH0,), path) == ()

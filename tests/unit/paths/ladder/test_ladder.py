@@ -16,7 +16,7 @@ from limpet.base.addresses import Address, UnderlayLink
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import MISSES, QUICK_S
 from limpet.paths.probe.messages import Candidate
@@ -36,7 +36,9 @@ ETH0 = UnderlayLink(
     ),
 )
 WWAN0 = UnderlayLink("wwan0", 3, "", 1400, (ip_interface("203.0.113.5/32"),))
-FACTS = Facts((A, A6, B), PORT, overlay=(4, 6), devices=frozenset({("vxlan", 4), ("vxlan", 6)}))
+FACTS = CandidateFacts(
+    (A, A6, B), PORT, overlay=(4, 6), devices=frozenset({("vxlan", 4), ("vxlan", 6)})
+)
 RTT_S = 0.004
 
 
@@ -71,7 +73,7 @@ class World:
 
     ladder: Ladder = field(default_factory=Ladder)
     answers: Callable[[Candidate], bool] = ALL.__contains__
-    facts: Facts = FACTS
+    facts: CandidateFacts = FACTS
     links: tuple[UnderlayLink, ...] = (ETH0,)
     now_s: float = 0.0
     sent: list[tuple[float, Candidate]] = field(default_factory=list)

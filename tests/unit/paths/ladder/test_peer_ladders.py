@@ -15,7 +15,7 @@ from limpet.base.addresses import Endpoint
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.path_mtu import SIZES_BYTES
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
@@ -50,7 +50,7 @@ def asked_per_minute(chance: random.Random, *, kept: bool) -> tuple[Counter[int]
         way = PeerPath(transports.TUNNEL, PATH_BYTES, endpoint=end_of(number))
         peer: Peer | None = ladders.add(uid, way if kept else None)
         assert peer is not None
-        peer.facts = Facts(tunnel=True, endpoints=(end_of(number),))
+        peer.facts = CandidateFacts(tunnel=True, endpoints=(end_of(number),))
         ladders.know(peer, (), at_s=number / OTHER_PER_S, urgent=False)
         ladders.settle(peer)
         heapq.heappush(coming, (chance.uniform(0, 200), next(order), uid, None))

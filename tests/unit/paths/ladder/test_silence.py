@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.paths.ladder.reach import Reach
+from limpet.paths.ladder.reach import PeerReach
 from limpet.paths.ladder.silence import ROUND_TRIPS_S, SILENT_MISSES, round_trip_class
 from limpet.paths.probe.messages import Candidate
 from tests.effort import examples
@@ -140,7 +140,7 @@ def test_a_round_trip_that_is_quite_another_changes_its_class(rtt_s: float, befo
 
 
 def test_what_is_new_of_many_is_told_once() -> None:
-    world, reach = active(), Reach()
+    world, reach = active(), PeerReach()
     assert reach.note("one", world.ladder, 0.0)
     assert reach.round_trips["one"] == round_trip_class(RTT_S, None)
     assert not reach.note("two", world.ladder, 0.0)

@@ -22,7 +22,7 @@ from limpet.cluster.datagrams.unproven_budget import (
 )
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
+from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
 
 LINK = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface("10.1.0.2/24"),))
@@ -100,7 +100,7 @@ def test_a_member_that_has_others_try_a_stranger_all_the_time_is_no_amplifier() 
         now_s = tenth / 10
         if tenth % 100 == 0:
             ends = tuple((VICTIMS[0], 1000 + tenth + number) for number in range(12))
-            facts = Facts(tunnel=True, endpoints=ends)
+            facts = CandidateFacts(tunnel=True, endpoints=ends)
             ladder.settle(facts, (LINK,), at_s=now_s, urgent=True)
         if tenth % 10 == 0:
             forged = (VICTIMS[0], 7)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Address
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError
 from limpet.cluster.keys import uid_of
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -25,7 +25,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import Answer, Probe
+from limpet.paths.probe.messages import Probe, ProbeAnswer
 
 
 def _plain(address: Address) -> bool:
@@ -68,7 +68,7 @@ ways = st.one_of(
     ),
 )
 answers = st.builds(
-    Answer,
+    ProbeAnswer,
     nonces,
     sequences,
     st.ip_addresses(v=4) | addresses,
@@ -84,7 +84,7 @@ def test_a_probe_comes_back_as_it_was(probe: Probe) -> None:
 
 
 @given(answers)
-def test_an_answer_comes_back_as_it_was(answer: Answer) -> None:
+def test_an_answer_comes_back_as_it_was(answer: ProbeAnswer) -> None:
     assert parse_answer(encode_answer(answer)) == answer
 
 
@@ -100,19 +100,21 @@ def test_a_padded_probe_makes_an_ip_packet_of_the_size_that_is_asked_for(
     packet_bytes: int, version: int
 ) -> None:
     probe = Probe(bytes(8), ProbeKind.TUNNEL, 1, padding_bytes=padding_for(packet_bytes, version))
-    data = Codec(bytes(31) + b"\x01", bytes(32)).encode(Kind.PROBE, encode_probe(probe))
+    data = Codec(bytes(31) + b"\x01", bytes(32)).encode(BodyKind.PROBE, encode_probe(probe))
     address = IPv4Address(1) if version == 4 else IPv6Address(1)
     assert len(udp_packet(address, address, 1, 2, data)) == packet_bytes
 
 
 @given(answers)
-def test_an_answer_is_less_than_twice_as_large_as_the_smallest_probe(answer: Answer) -> None:
+def test_an_answer_is_less_than_twice_as_large_as_the_smallest_probe(answer: ProbeAnswer) -> None:
     smallest = encode_probe(Probe(bytes(8), ProbeKind.TUNNEL, 1))
     assert 124 + len(encode_answer(answer)) < 2 * (124 + len(smallest))
 
 
 def test_an_answer_without_an_address_is_malformed() -> None:
-    body = bytearray(encode_answer(Answer(bytes(8), 1, ip_address("::1"), 7, ip_address("::2"))))
+    body = bytearray(
+        encode_answer(ProbeAnswer(bytes(8), 1, ip_address("::1"), 7, ip_address("::2")))
+    )
     body[16:32] = bytes(16)
     with pytest.raises(DatagramError, match="an address is missing"):
         parse_answer(bytes(body))

@@ -13,10 +13,10 @@ from limpet.relay.server.pairs import (
     LIFETIME_S,
     TOKEN_LIFETIME_S,
     Checked,
-    End,
-    Entry,
-    Place,
+    ForwardingEntry,
+    PairEnd,
     Relaying,
+    UdpFlow,
     entries_of,
     sockets_of,
 )
@@ -32,14 +32,14 @@ uids = st.sampled_from([f"node-{letter}" for letter in "abcdef"])
 ports = st.integers(*PORTS)
 places = st.sampled_from(
     [
-        *(Place((ip_address(f"192.0.2.{n}"), port), V4) for n in (1, 2) for port in (7, 8)),
-        Place((ip_address("2001:db8:1::1"), 7), V6),
-        Place((ip_address("192.0.2.1"), 7), ip_address("198.51.100.2")),
+        *(UdpFlow((ip_address(f"192.0.2.{n}"), port), V4) for n in (1, 2) for port in (7, 8)),
+        UdpFlow((ip_address("2001:db8:1::1"), 7), V6),
+        UdpFlow((ip_address("192.0.2.1"), 7), ip_address("198.51.100.2")),
     ]
 )
-HOME, AWAY = (Place((ip_address(f"192.0.2.{n}"), 51820), V4) for n in (1, 2))
-OTHER = Place((ip_address("203.0.113.9"), 40000), V4)
-SIX = Place((ip_address("2001:db8:1::1"), 51820), V6)
+HOME, AWAY = (UdpFlow((ip_address(f"192.0.2.{n}"), 51820), V4) for n in (1, 2))
+OTHER = UdpFlow((ip_address("203.0.113.9"), 40000), V4)
+SIX = UdpFlow((ip_address("2001:db8:1::1"), 51820), V6)
 
 
 def relaying(**changes: object) -> Relaying:
@@ -47,20 +47,20 @@ def relaying(**changes: object) -> Relaying:
     return Relaying(**values)  # type: ignore[arg-type]
 
 
-def asked(pairs: Relaying, uid: str = A, peer: str = B, now_s: float = 0.0) -> End:
+def asked(pairs: Relaying, uid: str = A, peer: str = B, now_s: float = 0.0) -> PairEnd:
     end = pairs.ask(uid, peer, now_s)
-    assert isinstance(end, End)
+    assert isinstance(end, PairEnd)
     return end
 
 
-def bind(pairs: Relaying, end: End, place: Place, now_s: float = 0.0) -> Checked:
+def bind(pairs: Relaying, end: PairEnd, place: UdpFlow, now_s: float = 0.0) -> Checked:
     """As a node does that is there."""
     token = pairs.make_token(end.uid, end.port, place, now_s)
     assert token is not None
     return pairs.check(end.uid, end.port, place, token, now_s)
 
 
-def place_of(pairs: Relaying, end: End) -> Place | None:
+def place_of(pairs: Relaying, end: PairEnd) -> UdpFlow | None:
     now = pairs.at(end.port)
     assert now is not None
     return now.place
@@ -73,7 +73,7 @@ class RelayingMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 1000.0
         self.pairs = relaying()
-        self.tokens: list[tuple[bytes, str, int, Place, float]] = []
+        self.tokens: list[tuple[bytes, str, int, UdpFlow, float]] = []
         """With whom and what they were made for, and when."""
         self.moved: dict[int, float] = {}
         """When the token was made that moved the end of this port last."""
@@ -98,7 +98,7 @@ class RelayingMachine(RuleBasedStateMachine):
             assert given.place == (before.place if before else None)
 
     @rule(uid=uids, port=ports, place=places)
-    def get_token(self, uid: str, port: int, place: Place) -> None:
+    def get_token(self, uid: str, port: int, place: UdpFlow) -> None:
         token = self.pairs.make_token(uid, port, place, self.now_s)
         end = self.pairs.at(port)
         assert (token is not None) == (end is not None and end.uid == uid)
@@ -163,7 +163,7 @@ class RelayingMachine(RuleBasedStateMachine):
         assert self.pairs.of(uid) == []
         self._forget(gone)
 
-    def _forget(self, ends: list[End]) -> None:
+    def _forget(self, ends: list[PairEnd]) -> None:
         for end in ends:
             assert self.pairs.at(end.port) is None
             assert self.pairs.at(end.other) is None
@@ -348,7 +348,7 @@ def test_what_the_kernel_has_kept_is_taken_up() -> None:
     ((one, other),) = before.pairs()
 
     after = relaying(secret=b"another")
-    after.adopt([End(x.uid, x.peer, x.port, x.other, x.place) for x in (one, other)], 5.0)
+    after.adopt([PairEnd(x.uid, x.peer, x.port, x.other, x.place) for x in (one, other)], 5.0)
 
     assert asked(after, A, B, 6.0).port == end.port
     assert place_of(after, end) == HOME
@@ -356,14 +356,14 @@ def test_what_the_kernel_has_kept_is_taken_up() -> None:
     assert after.expire(5.0) == []
 
 
-@given(st.lists(st.builds(End, uids, uids, ports, ports, places), max_size=6))
-def test_whatever_is_found_in_the_kernel_makes_whole_pairs_only(ends: list[End]) -> None:
+@given(st.lists(st.builds(PairEnd, uids, uids, ports, ports, places), max_size=6))
+def test_whatever_is_found_in_the_kernel_makes_whole_pairs_only(ends: list[PairEnd]) -> None:
     pairs = relaying()
     pairs.adopt(ends, 0.0)
     for one, other in pairs.pairs():
         assert (one.uid, one.port) == (other.peer, other.other)
         assert (other.uid, other.port) == (one.peer, one.other)
-    assert all(isinstance(pairs.ask(f"n{n}", A, 0.0), End) for n in range(4 - len(pairs)))
+    assert all(isinstance(pairs.ask(f"n{n}", A, 0.0), PairEnd) for n in range(4 - len(pairs)))
     assert pairs.ask("n9", A, 0.0) is Refusal.FULL
 
 
@@ -371,26 +371,26 @@ def test_whatever_is_found_in_the_kernel_makes_whole_pairs_only(ends: list[End])
 
 
 def halves(
-    one: Place | None, other: Place | None, *, stream: bool = False, by_stream: bool = False
-) -> tuple[End, End]:
+    one: UdpFlow | None, other: UdpFlow | None, *, stream: bool = False, by_stream: bool = False
+) -> tuple[PairEnd, PairEnd]:
     """`stream`, `by_stream`: of the first."""
     return (
-        End(A, B, 1, 2, one, streams=stream, by_stream=by_stream),
-        End(B, A, 2, 1, other),
+        PairEnd(A, B, 1, 2, one, streams=stream, by_stream=by_stream),
+        PairEnd(B, A, 2, 1, other),
     )
 
 
 def test_the_kernel_hands_on_what_stays_within_one_ip_version() -> None:
     one, other = halves(HOME, AWAY)
     entries = entries_of(one, other, BOTH)
-    assert entries == {1: Entry(one, AWAY), 2: Entry(other, HOME)}
+    assert entries == {1: ForwardingEntry(one, AWAY), 2: ForwardingEntry(other, HOME)}
     assert sockets_of(*halves(HOME, AWAY), BOTH) == {1: None, 2: None}
 
 
 def test_what_changes_the_ip_version_goes_through_the_agent() -> None:
     one, other = halves(HOME, SIX)
     entries = entries_of(one, other, BOTH)
-    assert entries == {1: Entry(one, None), 2: Entry(other, None)}
+    assert entries == {1: ForwardingEntry(one, None), 2: ForwardingEntry(other, None)}
     assert sockets_of(*halves(HOME, SIX), BOTH) == {1: HOME, 2: SIX}
 
 
@@ -405,7 +405,7 @@ def test_what_has_no_other_end_yet_is_dropped() -> None:
 
 def test_a_stream_and_an_address_are_joined_by_a_socket_at_the_address_s_port() -> None:
     ends = halves(None, AWAY, stream=True, by_stream=True)
-    assert entries_of(*ends, BOTH) == {1: None, 2: Entry(ends[1], None)}
+    assert entries_of(*ends, BOTH) == {1: None, 2: ForwardingEntry(ends[1], None)}
     assert sockets_of(*ends, BOTH) == {1: None, 2: AWAY}
 
 
@@ -413,14 +413,14 @@ def test_an_end_with_both_is_heard_by_both_and_spoken_to_by_one() -> None:
     by_stream = halves(HOME, OTHER, stream=True, by_stream=True)
     # What comes from its address the kernel hands on; what is for it the agent puts in the stream.
     assert entries_of(*by_stream, BOTH) == {
-        1: Entry(by_stream[0], OTHER),
-        2: Entry(by_stream[1], None),
+        1: ForwardingEntry(by_stream[0], OTHER),
+        2: ForwardingEntry(by_stream[1], None),
     }
     assert sockets_of(*by_stream, BOTH) == {1: None, 2: OTHER}
     by_address = halves(HOME, OTHER, stream=True)
     assert entries_of(*by_address, BOTH) == {
-        1: Entry(by_address[0], OTHER),
-        2: Entry(by_address[1], HOME),
+        1: ForwardingEntry(by_address[0], OTHER),
+        2: ForwardingEntry(by_address[1], HOME),
     }
     # What still comes by the stream leaves from the peer's port.
     assert sockets_of(*by_address, BOTH) == {1: None, 2: OTHER}

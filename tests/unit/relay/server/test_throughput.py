@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.relay.server.forwarding import Counted, parse_counters
+from limpet.relay.server.forwarding import CounterReading, parse_counters
 from limpet.relay.server.throughput import Throughput
 
 
@@ -53,4 +53,7 @@ def test_nfts_listing_has_packets_and_bytes() -> None:
 \t\tpackets 0 bytes 0
 \t}
 }"""
-    assert parse_counters(listing) == {"forwarded": Counted(12, 3456), "handed_up": Counted(0, 0)}
+    assert parse_counters(listing) == {
+        "forwarded": CounterReading(12, 3456),
+        "handed_up": CounterReading(0, 0),
+    }

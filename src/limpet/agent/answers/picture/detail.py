@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from limpet.agent.answers.picture.ways import Seen, outward_of, pair_of, probes_of
+from limpet.agent.answers.picture.ways import WaySeen, outward_of, pair_of, probes_of
 from limpet.base.addresses import endpoint_text
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.reach import why_apart
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import PeerPart
 from limpet.datapath.tunnel.state import PeerReading
-from limpet.paths.summary import Asked, Indirect
+from limpet.paths.summary import CandidateSummary, Indirect
 from limpet.picture.pair import Direction, PairDetail, Traffic
 
 
@@ -24,8 +24,8 @@ class PairFacts:
 
     own: str
     peer: str
-    seen: Seen
-    asked: Collection[Asked]
+    seen: WaySeen
+    asked: Collection[CandidateSummary]
     indirect: Indirect | None
     part: PeerPart
     """What the peer adds to this node's plan."""

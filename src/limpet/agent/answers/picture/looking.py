@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from limpet.agent.answers.peers import kind_of
 from limpet.agent.answers.picture.detail import PairFacts
-from limpet.agent.answers.picture.ways import Seen
+from limpet.agent.answers.picture.ways import WaySeen
 from limpet.agent.nat_traversal import NatTraversal
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.segments import SegmentUse
@@ -69,7 +69,7 @@ class Looking:
         """Kind of NAT in front of this node, by IP version."""
         return {f"ipv{v}": self.nat_traversal.relays.kind(v).name.lower() for v in (4, 6)}
 
-    def seen(self, uid: str, entry: NodeEntry, lacking: Mapping[str, str]) -> Seen:
+    def seen(self, uid: str, entry: NodeEntry, lacking: Mapping[str, str]) -> WaySeen:
         view, plan = self.view, self._peer_parts.overlay.planned
         allowed = (
             view.network is not None
@@ -78,7 +78,7 @@ class Looking:
         )
         ladder = self._probing.ladder(uid)
         ways = self._probing.ways
-        return Seen(
+        return WaySeen(
             is_allowed=allowed,
             is_reached=allowed and kind_of(uid, view, plan, lacking) not in ("", "unreached"),
             here=summarize(ladder) if ladder is not None else None,
@@ -98,7 +98,7 @@ class Looking:
             if ladder is not None and ladder.active:
                 yield uid
 
-    def facts_of_pair(self, uid: str, seen: Seen, lacking: Mapping[str, str]) -> PairFacts:
+    def facts_of_pair(self, uid: str, seen: WaySeen, lacking: Mapping[str, str]) -> PairFacts:
         ladder = self._probing.ladder(uid)
         kind = self.nat().get(f"ipv{_version_of(seen.here)}", "")
         return PairFacts(

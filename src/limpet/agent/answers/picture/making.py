@@ -22,7 +22,7 @@ from limpet.agent.answers.picture.nodes import (
     own_segments,
     relays_of,
 )
-from limpet.agent.answers.picture.ways import Seen, pair_of
+from limpet.agent.answers.picture.ways import WaySeen, pair_of
 from limpet.agent.answers.picture.workloads import (
     MOST_POLICIES,
     MOST_SERVICES,
@@ -65,7 +65,7 @@ class _Gathered:
     """What was looked at on the event loop; the rest of the work is done elsewhere."""
 
     as_of_s: float
-    seen: dict[str, Seen]
+    seen: dict[str, WaySeen]
     facts: dict[str, PeerFacts]
     viewer: Viewer
     nat: Mapping[str, str]
@@ -117,7 +117,7 @@ class PictureAnswers:
         cluster = self._cluster
         view = cluster.peer_parts.peers.view
         lacking = self._looking.lacking()
-        seen: dict[str, Seen] = {}
+        seen: dict[str, WaySeen] = {}
         facts: dict[str, PeerFacts] = {}
         as_of_s, now_s = time.time(), time.monotonic()
         for count, (uid, entry) in enumerate(list(view.snapshot.nodes.items()), 1):
@@ -139,7 +139,9 @@ class PictureAnswers:
             left_out=left_out,
         )
 
-    def _facts(self, uid: str, seen: Seen, lacking: Mapping[str, str], ahead_s: float) -> PeerFacts:
+    def _facts(
+        self, uid: str, seen: WaySeen, lacking: Mapping[str, str], ahead_s: float
+    ) -> PeerFacts:
         """`ahead_s`: of the wall clock against the monotonic one."""
         if not seen.is_allowed or seen.here is None:
             return PeerFacts()

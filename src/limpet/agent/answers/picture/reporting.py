@@ -11,7 +11,7 @@ from limpet import __version__
 from limpet.agent.answers.picture.detail import direction_here
 from limpet.agent.answers.picture.looking import Looking
 from limpet.agent.answers.picture.nodes import load_of, own_segments
-from limpet.agent.answers.picture.ways import Seen, steady
+from limpet.agent.answers.picture.ways import WaySeen, steady
 from limpet.base.bounds.members import REPORTED_PAIRS, REPORTED_SEGMENTS
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.sites import LABELS
@@ -20,7 +20,7 @@ from limpet.picture.nodes import RelayLoad
 
 
 def chosen(
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, WaySeen],
     nodes: Mapping[str, NodeEntry],
     active: Iterable[str],
     most: int = REPORTED_PAIRS.most,
@@ -91,12 +91,12 @@ def make_report(
     return _node(looking, seen, rest), pairs
 
 
-def _rung(seen: Seen) -> str:
+def _rung(seen: WaySeen) -> str:
     path = seen.here.path if seen.here is not None else None
     return path.rung.name if path is not None and seen.is_reached else "unreached"
 
 
-def _node(looking: Looking, seen: Mapping[str, Seen], rest: Mapping[str, int]) -> NodeReport:
+def _node(looking: Looking, seen: Mapping[str, WaySeen], rest: Mapping[str, int]) -> NodeReport:
     own = looking.view.uid
     near = [
         uid

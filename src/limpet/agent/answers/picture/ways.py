@@ -9,7 +9,7 @@ from limpet.base.addresses import endpoint_text
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.summary import Asked, WaySummary
+from limpet.paths.summary import CandidateSummary, WaySummary
 from limpet.picture.pair import Outward, Pair, Probe, Reach, Way
 
 _STEADY = 0.25
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WaySeen:
     """What this node knows of its way to a peer, and of the peer's way back."""
 
     is_allowed: bool
@@ -39,7 +39,7 @@ class Seen:
     since_at_s: float | None = None
 
 
-def pair_of(own: str, uid: str, seen: Seen, before: Pair | None) -> Pair:
+def pair_of(own: str, uid: str, seen: WaySeen, before: Pair | None) -> Pair:
     """`before`: the pair as it was shown last."""
     mine, theirs = _own_way(seen), _told_way(seen)
     first = own < uid
@@ -52,7 +52,7 @@ def pair_of(own: str, uid: str, seen: Seen, before: Pair | None) -> Pair:
     )
 
 
-def _own_way(seen: Seen) -> Way:
+def _own_way(seen: WaySeen) -> Way:
     if not seen.is_allowed:
         return Way(reach=Reach.NOT_ALLOWED)
     here = seen.here
@@ -70,7 +70,7 @@ def _own_way(seen: Seen) -> Way:
     )
 
 
-def _told_way(seen: Seen) -> Way:
+def _told_way(seen: WaySeen) -> Way:
     """What a silent peer has told is of before."""
     if not seen.is_allowed:
         return Way(reach=Reach.NOT_ALLOWED)
@@ -121,14 +121,18 @@ def outward_of(path: PeerPath | None, devices: Iterable[str], mtu_bytes: int | N
 
 
 def probes_of(
-    asked: Iterable[Asked], nodes: Mapping[str, NodeEntry], *, now_s: float, as_of_s: float
+    asked: Iterable[CandidateSummary],
+    nodes: Mapping[str, NodeEntry],
+    *,
+    now_s: float,
+    as_of_s: float,
 ) -> tuple[Probe, ...]:
     """`now_s` of the monotonic clock is `as_of_s` of the wall clock."""
     ahead_s = as_of_s - now_s
     return tuple(_probe(each, nodes, ahead_s) for each in asked)
 
 
-def _probe(asked: Asked, nodes: Mapping[str, NodeEntry], ahead_s: float) -> Probe:
+def _probe(asked: CandidateSummary, nodes: Mapping[str, NodeEntry], ahead_s: float) -> Probe:
     candidate, state, streaks = asked.candidate, asked.state, asked.state.streaks
     at = endpoint_text((candidate.address, candidate.port))
     if candidate.relay:
@@ -156,7 +160,7 @@ def _at(moment_s: float, ahead_s: float) -> float | None:
     return None if moment_s < 0 else round(moment_s + ahead_s, 1)
 
 
-def _why_unused(asked: Asked) -> str:
+def _why_unused(asked: CandidateSummary) -> str:
     state, streaks = asked.state, asked.state.streaks
     if state.used:
         return ""

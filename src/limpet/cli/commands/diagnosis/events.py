@@ -17,7 +17,7 @@ from limpet.cli.kept_events import events_of_node
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, put, put_document, say, show_table
-from limpet.cli.reach import Reach
+from limpet.cli.reach import ReachOptions
 from limpet.cli.reach import ask as ask_controller
 from limpet.picture.timeline import Clock, Entry, Timeline
 from limpet.timeline.answer import MOST_ENTRIES
@@ -69,7 +69,7 @@ def events(
 
 def _of_controller(config: Path | None) -> Ask:
     def asker(**asked: Any) -> Timeline:
-        return typed(ask_controller(Reach(config), "events", **asked), Timeline)
+        return typed(ask_controller(ReachOptions(config), "events", **asked), Timeline)
 
     return asker
 

@@ -8,7 +8,7 @@ import typer
 
 from limpet.cli.options import Format
 from limpet.cli.output import Output, put_markdown, show, show_table
-from limpet.cli.topics.pages import Page, find_docs, look_up, read_pages
+from limpet.cli.topics.pages import TopicPage, find_docs, look_up, read_pages
 
 _APART = ("decisions/", "commands/")
 """Listed by a line of their own: they are many."""
@@ -42,5 +42,5 @@ def help(
     show_table(answer, output, rows, nothing="there is no documentation")
 
 
-def _listed(pages: dict[str, Page]) -> list[Page]:
+def _listed(pages: dict[str, TopicPage]) -> list[TopicPage]:
     return [page for page in pages.values() if not page.name.startswith(_APART)]

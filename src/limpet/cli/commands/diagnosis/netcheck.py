@@ -44,13 +44,13 @@ def netcheck(
 
     from limpet.cli.netcheck.check import check
     from limpet.cli.netcheck.report import observer_row
-    from limpet.cli.netcheck.targets import Target, controller_target, relay_target
+    from limpet.cli.netcheck.targets import NetcheckTarget, controller_target, relay_target
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     controllers, relays = list(controller or ()), list(relay or ())
     if not controllers and not relays:
         controllers, relays = _known(load_settings(config))
-    targets: list[Target] = [controller_target(each) for each in controllers]
+    targets: list[NetcheckTarget] = [controller_target(each) for each in controllers]
     targets += [relay_target(each) for each in relays]
     told = asyncio.run(check(targets, ask_gateway=port_mapping))
     if output.is_document:

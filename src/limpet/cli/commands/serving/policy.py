@@ -17,7 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
-from limpet.cli.reach import Reach
+from limpet.cli.reach import ReachOptions
 from limpet.cli.reach import ask as ask_controller
 from limpet.kubernetes.access.yaml_text import parse_yaml
 
@@ -45,7 +45,7 @@ def policy_apply(
     if not documents:
         raise LimpetError(f"apply {', '.join(map(str, files))}: there is no document in it")
     if cluster:
-        told = ask_controller(Reach(config), "policy.apply", documents=documents)
+        told = ask_controller(ReachOptions(config), "policy.apply", documents=documents)
         lines = [
             f"{each}: {'signed, for all nodes' if each in told['changed'] else 'as it was'}"
             for each in told["applied"]
@@ -96,7 +96,7 @@ def policy_delete(
 ) -> None:
     """Take a policy out of force."""
     if cluster:
-        told = ask_controller(Reach(config), "policy.delete", **_key(name))
+        told = ask_controller(ReachOptions(config), "policy.delete", **_key(name))
         show(told, output, *(f"{each}: withdrawn, on all nodes" for each in told["changed"]))
         return
     socket = load_settings(config).folders.socket
@@ -111,7 +111,7 @@ def policy_list(
 ) -> None:
     """Policies that this node knows of, and how many of its pods each selects."""
     if cluster:
-        _list_of_cluster(ask_controller(Reach(config), "policy.list"), output)
+        _list_of_cluster(ask_controller(ReachOptions(config), "policy.list"), output)
         return
     found = ask(load_settings(config).folders.socket, "policy.list", Policies)
     rows = [

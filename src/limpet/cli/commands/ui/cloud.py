@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from limpet.base.addresses import Listen, parse_listen
 from limpet.base.errors import CommandLineError
 from limpet.cli.output import put_at_once, say
-from limpet.cli.reach import Reach, named_cluster
+from limpet.cli.reach import ReachOptions, named_cluster
 from limpet.controller.settings import ControllerSettings, load_settings
 
 if TYPE_CHECKING:  # they are loaded where they are used
-    from limpet.controller.admin.api_server import Cluster
+    from limpet.controller.admin.api_server import ClusterAccess
     from limpet.web.access.secret import TokenSecret
     from limpet.web.access.tokens import TokenFile
     from limpet.web.live.source import ControllerSource
@@ -37,7 +37,7 @@ class Cloud:
     open_browser: bool
 
 
-def serve_cloud(options: Cloud, reach: Reach) -> None:
+def serve_cloud(options: Cloud, reach: ReachOptions) -> None:
     """Until it is told to end. Raises: LimpetError."""
     from limpet.base.process.lifetime import run as run_process
     from limpet.base.process.log import configure_log
@@ -86,7 +86,7 @@ def token_book(settings: ControllerSettings) -> TokenFile | TokenSecret:
     return TokenFile(settings.database.parent / FILE_NAME)
 
 
-def _source(settings: ControllerSettings, reach: Reach) -> ControllerSource:
+def _source(settings: ControllerSettings, reach: ReachOptions) -> ControllerSource:
     """Asks this machine's controller; where there is none, or another is named, the cluster's."""
     from limpet.web.live.source import FAR_WAIT_S, ControllerSource, at_socket
 
@@ -101,13 +101,13 @@ def _source(settings: ControllerSettings, reach: Reach) -> ControllerSource:
     return ControllerSource(Caller(cluster), wait_s=FAR_WAIT_S)
 
 
-def _own_cluster(settings: ControllerSettings) -> Cluster:
+def _own_cluster(settings: ControllerSettings) -> ClusterAccess:
     """That whose controller has these settings. Raises: AccessError."""
-    from limpet.controller.admin.api_server import Cluster
+    from limpet.controller.admin.api_server import ClusterAccess
     from limpet.kubernetes.access.kubeconfig import find_access
 
     place = settings.place
-    return Cluster(find_access(place.kubeconfig, server=place.server or ""), place.namespace)
+    return ClusterAccess(find_access(place.kubeconfig, server=place.server or ""), place.namespace)
 
 
 def tell(open_browser: bool, link: str) -> None:

@@ -15,7 +15,7 @@ from limpet.cli.commands.ui.cloud import CLOUD_PORT as _CLOUD_PORT
 from limpet.cli.commands.ui.cloud import Cloud, listen_at, serve_cloud, tell
 from limpet.cli.commands.ui.tokens import token
 from limpet.cli.options import Config, Words, group
-from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace, Reach
+from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace, ReachOptions
 
 _NODE_PORT = 7474
 
@@ -75,7 +75,7 @@ def run(
         return
     if (certificate is None) is not (key is None):
         raise CommandLineError("ui: --certificate and --key belong together")
-    reach = Reach(config, kubeconfig, of_kubeconfig, namespace)
+    reach = ReachOptions(config, kubeconfig, of_kubeconfig, namespace)
     if reach.names_cluster or controller:
         given = (certificate, key) if certificate is not None and key is not None else None
         options = Cloud(listen, frozenset(name or ()), given, tokens_only, open_browser)

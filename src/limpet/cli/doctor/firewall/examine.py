@@ -14,7 +14,7 @@ from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import LimpetError
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.firewall.trial import Dropped, Packet, Rules, Trial, read_rules
+from limpet.cli.doctor.firewall.trial import FirewallDrop, Packet, Rules, Trial, read_rules
 from limpet.cli.doctor.target import InboundPort
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.forward import (
@@ -103,12 +103,12 @@ def _read_node(settings: Settings, state: NodeState) -> _Node:
 
 def _try_packets(
     node: _Node, rules: Rules, ports: list[InboundPort]
-) -> tuple[dict[Dropped, list[str]], dict[Dropped, list[InboundPort]]]:
+) -> tuple[dict[FirewallDrop, list[str]], dict[FirewallDrop, list[InboundPort]]]:
     """What drops pods' packets, with the ways that it stops; what drops those to which ports."""
     links = dict.fromkeys((node.bridge, *chain(*node.ways.values())), ()) | node.uplinks
     spans = ("{}-{}".format(*port.ends) for port in ports if port.untracked)
-    stops: dict[Dropped, list[str]] = {}
-    closed: dict[Dropped, list[InboundPort]] = {}
+    stops: dict[FirewallDrop, list[str]] = {}
+    closed: dict[FirewallDrop, list[InboundPort]] = {}
     with closing(Trial(rules, links, ", ".join(spans))) as trial:
         for words, names in node.ways.items():
             for dropped in dict.fromkeys(_stopped(trial, node, names)):
@@ -119,7 +119,7 @@ def _try_packets(
     return stops, closed
 
 
-def _stopped(trial: Trial, node: _Node, links: Iterable[str]) -> Iterator[Dropped]:
+def _stopped(trial: Trial, node: _Node, links: Iterable[str]) -> Iterator[FirewallDrop]:
     """By what, in both directions and of each IP version that pods have."""
     segments, cidrs = node.state.segments, node.state.cluster_cidrs
     for version in sorted({each.version for each in (*segments, *cidrs)}) or [4]:
@@ -143,9 +143,9 @@ def _inside(prefixes: Iterable[Prefix], version: int, but_not: Iterable[Prefix] 
     return next(free, _MADE_UP[version][2])
 
 
-def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[Dropped]:
+def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[FirewallDrop]:
     """What drops packets to it on every uplink; a person may keep it to some of them."""
-    found: dict[int, list[Dropped | None]] = {}
+    found: dict[int, list[FirewallDrop | None]] = {}
     for name, addresses in node.uplinks.items():
         for own in addresses:
             size = own.network.num_addresses
@@ -164,7 +164,7 @@ def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[Dropped
 
 
 def _pods_findings(
-    node: _Node, stops: Mapping[Dropped, list[str]], *, allowed: bool, running: bool
+    node: _Node, stops: Mapping[FirewallDrop, list[str]], *, allowed: bool, running: bool
 ) -> Iterator[Finding]:
     with closing(HandleNftables()) as nft:
         chains = [each for each in read_forward_chains(nft) if each.cause]
@@ -226,7 +226,7 @@ def _closed(each: ForwardChain, bridge: str, *, allowed: bool, running: bool) ->
     )
 
 
-def _port_findings(closed: Mapping[Dropped, list[InboundPort]]) -> Iterator[Finding]:
+def _port_findings(closed: Mapping[FirewallDrop, list[InboundPort]]) -> Iterator[Finding]:
     for dropped, ports in closed.items():
         names, cause = _joined(ports), _cause(dropped)
         yield warn(
@@ -248,11 +248,11 @@ def _joined(ports: Iterable[InboundPort]) -> str:
     return " and ".join(f"{kind} port {' and '.join(all_)}" for kind, all_ in found.items())
 
 
-def _is_end(dropped: Dropped) -> bool:
+def _is_end(dropped: FirewallDrop) -> bool:
     return _END.fullmatch(dropped.rule) is not None
 
 
-def _cause(dropped: Dropped) -> str:
+def _cause(dropped: FirewallDrop) -> str:
     if not dropped.rule:
         return "policy drop"
     where = "" if dropped.base.endswith(f" {dropped.chain}") else f" in chain {dropped.chain}"

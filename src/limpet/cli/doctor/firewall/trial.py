@@ -79,7 +79,7 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FirewallDrop:
     """What dropped a packet."""
 
     base: str
@@ -186,7 +186,7 @@ class Trial:
         """What is for the target goes out by the link. Raises: KernelError."""
         self._route.apply(route_codec.route(ip_network(target), ifindex=self._links[link].ifindex))
 
-    def send(self, packet: Packet) -> Dropped | None:
+    def send(self, packet: Packet) -> FirewallDrop | None:
         """What drops the packet; None: it gets through. Raises: KernelError."""
         list(self._trace.drain())
         kind = 0x0800 if packet.source.version == 4 else 0x86DD
@@ -205,7 +205,7 @@ class Trial:
                     return None
             if step in (_OF_POLICY, _OF_RULE) and not any(verdict):
                 rule = self._words(chain, attrs[_HANDLE]) if step == _OF_RULE else ""
-                return Dropped(f"nftables chain {' '.join(base)}", name, rule)
+                return FirewallDrop(f"nftables chain {' '.join(base)}", name, rule)
         what = f"{packet.protocol} from {packet.source} to {packet.target} by {packet.link}"
         raise KernelError("follow a packet through others' rules", what, 110)
 

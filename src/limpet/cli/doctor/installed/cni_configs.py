@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.cni_configs import CniConfig
 
 
-def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Finding]:
+def examine_configs(target: Installation, configs: list[CniConfig]) -> Iterator[Finding]:
     """`configs`: those of the folder, sorted."""
     own = target.conflist.name
     others = [
@@ -47,7 +47,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
     yield from (finding for config in usable for finding in _rivals(target, config))
 
 
-def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
+def _rivals(target: Installation, config: CniConfig) -> Iterator[Finding]:
     shared = [
         segment
         for segment in target.state.segments

@@ -10,7 +10,7 @@ from limpet import __version__
 from limpet.agent.settings import Settings
 from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import granted_state
@@ -20,7 +20,7 @@ from limpet.cni.conflist import CONFLIST
 from limpet.cni.shim_binary import shim_path
 
 
-def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | None) -> Target:
+def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | None) -> Installation:
     """What is installed, as far as it is, with what its cluster granted.
 
     The folders are by default those that install has used, else those of the runtime.
@@ -35,7 +35,7 @@ def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | No
     used_conf_dir, used_bin_dir = folders_in_use(find_runtimes())
     conf_dir = conf_dir or used_conf_dir
     config = _own_config(conf_dir)
-    return Target(
+    return Installation(
         settings,
         granted_state(settings),
         conf_dir / CONFLIST if config is None else config.path,
@@ -51,7 +51,7 @@ def _own_config(conf_dir: Path) -> CniConfig | None:
     return next((config for config in configs if "limpet" in config.plugins), None)
 
 
-def examine_binary(target: Target) -> Iterator[Finding]:
+def examine_binary(target: Installation) -> Iterator[Finding]:
     path = target.cni_bin_dir / "limpet"
     content = read_if_there(path)
     if content is None:
@@ -88,7 +88,7 @@ def examine_binary(target: Target) -> Iterator[Finding]:
         yield ok(f"the CNI binary {path} reaches the agent")
 
 
-def examine_conflist(target: Target) -> Iterator[Finding]:
+def examine_conflist(target: Installation) -> Iterator[Finding]:
     config = _own_config(target.cni_conf_dir)
     if config is None:
         yield error(

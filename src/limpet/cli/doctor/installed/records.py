@@ -8,12 +8,12 @@ from pathlib import Path
 from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.output import counted
 from limpet.ipam.ledger import read_ledger
 
 
-def examine_segments(target: Target) -> Iterator[Finding]:
+def examine_segments(target: Installation) -> Iterator[Finding]:
     state = target.state
     if not state.segments and target.joined:
         return  # granted, or the agent says why not
@@ -46,7 +46,7 @@ def _within(inner: Prefix, outer: Prefix) -> bool:
     return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]
 
 
-def examine_records(target: Target) -> Iterator[Finding]:
+def examine_records(target: Installation) -> Iterator[Finding]:
     """Records of the network's name are taken over; others of the folder are named."""
     if target.installed:
         return
@@ -75,7 +75,7 @@ def _adoption(folder: Path) -> Finding:
     )
 
 
-def _other_records(target: Target) -> Iterator[Finding]:
+def _other_records(target: Installation) -> Iterator[Finding]:
     segments = target.state.segments
     for folder in sorted(_folders(target.settings.folders.data_dir)):
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.datapath.kernel_trial import try_features
 from limpet.linux.sysctl import read_sysctl
 
 
-def examine_features(target: Target) -> Iterator[Finding]:
+def examine_features(target: Installation) -> Iterator[Finding]:
     lacks = try_features(ipv6=target.ipv6, cluster=target.joined)
     for lack in lacks:
         said = error if lack.essential else warn

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import bridge_of_segments
@@ -16,7 +16,7 @@ from limpet.linux.netlink.socket import RouteSocket
 _RT_TABLE_LOCAL = 255
 
 
-def examine_node(target: Target) -> Iterator[Finding]:
+def examine_node(target: Installation) -> Iterator[Finding]:
     bridge, state = target.settings.pods.bridge, target.state
     with RouteSocket() as route:
         links = route.links()
@@ -67,7 +67,7 @@ def _bridge_name(bridge: str, links: dict[str, link_codec.LinkInfo]) -> Iterator
 
 
 def _own_table(
-    target: Target,
+    target: Installation,
     own: set[str],
     routes: list[route_codec.RouteInfo],
     rules: list[route_codec.RuleInfo],

@@ -12,7 +12,7 @@ import structlog
 from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import node
 from limpet.controller.orchestrator.events import Events
-from limpet.controller.orchestrator.flannel.nodes import Taken, take_flannel
+from limpet.controller.orchestrator.flannel.nodes import FlannelOutcome, take_flannel
 from limpet.controller.orchestrator.node_objects import FLANNEL_PREFIX, NODES
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.registry.tables import Tables
@@ -72,7 +72,7 @@ class FlannelBeside:
                     self._events.tell(about, "NotBesideFlannel", problem, "Warning")
         self._problems = problems
 
-    def _take(self, tables: Tables) -> Taken:
+    def _take(self, tables: Tables) -> FlannelOutcome:
         return take_flannel(tables, self._nodes.objects, list(self._nodes.deleted), time.time())
 
     async def _write(self, name: str, wanted: Mapping[str, str | None]) -> None:

@@ -35,7 +35,7 @@ _PLAIN_MTU_BYTES = 1500
 
 
 @dataclass
-class Taken:
+class FlannelOutcome:
     """What was made of the Nodes."""
 
     changed: list[str] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Taken:
 
 def take_flannel(
     tables: Tables, nodes: Mapping[str, NodeObject], gone: Iterable[str], now_s: float
-) -> Taken:
+) -> FlannelOutcome:
     """Makes the grants of flannel's nodes as the Nodes are. `gone`: names of those that were
     deleted; one that is neither there nor deleted stays as it is."""
-    taken = Taken()
+    taken = FlannelOutcome()
     for name in sorted(nodes):
         try:
             _take(tables, nodes[name], now_s, taken)
@@ -64,7 +64,7 @@ def take_flannel(
     return taken
 
 
-def _take(tables: Tables, node: NodeObject, now_s: float, taken: Taken) -> None:
+def _take(tables: Tables, node: NodeObject, now_s: float, taken: FlannelOutcome) -> None:
     """Raises: ValueError."""
     theirs = _flannel_grants(tables, node.name)
     ours = [
@@ -195,7 +195,7 @@ def _say(tables: Tables, grant: Grant, lease: FlannelLease, now_s: float) -> boo
 # What flannel's nodes read of ours
 
 
-def _tell(tables: Tables, node: NodeObject, grant: Grant, taken: Taken) -> None:
+def _tell(tables: Tables, node: NodeObject, grant: Grant, taken: FlannelOutcome) -> None:
     presence = tables.presence(grant.uid)
     if presence is None or not node.pod_cidrs:
         return

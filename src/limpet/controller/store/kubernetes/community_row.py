@@ -10,7 +10,7 @@ import msgspec
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.controller.communities.selectors import SelectorError, parse_selector
 from limpet.controller.registry.records import COMMUNITY, CommunityRecord
-from limpet.controller.store.kubernetes.items import Kept, Place, custom, read_record
+from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, custom, read_record
 from limpet.controller.store.kubernetes.object_names import escape
 from limpet.kubernetes import resources
 from limpet.kubernetes.objects import Metadata, Resource
@@ -31,7 +31,7 @@ class CommunityRow:
     kind: str = COMMUNITY
 
     @property
-    def resource(self) -> Resource[Kept]:
+    def resource(self) -> Resource[ItemObject]:
         return custom(resources.COMMUNITY)
 
     @property
@@ -42,13 +42,13 @@ class CommunityRow:
     def fields(self) -> tuple[str, ...]:
         return ("spec/members", "spec/nodeSelector", "spec/tunnelBackend")
 
-    def places(self, name: str, value: bytes) -> tuple[Place, ...]:
-        return (Place(name if is_object_name(name) else f"limpet-{escape(name)}"),)
+    def places(self, name: str, value: bytes) -> tuple[ObjectPlace, ...]:
+        return (ObjectPlace(name if is_object_name(name) else f"limpet-{escape(name)}"),)
 
-    def place(self, found: Kept) -> Place:
-        return Place(found.metadata.name)
+    def place(self, found: ItemObject) -> ObjectPlace:
+        return ObjectPlace(found.metadata.name)
 
-    def encode(self, name: str, value: bytes, place: Place) -> Kept:
+    def encode(self, name: str, value: bytes, place: ObjectPlace) -> ItemObject:
         record: CommunityRecord = read_record(CommunityRecord, value)
         spec: dict[str, Any] = {}
         if record.members:
@@ -59,9 +59,9 @@ class CommunityRow:
             spec["tunnelBackend"] = record.tunnel_backend.value
         annotations = None if place.object_name == name else {NAME_ANNOTATION: name}
         metadata = Metadata(name=place.object_name, annotations=annotations)
-        return Kept(metadata=metadata, spec=spec)
+        return ItemObject(metadata=metadata, spec=spec)
 
-    def decode(self, found: Kept) -> tuple[str, bytes]:
+    def decode(self, found: ItemObject) -> tuple[str, bytes]:
         resources.check_object(resources.COMMUNITY, found.builtins)
         what = f"Community {found.metadata.name}"
         spec = read_field(what, found.builtins | {"spec": found.spec or {}}, "spec", _Spec)
@@ -70,10 +70,10 @@ class CommunityRow:
         record = CommunityRecord(selector, spec.members, spec.tunnel_backend)
         return name, msgspec.json.encode(record)
 
-    def guess(self, found: Kept) -> str:
+    def guess(self, found: ItemObject) -> str:
         return (found.metadata.annotations or {}).get(NAME_ANNOTATION, found.metadata.name)
 
-    def rank(self, found: Kept) -> tuple[int, ...]:
+    def rank(self, found: ItemObject) -> tuple[int, ...]:
         return ()
 
     @property

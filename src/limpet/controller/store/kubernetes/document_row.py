@@ -18,7 +18,7 @@ from limpet.controller.registry.records import (
     NodeRecord,
     PresenceRecord,
 )
-from limpet.controller.store.kubernetes.items import Kept, Place, custom, read_record
+from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, custom, read_record
 from limpet.kubernetes import resources
 from limpet.kubernetes.objects import Metadata, Resource
 from limpet.kubernetes.resources import (
@@ -56,7 +56,7 @@ class DocumentRow:
     kind: str
 
     @property
-    def resource(self) -> Resource[Kept]:
+    def resource(self) -> Resource[ItemObject]:
         return custom(resources.RESOURCES[self.kind])
 
     @property
@@ -67,24 +67,26 @@ class DocumentRow:
     def fields(self) -> tuple[str, ...]:
         return ("spec", "document", "record")
 
-    def places(self, name: str, value: bytes) -> tuple[Place, ...]:
+    def places(self, name: str, value: bytes) -> tuple[ObjectPlace, ...]:
         """Of a presence: none; it is where the grant of its node is."""
         if self.kind == NODE:
             node = read_sealed(read_record(NodeRecord, value).sealed, KINDS).value.name
-            return tuple(Place(each, node) for each in node_object_names(node, name))
-        return () if self.kind == PRESENCE else (Place(NETWORK_OBJECT),)
+            return tuple(ObjectPlace(each, node) for each in node_object_names(node, name))
+        return () if self.kind == PRESENCE else (ObjectPlace(NETWORK_OBJECT),)
 
-    def place(self, found: Kept) -> Place:
+    def place(self, found: ItemObject) -> ObjectPlace:
         spec = found.spec if isinstance(found.spec, Mapping) else {}
         node = spec.get("node")
-        return Place(found.metadata.name, node if isinstance(node, str) else "")
+        return ObjectPlace(found.metadata.name, node if isinstance(node, str) else "")
 
-    def encode(self, name: str, value: bytes, place: Place) -> Kept:
+    def encode(self, name: str, value: bytes, place: ObjectPlace) -> ItemObject:
         record, extra = self._record(value)
         document = read_sealed(record.sealed, KINDS)
         body = document_object(document, place.object_name, place.node)
         metadata = Metadata(**{**body["metadata"], "name": place.object_name})
-        return Kept(metadata=metadata, spec=body["spec"], document=body["document"], record=extra)
+        return ItemObject(
+            metadata=metadata, spec=body["spec"], document=body["document"], record=extra
+        )
 
     def _record(self, value: bytes) -> tuple[Any, Any]:
         """The record, and what of it stands beside the document."""
@@ -109,7 +111,7 @@ class DocumentRow:
             )
         return read_record(DocumentRecord, value), None
 
-    def decode(self, found: Kept) -> tuple[str, bytes]:
+    def decode(self, found: ItemObject) -> tuple[str, bytes]:
         document = read_document(self.kind, found.builtins)
         what = f"{self.resource.kind} {found.metadata.name}"
         if self.kind == NODE:
@@ -149,14 +151,14 @@ class DocumentRow:
             record = DocumentRecord(document.sealed)
         return document.name, msgspec.json.encode(record)
 
-    def guess(self, found: Kept) -> str:
+    def guess(self, found: ItemObject) -> str:
         if self.kind == NETWORK.name:
             return NETWORK.name
         spec = found.spec if isinstance(found.spec, Mapping) else {}
         uid = (found.metadata.labels or {}).get(UID_LABEL) or spec.get("uid")
         return uid if isinstance(uid, str) else ""
 
-    def rank(self, found: Kept) -> tuple[int, ...]:
+    def rank(self, found: ItemObject) -> tuple[int, ...]:
         try:
             document = read_document(self.kind, found.builtins)
         except ResourceError:
@@ -168,7 +170,7 @@ class DocumentRow:
         return self.kind == PRESENCE
 
 
-def _created_at_s(found: Kept) -> float:
+def _created_at_s(found: ItemObject) -> float:
     """By the API server's clock; 0 where it does not say."""
     try:
         return datetime.fromisoformat(found.metadata.creation_timestamp or "").timestamp()

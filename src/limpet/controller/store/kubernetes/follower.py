@@ -20,10 +20,10 @@ import structlog
 from limpet.base.decoding import convert, decode_json
 from limpet.base.errors import LimpetError
 from limpet.controller.store.interface import Deleted, Item, TooOldError
-from limpet.controller.store.kubernetes.items import Kept, Place, Row
+from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, Row
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import FutureVersionError, GoneError
-from limpet.kubernetes.lists import Page, Selection
+from limpet.kubernetes.lists import PageOfList, Selection
 from limpet.kubernetes.objects import Status
 from limpet.kubernetes.resources import ResourceError
 
@@ -63,13 +63,13 @@ class _Ring:
     events: deque[tuple[int, Item | Deleted]] = field(default_factory=deque)
 
 
-def version_of(found: Kept) -> str:
+def version_of(found: ItemObject) -> str:
     """The item's version: of which object, how often changed, and when."""
     metadata = found.metadata
     return f"{metadata.uid}.{metadata.generation}-{metadata.resource_version}"
 
 
-def change_of(found: Kept) -> tuple[str, int | str]:
+def change_of(found: ItemObject) -> tuple[str, int | str]:
     """What differs when the item has changed; a status or a label does not count where the object
     has a generation."""
     metadata = found.metadata
@@ -77,7 +77,7 @@ def change_of(found: Kept) -> tuple[str, int | str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ItemSource:
     """The objects of one kind of items, at one API server."""
 
     client: Client
@@ -90,10 +90,10 @@ class Source:
         namespace = self.namespace if self.row.resource.namespaced else ""
         return Selection(namespace=namespace, labels=self.row.labels)
 
-    def pages(self) -> AsyncGenerator[Page[Kept], None]:
+    def pages(self) -> AsyncGenerator[PageOfList[ItemObject], None]:
         return self.client.pages(self.row.resource, selection=self.selection)
 
-    async def first_page(self) -> Page[Kept]:
+    async def first_page(self) -> PageOfList[ItemObject]:
         """Of a list, with its version; the rest of it is not asked for."""
         return await self.client.list_page(self.row.resource, selection=self.selection, limit=1)
 
@@ -110,13 +110,13 @@ class Source:
 class Follower:
     """Of one kind, for one store."""
 
-    def __init__(self, source: Source, kept: int) -> None:
+    def __init__(self, source: ItemSource, kept: int) -> None:
         self.source = source
         self._row = source.row
         self._kept = kept
         self._ring: _Ring | None = None
         self._told: dict[str, _Told] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ObjectPlace] = {}
         self._written = 0
         self._listed = False
         self._reaching_back = asyncio.Lock()
@@ -132,11 +132,11 @@ class Follower:
 
     # What is known
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> ObjectPlace | None:
         """Where the item was last seen."""
         return self._places.get(name)
 
-    def note(self, name: str, found: Kept) -> None:
+    def note(self, name: str, found: ItemObject) -> None:
         """This store has written it."""
         self._places[name] = self._row.place(found)
         self._written = max(self._written, int(found.metadata.resource_version))
@@ -246,7 +246,7 @@ class Follower:
         is of another history (etcd was put back), and what was written before does not count.
         """
         known = max(self._written, self.position)
-        found: list[Kept] = []
+        found: list[ItemObject] = []
         at = 0
         pages = self.source.pages()
         async with aclosing(pages):
@@ -296,7 +296,7 @@ class Follower:
         while len(ring.events) > self._kept:
             ring.base = ring.events.popleft()[0]
 
-    def _events_if_new(self, kind: str, found: Kept) -> list[Item | Deleted]:
+    def _events_if_new(self, kind: str, found: ItemObject) -> list[Item | Deleted]:
         """None: the item is as it was told. An object that holds another item now: two."""
         before = self._told.get(found.metadata.uid)
         event = self._event(kind, found)
@@ -318,7 +318,7 @@ class Follower:
         place = self._places.get(name)
         return place.object_name if place is not None else ""
 
-    def _event(self, kind: str, found: Kept) -> Item | Deleted | None:
+    def _event(self, kind: str, found: ItemObject) -> Item | Deleted | None:
         """None: the object is none of ours, which is logged."""
         try:
             name, value = self._row.decode(found)
@@ -333,7 +333,7 @@ class Follower:
             return Deleted(self.source.kind, name, version_of(found))
         return Item(self.source.kind, name, value, version_of(found))
 
-    def _note(self, found: Kept) -> _Told | None:
+    def _note(self, found: ItemObject) -> _Told | None:
         try:
             name, value = self._row.decode(found)
         except ResourceError:
@@ -353,7 +353,7 @@ class Follower:
         changed.set_result(None)
 
 
-def read_line(line: bytes) -> tuple[str, Kept]:
+def read_line(line: bytes) -> tuple[str, ItemObject]:
     """Raises: GoneError and others for an error in the midst of a watch."""
     event = decode_json(line, _Event)
     if event.type == "ERROR":
@@ -362,4 +362,4 @@ def read_line(line: bytes) -> tuple[str, Kept]:
         if code in (410, 504):
             raise GoneError(f"watch: {message}", Status(code=code))
         raise LimpetError(f"watch: {message}")
-    return event.type, convert(event.object, Kept)
+    return event.type, convert(event.object, ItemObject)

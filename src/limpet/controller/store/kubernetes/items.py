@@ -20,7 +20,7 @@ from limpet.kubernetes.resources import (
 )
 
 
-class Kept(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class ItemObject(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """An object that holds an item, of whatever resource."""
 
     spec: Any = None
@@ -36,7 +36,7 @@ class Kept(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPlace:
     """Where an item's object is: its name, and that of the node that it is of."""
 
     object_name: str
@@ -47,7 +47,7 @@ class Row(Protocol):
     """How items of one kind are objects."""
 
     @property
-    def resource(self) -> Resource[Kept]: ...
+    def resource(self) -> Resource[ItemObject]: ...
 
     @property
     def labels(self) -> str:
@@ -57,24 +57,24 @@ class Row(Protocol):
     def fields(self) -> tuple[str, ...]:
         """Fields of an object that hold the item; all others are left as they are."""
 
-    def places(self, name: str, value: bytes) -> tuple[Place, ...]:
+    def places(self, name: str, value: bytes) -> tuple[ObjectPlace, ...]:
         """Where a new item goes, the best first: the next where another item is there.
 
         Raises: ResourceError for an item that can have no object.
         """
 
-    def place(self, found: Kept) -> Place: ...
+    def place(self, found: ItemObject) -> ObjectPlace: ...
 
-    def encode(self, name: str, value: bytes, place: Place) -> Kept:
+    def encode(self, name: str, value: bytes, place: ObjectPlace) -> ItemObject:
         """Raises: ResourceError."""
 
-    def decode(self, found: Kept) -> tuple[str, bytes]:
+    def decode(self, found: ItemObject) -> tuple[str, bytes]:
         """Name and value of the item. Raises: ResourceError."""
 
-    def guess(self, found: Kept) -> str:
+    def guess(self, found: ItemObject) -> str:
         """Name of the item of an object that nobody can read, as far as it can be told."""
 
-    def rank(self, found: Kept) -> tuple[int, ...]:
+    def rank(self, found: ItemObject) -> tuple[int, ...]:
         """Of two objects of one item the higher one counts."""
 
     @property
@@ -82,9 +82,9 @@ class Row(Protocol):
         """Nodes or people write it as well: what nobody can read is passed over and logged."""
 
 
-def custom(resource: resources.Resource) -> Resource[Kept]:
+def custom(resource: resources.CustomResource) -> Resource[ItemObject]:
     """A resource of ours, as the store reads it."""
-    return Resource(resource.object_kind, resource.plural, Kept, GROUP, VERSION)
+    return Resource(resource.object_kind, resource.plural, ItemObject, GROUP, VERSION)
 
 
 def read_record(kind: type[Any], value: bytes) -> Any:
@@ -100,7 +100,7 @@ def label_of(kind: str, name: str) -> str:
     return f"{UID_LABEL}={name}" if kind in (NODE, PRESENCE) else ""
 
 
-def operations(item: Kept, fields: tuple[str, ...]) -> list[dict[str, Any]]:
+def operations(item: ItemObject, fields: tuple[str, ...]) -> list[dict[str, Any]]:
     """A JSON patch (RFC 6902) that puts the item into its object, and leaves all else."""
     body = json.loads(msgspec.json.encode(item.builtins))
     found: list[dict[str, Any]] = []

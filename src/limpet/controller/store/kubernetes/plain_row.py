@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from limpet.controller.store.kubernetes.items import Kept, Place
+from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace
 from limpet.controller.store.kubernetes.object_names import escape, unescape
 from limpet.kubernetes.objects import Metadata, Resource
 from limpet.kubernetes.resources import GROUP, ResourceError, read_field
 
 KIND_LABEL = f"{GROUP}/kind"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "limpet"}
-_SECRETS = Resource("Secret", "secrets", Kept, namespaced=True)
-_CONFIG_MAPS = Resource("ConfigMap", "configmaps", Kept, namespaced=True)
+_SECRETS = Resource("Secret", "secrets", ItemObject, namespaced=True)
+_CONFIG_MAPS = Resource("ConfigMap", "configmaps", ItemObject, namespaced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PlainRow:
     secret: bool = False
 
     @property
-    def resource(self) -> Resource[Kept]:
+    def resource(self) -> Resource[ItemObject]:
         return _SECRETS if self.secret else _CONFIG_MAPS
 
     @property
@@ -38,8 +38,8 @@ class PlainRow:
     def fields(self) -> tuple[str, ...]:
         return ("data",) if self.secret else ("data", "binaryData")
 
-    def places(self, name: str, value: bytes) -> tuple[Place, ...]:
-        return (Place(self.object_name(name)),)
+    def places(self, name: str, value: bytes) -> tuple[ObjectPlace, ...]:
+        return (ObjectPlace(self.object_name(name)),)
 
     def object_name(self, name: str) -> str:
         """Raises: ResourceError for a name that is no text."""
@@ -48,21 +48,21 @@ class PlainRow:
         except UnicodeEncodeError as error:
             raise ResourceError(f"name an object after {self.kind} {name!r}: {error}") from error
 
-    def place(self, found: Kept) -> Place:
-        return Place(found.metadata.name)
+    def place(self, found: ItemObject) -> ObjectPlace:
+        return ObjectPlace(found.metadata.name)
 
-    def encode(self, name: str, value: bytes, place: Place) -> Kept:
+    def encode(self, name: str, value: bytes, place: ObjectPlace) -> ItemObject:
         metadata = Metadata(name=place.object_name, labels={**MANAGED_BY, KIND_LABEL: self.kind})
         if self.secret:
             data = {"name": _base64(name.encode()), "record": _base64(value)}
-            return Kept(metadata=metadata, data=data)
+            return ItemObject(metadata=metadata, data=data)
         try:
-            return Kept(metadata=metadata, data={"name": name, "record": value.decode()})
+            return ItemObject(metadata=metadata, data={"name": name, "record": value.decode()})
         except UnicodeDecodeError:
             binary = {"record": _base64(value)}
-            return Kept(metadata=metadata, data={"name": name}, binary_data=binary)
+            return ItemObject(metadata=metadata, data={"name": name}, binary_data=binary)
 
-    def decode(self, found: Kept) -> tuple[str, bytes]:
+    def decode(self, found: ItemObject) -> tuple[str, bytes]:
         what = f"{self.resource.kind} {found.metadata.name}"
         if self.secret:
             data = read_field(what, found.builtins, "data", dict[str, bytes])
@@ -73,13 +73,13 @@ class PlainRow:
             return _part(what, texts, "name"), _part(what, binary, "record")
         return _part(what, texts, "name"), _part(what, texts, "record").encode()
 
-    def guess(self, found: Kept) -> str:
+    def guess(self, found: ItemObject) -> str:
         name = (found.data or {}).get("name")
         if isinstance(name, str) and not self.secret:
             return name
         return unescape(found.metadata.name.removeprefix(f"limpet-{self.kind}").removeprefix("-"))
 
-    def rank(self, found: Kept) -> tuple[int, ...]:
+    def rank(self, found: ItemObject) -> tuple[int, ...]:
         return ()
 
     @property

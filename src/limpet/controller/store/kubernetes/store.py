@@ -23,12 +23,12 @@ from limpet.controller.store.interface import (
     Event,
     Item,
     Listing,
-    Put,
+    StorePut,
 )
 from limpet.controller.store.kubernetes.follower import change_of, version_of
 from limpet.controller.store.kubernetes.items import (
-    Kept,
-    Place,
+    ItemObject,
+    ObjectPlace,
     Row,
     label_of,
     operations,
@@ -37,8 +37,8 @@ from limpet.controller.store.kubernetes.rows import row_of
 from limpet.controller.store.kubernetes.watches import Watches
 from limpet.controller.store.kubernetes.words import told
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.errors import ConflictError as ObjectConflictError
 from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError
+from limpet.kubernetes.errors import ObjectConflictError as ObjectConflictError
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.resources import ResourceError, read_document
 
@@ -95,7 +95,7 @@ class KubernetesStore:
                     continue  # it took too long from one page to the next
             else:
                 raise StorageError("list", kind, "it changes faster than it can be read")
-            items: dict[str, tuple[Item, Kept]] = {}
+            items: dict[str, tuple[Item, ItemObject]] = {}
             for each in found:
                 try:
                     name, value = row.decode(each)
@@ -113,9 +113,9 @@ class KubernetesStore:
 
     async def _list(
         self, row: Row, labels: str = "", unreadable: list[tuple[str, str]] | None = None
-    ) -> tuple[list[Kept], str]:
+    ) -> tuple[list[ItemObject], str]:
         """Objects, and the version to watch from. `unreadable`: takes up what are no objects."""
-        found: list[Kept] = []
+        found: list[ItemObject] = []
         version = ""
         selection = Selection(namespace=self._space(row), labels=labels or row.labels)
         pages = self._client.pages(row.resource, selection=selection, limit=500)
@@ -128,7 +128,7 @@ class KubernetesStore:
                 found += page.items
         return found, version
 
-    async def _find(self, kind: str, name: str, row: Row) -> Kept | None:
+    async def _find(self, kind: str, name: str, row: Row) -> ItemObject | None:
         """The item's object as of now; what nobody can read is as if it were not there.
 
         Raises: LimpetError.
@@ -146,7 +146,7 @@ class KubernetesStore:
         of_name = [each for each in several if _is_of(row, each, name)]
         return max(of_name, key=row.rank, default=None)
 
-    async def _object(self, row: Row, object_name: str) -> Kept | None:
+    async def _object(self, row: Row, object_name: str) -> ItemObject | None:
         try:
             return await self._client.get(row.resource, object_name, namespace=self._space(row))
         except NotFoundError:
@@ -189,7 +189,7 @@ class KubernetesStore:
                 return await self._create(change, row)
             return await self._replace(change, row)
 
-    async def _create(self, change: Put, row: Row) -> str:
+    async def _create(self, change: StorePut, row: Row) -> str:
         places = row.places(change.name, change.value) or await self._place_of_grant(change.name)
         for place in places:
             for _ in range(_ATTEMPTS):
@@ -203,7 +203,7 @@ class KubernetesStore:
                     break  # another machine has the name: the next one
         raise ConflictError(change.kind, change.name, "another object has its name")
 
-    async def _make_room(self, change: Put, row: Row, there: Kept) -> bool:
+    async def _make_room(self, change: StorePut, row: Row, there: ItemObject) -> bool:
         """Moves a removed node's grant out of the way, and what nobody can read. False: another
         item stays there.
 
@@ -235,7 +235,7 @@ class KubernetesStore:
             return True
         return False
 
-    async def _take_away(self, row: Row, there: Kept) -> None:
+    async def _take_away(self, row: Row, there: ItemObject) -> None:
         """If it is still as it was read."""
         metadata = there.metadata
         with contextlib.suppress(NotFoundError, ObjectConflictError):
@@ -247,7 +247,7 @@ class KubernetesStore:
                 resource_version=metadata.resource_version,
             )
 
-    async def _place_of_grant(self, uid: str) -> tuple[Place, ...]:
+    async def _place_of_grant(self, uid: str) -> tuple[ObjectPlace, ...]:
         """A presence is named as the grant of its node. Raises: StorageError."""
         place = self._watches.follower(NODE).place(uid)
         if place is None:
@@ -258,7 +258,7 @@ class KubernetesStore:
             place = row.place(found)
         return (place,)
 
-    async def _replace(self, change: Put, row: Row) -> str:
+    async def _replace(self, change: StorePut, row: Row) -> str:
         assert change.version is not None
         there, tests = await self._expected(change.kind, change.name, change.version, row)
         item = row.encode(change.name, change.value, row.place(there))
@@ -295,7 +295,7 @@ class KubernetesStore:
 
     async def _expected(
         self, kind: str, name: str, version: str, row: Row
-    ) -> tuple[Kept, list[dict[str, object]]]:
+    ) -> tuple[ItemObject, list[dict[str, object]]]:
         """The object as the change expects it, and what the API server has to test.
 
         Raises: ConflictError.
@@ -320,8 +320,8 @@ class KubernetesStore:
         return found, tests
 
     async def _check_conflict(
-        self, change: Change, row: Row, before: Kept, error: StatusError
-    ) -> Kept:
+        self, change: Change, row: Row, before: ItemObject, error: StatusError
+    ) -> ItemObject:
         """The object as it is now, if the item has not changed. Raises: ConflictError, `error`."""
         if not isinstance(error, NotFoundError | ObjectConflictError) and error.status.code != 422:
             raise error
@@ -332,7 +332,7 @@ class KubernetesStore:
             raise ConflictError(change.kind, change.name, "it was changed by another") from error
         return now
 
-    def _wrote(self, change: Put, made: Kept) -> str:
+    def _wrote(self, change: StorePut, made: ItemObject) -> str:
         self._watches.note(change.kind, change.name, made)
         return version_of(made)
 
@@ -345,7 +345,7 @@ class KubernetesStore:
         return self._watches.watch(kinds, since)
 
 
-def _is_of(row: Row, found: Kept, name: str) -> bool:
+def _is_of(row: Row, found: ItemObject, name: str) -> bool:
     """Whether the object holds the item of this name."""
     try:
         return row.decode(found)[0] == name
@@ -354,4 +354,4 @@ def _is_of(row: Row, found: Kept, name: str) -> bool:
 
 
 def _group(change: Change) -> tuple[str, bool]:
-    return change.kind, isinstance(change, Put) and change.version is None
+    return change.kind, isinstance(change, StorePut) and change.version is None

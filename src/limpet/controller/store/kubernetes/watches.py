@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Collection
 
 from limpet.base.errors import StorageError
 from limpet.controller.store.interface import Bookmark, Event, TooOldError
-from limpet.controller.store.kubernetes.follower import Follower, Source
-from limpet.controller.store.kubernetes.items import Kept
+from limpet.controller.store.kubernetes.follower import Follower, ItemSource
+from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.positions import positions_in, text_of
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.controller.store.kubernetes.words import told
@@ -36,7 +36,7 @@ class Watches:
         for follower in self._followers.values():
             await follower.close()
 
-    def note(self, kind: str, name: str, made: Kept) -> None:
+    def note(self, kind: str, name: str, made: ItemObject) -> None:
         """The store has written it."""
         if follower := self._followers.get(kind):
             follower.note(name, made)
@@ -44,7 +44,7 @@ class Watches:
     def follower(self, kind: str) -> Follower:
         follower = self._followers.get(kind)
         if follower is None:
-            source = Source(self._client, kind, row_of(kind), self._namespace)
+            source = ItemSource(self._client, kind, row_of(kind), self._namespace)
             follower = Follower(source, self._kept_events)
             self._followers[kind] = follower
         return follower

@@ -22,7 +22,7 @@ class RouteSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PortMapping:
+class HostPortMapping:
     """A hostPort. `host_address` None means every address of the node, both families; 0.0.0.0 or
     :: means every address of that family."""
 
@@ -126,5 +126,5 @@ class Attachment:
     link: PodLink = PodLink()
     routes: tuple[RouteSpec, ...] = ()
     """Routes of the pod with their gateways filled in (None: on link), default routes included."""
-    port_mappings: tuple[PortMapping, ...] = ()
+    port_mappings: tuple[HostPortMapping, ...] = ()
     bandwidth: Bandwidth = Bandwidth()

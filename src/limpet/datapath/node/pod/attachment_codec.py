@@ -15,10 +15,10 @@ from limpet.datapath.node.pod.attachment import (
     Attachment,
     Bandwidth,
     BridgeSpec,
+    HostPortMapping,
     Netns,
     PodLink,
     PodName,
-    PortMapping,
     RouteSpec,
 )
 from limpet.ipam.leases import Holder
@@ -141,8 +141,8 @@ def _route(found: dict[str, Any]) -> RouteSpec:
     )
 
 
-def _port_mapping(found: dict[str, Any]) -> PortMapping:
-    return PortMapping(**{**found, "host_address": _address(found["host_address"])})
+def _port_mapping(found: dict[str, Any]) -> HostPortMapping:
+    return HostPortMapping(**{**found, "host_address": _address(found["host_address"])})
 
 
 def _address(text: str | None) -> Address | None:

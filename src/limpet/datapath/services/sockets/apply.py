@@ -30,7 +30,7 @@ from limpet.datapath.services.sockets.layout import (
     read_peer,
 )
 from limpet.datapath.services.state import StaleFlows
-from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, Program
+from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, BpfProgram
 from limpet.linux.bpf.place import cgroup_id, find_root_cgroup, is_bpffs, network_cookie
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
 from limpet.linux.socket_diag import SYN_SENT, TCP, UDP, can_end_sockets, end_sockets, sockets
@@ -42,7 +42,7 @@ _LINKS, _MAPS = "links", f"maps-{LAYOUT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttachPoint:
     """Where programs are attached and pinned."""
 
     pins: Path
@@ -124,7 +124,7 @@ def visit_namespaces(paths: Iterable[str], work: Callable[[], None]) -> None:
 class SocketKernel:
     """Runs on the event loop's thread. What it has attached goes on when it is closed."""
 
-    def __init__(self, place: Place, namespaces: PodNamespaces) -> None:
+    def __init__(self, place: AttachPoint, namespaces: PodNamespaces) -> None:
         """Changes nothing."""
         self.namespaces = namespaces
         self.ends_flows = can_end_sockets()
@@ -274,7 +274,7 @@ class SocketKernel:
             for path in (self._place.pins / _LINKS).iterdir():
                 path.unlink(missing_ok=True)
 
-    def _attach(self, bpf: Bpf, name: str, program: Program, cgroup_fd: int) -> bool:
+    def _attach(self, bpf: Bpf, name: str, program: BpfProgram, cgroup_fd: int) -> bool:
         """Whether none was."""
         path = self._pin(name)
         fd = self._links.pop(name, None)
@@ -317,7 +317,7 @@ class SocketKernel:
             )
             connected.delete(key for key in keys if read_cookie(key) not in alive)
 
-    def _is_right(self, fd: int, program: Program) -> bool:
+    def _is_right(self, fd: int, program: BpfProgram) -> bool:
         assert self._bpf is not None
         assert self._cgroup is not None
         info = self._bpf.link(fd)
