@@ -89,9 +89,9 @@ class DnsAnswer:
         return self.flags & _RCODE
 
 
-def split_name(wire: bytes, at: int = 0) -> tuple[bytes, ...]:
+def split_name(wire: bytes) -> tuple[bytes, ...]:
     """Labels in small letters of a name that is not compressed."""
-    labels = []
+    labels, at = [], 0
     while length := wire[at]:
         labels.append(wire[at + 1 : at + 1 + length].lower())
         at += 1 + length

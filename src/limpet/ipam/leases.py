@@ -112,11 +112,6 @@ class Usage:
     resting: int
     bound: int
 
-    @property
-    def spare(self) -> int:
-        """How many more pods would find an address at once."""
-        return self.total - self.live - self.resting
-
 
 @dataclass(frozen=True, slots=True)
 class FileFinding:

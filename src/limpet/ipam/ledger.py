@@ -360,12 +360,12 @@ class LedgerView:
     findings: tuple[FileFinding, ...]
 
 
-def read_ledger(folder: Path, *, disk: Disk | None = None) -> LedgerView:
+def read_ledger(folder: Path) -> LedgerView:
     """What a folder says, without its lock, changing nothing; for when no agent has it.
 
     Raises: StorageError.
     """
-    state = read_folder(folder, folder.name, disk or Disk())
+    state = read_folder(folder, folder.name, Disk())
     return LedgerView(_records(state.entries, set()), tuple(state.findings))
 
 

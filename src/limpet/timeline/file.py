@@ -23,11 +23,9 @@ NEWER, OLDER = "events.log", "events.before.log"
 class EventFile:
     """Raises OSError, from all methods; they may be called again after that."""
 
-    def __init__(
-        self, folder: Path, disk: Disk | None = None, most_bytes: int = MOST_BYTES
-    ) -> None:
+    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
         self._folder = folder
-        self._disk = disk or Disk()
+        self._disk = Disk()
         self._half_bytes = most_bytes // 2
         self._fd: int | None = None
         self._size = 0
@@ -92,7 +90,7 @@ def remove_all(state_dir: Path) -> None:
         folder.rmdir()
 
 
-def read_all(folder: Path, most_bytes: int = MOST_BYTES) -> list[Recorded]:
+def read_all(folder: Path) -> list[Recorded]:
     """What is kept there, the oldest first; empty where nothing ever was.
 
     Raises: OSError, NewerRecordError.
@@ -100,5 +98,5 @@ def read_all(folder: Path, most_bytes: int = MOST_BYTES) -> list[Recorded]:
     found: list[Recorded] = []
     for name in (OLDER, NEWER):
         with contextlib.suppress(FileNotFoundError):
-            found += decode(read_regular(folder / name, 2 * most_bytes))
+            found += decode(read_regular(folder / name, 2 * MOST_BYTES))
     return found

@@ -304,7 +304,6 @@ def test_records_say_what_each_address_is(ledger: Ledger) -> None:
         ("10.0.0.4", AddressState.RESTING, None, None),
     ]
     assert ledger.usage([V4], now_s=2) == (Usage(total=5, live=1, resting=1, bound=1),)
-    assert ledger.usage([V4], now_s=2)[0].spare == 3
     assert len(ledger.records(now_s=40)) == 2
     assert ledger.usage([V4], now_s=40)[0].resting == 0
 

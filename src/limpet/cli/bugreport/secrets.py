@@ -72,7 +72,7 @@ def known_secrets(settings: Settings, processes: Iterable[int] = ()) -> set[str]
             data = path.read_bytes()
         except OSError:
             continue
-        found |= set(_forms(path, data))
+        found |= set(_forms(data))
     for environment in (os.environ, *map(_environment, processes)):
         found |= {value for name, value in environment.items() if _TELLING.search(name)}
     return {each for each in found if len(each) >= _LEAST and not each.startswith("/")}
@@ -91,7 +91,7 @@ def _files(settings: Settings) -> Iterator[Path]:
             yield from folder.glob(pattern)
 
 
-def _forms(path: Path, data: bytes) -> Iterator[str]:
+def _forms(data: bytes) -> Iterator[str]:
     """A key's bytes in base64 and hexadecimal, a text itself and each of its telling values."""
     if len(data) <= 64 or b"\0" in data[:64]:
         for raw in {data, data[:32]}:

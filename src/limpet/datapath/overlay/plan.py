@@ -150,7 +150,7 @@ def _reach(
     """`part` with its routes. `prefixes`: the peer's segments, and what is behind it."""
     routes: list[PeerRoute] = []
     lost: list[Without] = []
-    claims = _claimed_of_ours(view, path, hops)
+    claims = _claimed_of_ours(view, hops)
     for held, metric in zip(prefixes, (PEER_METRIC, BEHIND_METRIC), strict=True):
         for prefix in held:
             version = prefix.version
@@ -184,7 +184,7 @@ def _reach(
     )
 
 
-def _claimed_of_ours(view: View, path: PeerPath, hops: Mapping[int, Hop | str]) -> str:
+def _claimed_of_ours(view: View, hops: Mapping[int, Hop | str]) -> str:
     words = {own_mac_claimed(device.mac) for device in view.devices.values()}
     return next((each for each in hops.values() if isinstance(each, str) and each in words), "")
 

@@ -161,15 +161,15 @@ class KubernetesStore:
         if self._closed:
             raise StorageError("write", "the API server's objects", "the store is closed")
         versions: list[str] = []
-        for (kind, is_new), group in groupby(changes, key=_group):
+        for (_, is_new), group in groupby(changes, key=_group):
             batch = list(group)
             # What is new of one kind stands by itself: any part of it is a safe beginning.
             size = _AT_ONCE if is_new else 1
             for start in range(0, len(batch), size):
-                versions += await self._write_at_once(kind, batch[start : start + size])
+                versions += await self._write_at_once(batch[start : start + size])
         return versions
 
-    async def _write_at_once(self, kind: str, changes: Sequence[Change]) -> list[str]:
+    async def _write_at_once(self, changes: Sequence[Change]) -> list[str]:
         if len(changes) == 1:
             return [await self._change(changes[0])]
         outcomes = await asyncio.gather(*map(self._change, changes), return_exceptions=True)
