@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from limpet.lab.launch import launching_with
@@ -69,6 +70,14 @@ def nothing_left_open() -> Iterator[None]:
     """What a file of tests leaves unclosed fails that file, not the one that meets the garbage."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that runs in this process may have told the log to be silent."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

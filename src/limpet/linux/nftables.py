@@ -140,14 +140,14 @@ class Nftables:
         self.put_table(wanted)
         return True
 
-    def read_table(self) -> Listing:
+    def read_table(self) -> TableListing:
         """Our table, to be compared with one that is planned as a frame and elements.
 
         Large maps (Services, sets of policies) are read as the kernel holds them instead
         (`SetElements`), since libnftables keeps two kilobytes of each element. Raises: KernelError.
         """
         frame, elements = split_listing(self.list_table() or "")
-        return Listing(self._put.frame if frame == self._printed.frame else frame, elements)
+        return TableListing(self._put.frame if frame == self._printed.frame else frame, elements)
 
     def read_ruleset(self, wanted: str) -> str:
         """`wanted` when the kernel has just that, else what it has (empty: nothing).
@@ -174,7 +174,7 @@ Elements = dict[str, frozenset[str]]
 """Elements by the name of their set or map, as nft prints them but for quotes and white space."""
 
 
-class Listing(NamedTuple):
+class TableListing(NamedTuple):
     frame: str
     """The table without elements: as it was put, where nft prints what it printed right after
     that, else as it prints it; empty: there is no table."""
@@ -187,7 +187,7 @@ _ELEMENTS = re.compile(r"\n\t\telements = \{(.*?)\}", re.DOTALL)
 _DYNAMIC = "flags dynamic"
 
 
-def split_listing(listing: str) -> Listing:
+def split_listing(listing: str) -> TableListing:
     """Of a table as nft prints it."""
     elements: Elements = {}
     for name, text in _BLOCK.findall(listing):
@@ -195,7 +195,7 @@ def split_listing(listing: str) -> Listing:
         if found and _DYNAMIC not in text:
             items = found[1].replace('"', "").split(",")
             elements[name] = frozenset(" ".join(item.split()) for item in items)
-    return Listing(_ELEMENTS.sub("", listing), elements)
+    return TableListing(_ELEMENTS.sub("", listing), elements)
 
 
 class _Print:

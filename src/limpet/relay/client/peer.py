@@ -24,7 +24,8 @@ ENDLESS_S = 3.0
 """After so long without a UDP end, although relays answer, streams are tried."""
 STREAM_KEPT_S = 30.0
 """How long a stream stays open after UDP works again."""
-_FAILED_S, _SLOWEST_FAILED_S = 2.0, 15.0
+_FAILED_S, SLOWEST_FAILED_S = 2.0, 15.0
+"""Until a stream that has failed is opened again: at first, and at the latest."""
 _OPENINGS_PER_S, _OPENINGS_BURST = 10.0, 128.0
 """Rate limit of openings: each may take seconds to fail."""
 _LATER_S = 5.0
@@ -94,7 +95,7 @@ class Stream:
 
     def failed(self, problem: str, now_s: float) -> None:
         """Schedules the next try: at once if the connection had worked, else with back-off."""
-        delay_s = min(_FAILED_S * 2.0**self.failures, _SLOWEST_FAILED_S)
+        delay_s = min(_FAILED_S * 2.0**self.failures, SLOWEST_FAILED_S)
         self.retry_s = now_s if self.end is not None else now_s + delay_s
         self.end, self.problem = None, problem
         self.failures = min(self.failures + 1, 10)

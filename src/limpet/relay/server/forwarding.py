@@ -26,7 +26,7 @@ from typing import NamedTuple
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, BodyKind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
-from limpet.linux.nftables import Listing, Nftables
+from limpet.linux.nftables import Nftables, TableListing
 from limpet.linux.owned import Owned
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow
@@ -309,7 +309,7 @@ def parse_counters(listing: str) -> dict[str, CounterReading]:
 _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
 
 
-def parse_ends(table: Listing) -> list[PairEnd]:
+def parse_ends(table: TableListing) -> list[PairEnd]:
     """Ends and places in a table that nft has listed, without where their packets go."""
     found = []
     for item in sorted({*table.elements.get("ends4", ()), *table.elements.get("ends6", ())}):
