@@ -45,7 +45,7 @@ class Account:
     last_changes: int = 0
     last_took_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
-    """Of the last round."""
+    """Failures of the last round."""
     retries: int = 0
     """Rounds in a row that failed."""
     ended_s: float = -math.inf

@@ -26,7 +26,7 @@ _OUR_TABLES = b"limpet"
 
 
 class Notified:
-    """Of the network namespace of the thread that makes it."""
+    """Notifications of the network namespace of the thread that makes it."""
 
     def __init__(self, on_some: Callable[[], None]) -> None:
         """`on_some`: some wait to be read, and some more may. Raises: KernelError."""
@@ -38,7 +38,7 @@ class Notified:
         self._is_touched = False
         """A table of ours is named in the transaction that is being told."""
         self._own_number: int | None = None
-        """Of the listening thread, as the kernel has it."""
+        """Number of the listening thread, as the kernel has it."""
         self._is_among_others = False
         """This process is in a PID namespace: its threads have other numbers than they know."""
         self._resting: list[Notifications] = []

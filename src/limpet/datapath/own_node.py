@@ -60,7 +60,7 @@ class OwnNode:
 
     @property
     def mtu_bytes(self) -> int:
-        """Of the smallest link to other nodes: what every pod can count on."""
+        """MTU of the smallest link to other nodes: what every pod can count on."""
         return min((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES)
 
     def side(self) -> OwnSide:

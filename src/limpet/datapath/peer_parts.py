@@ -78,7 +78,7 @@ class PeerParts:
 
     @property
     def failures(self) -> list[str]:
-        """Of the last round."""
+        """Failures of the last round."""
         return [failure for account in self.accounts for failure in account.failures]
 
     @property

@@ -27,7 +27,7 @@ class Peers:
         self.shut_out: frozenset[str] = frozenset()
         """Peers of whom the kernel may let in nothing in clear."""
         self.view = view_of(membership.snapshot, membership.uid, {}, own.side())
-        """That all plans of the last round were made of."""
+        """The view that all plans of the last round were made of."""
         self.admitted: Mapping[str, Admitted] = {}
         """By the peer's uid, planned from `view`."""
         self.down: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Peers:
         self.wake("peers turned to tunnels, or from them")
 
     def next_view(self) -> View:
-        """Of now; it is `view` when `settle` is told so."""
+        """The view of now; it is `view` when `settle` is told so."""
         membership, before = self._membership, self.view
         for follow in self.on_network:
             follow(membership.network)
@@ -74,7 +74,7 @@ class Peers:
         self.view, self.admitted = view, admitted
 
     def set_devices(self, *, down: frozenset[str], made: bool) -> None:
-        """Of tunnels. `made`: one is new, and what led to the one before is gone."""
+        """Notes tunnels' devices. `made`: one is new, and what led to the one before is gone."""
         self.down = down
         self._made |= made
 

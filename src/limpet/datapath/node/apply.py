@@ -79,7 +79,7 @@ class NodeKernel:
     def _addresses_by_link(
         self, wanted: Collection[InterfaceAddress]
     ) -> dict[int, list[InterfaceAddress]]:
-        """Of link-local ones those that are wanted: the others are the kernel's."""
+        """Addresses by link; link-local ones only if wanted: the others are the kernel's."""
         found: dict[int, list[InterfaceAddress]] = {}
         for info in self.route.addresses():
             if info.scope != _SCOPE_LINK or info.interface in wanted:

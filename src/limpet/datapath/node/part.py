@@ -86,12 +86,12 @@ class NodePart(Part[NodePlan, Change]):
 
     @property
     def accounts(self) -> Mapping[str, Account]:
-        """Of all parts of the loop."""
+        """Accounts of all parts of the loop, by name."""
         return self._loop.accounts
 
     @property
     def troubles(self) -> list[str]:
-        """Of the failures those that concern more than one pod."""
+        """Failures that concern more than one pod."""
         return [*self._troubles, *self._blocked()]
 
     @property

@@ -129,7 +129,7 @@ class OverlayKernel:
         return routes
 
     def _indexes_of(self, routes: list[PeerRoute]) -> dict[str, int | None]:
-        """Of their devices, as they are now."""
+        """Interface indexes of the routes' devices, by name, as they are now."""
         return {ifname: self._indexes.get(ifname) for ifname in {each.device for each in routes}}
 
     def _know(self, link: link_codec.LinkInfo) -> None:

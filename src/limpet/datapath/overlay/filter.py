@@ -249,7 +249,7 @@ def _set(name: str, key: str, elements: Elements, *, interval: bool) -> list[str
 def _all_elements(
     view: View, parts: Mapping[str, PeerPart], outers: Collection[Address] | None = None
 ) -> dict[str, frozenset[str]]:
-    """Of all peers; a set of intervals takes none that overlap, so the wider ones count.
+    """Elements of all peers; a set of intervals takes none that overlap, so the wider ones count.
 
     `outers`: of VXLAN only what is from these addresses; None: from all.
     """
@@ -276,7 +276,7 @@ def _all_elements(
 
 
 def _own_elements(view: View, plan: OverlayPlan, uids: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Of peers that share no element with others: they have segments only."""
+    """Elements of peers that share none with others: they have segments only."""
     found: dict[str, set[str]] = defaultdict(set)
     for uid in uids:
         for name, element in _elements(view, plan.parts.get(uid, PeerPart())):

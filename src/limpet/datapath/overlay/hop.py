@@ -1,4 +1,4 @@
-"""Which device and next hop lead to a peer, by one IP version of the overlay, or why none. Pure."""
+"""Device and next hop that lead to a peer, by one IP version of the overlay, or why none. Pure."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _fitting(hop: Hop, version: int) -> Hop | str:
 
 
 def _next_hop(path: PeerPath, version: int) -> Address | None:
-    """Of the same version if there is one; IPv4 also goes by IPv6 (RFC 5549), not reversed."""
+    """A next hop of the same version, if any; IPv4 also goes by IPv6 (RFC 5549), not reversed."""
     same = [address for address in path.next_hops if address.version == version]
     if same:
         return same[0]

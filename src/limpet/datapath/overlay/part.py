@@ -62,7 +62,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._filter = filter_
         self._before_sysctl = before_sysctl
         self._before = OverlayPlan()
-        """That the kernel's filter was planned with."""
+        """The plan that the kernel's filter was made from."""
         self._touched: frozenset[Key] | None = None
         """All that may differ; None: anything may."""
         self._look = _Look.KERNEL
@@ -71,9 +71,9 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._is_planned = False
         """There is a plan that the next can be made of."""
         self._failed = False
-        """Something of the last round."""
+        """Something of the last round failed."""
         self._told_claims: dict[str, str] = {}
-        """That the log has, by the uid of who claims."""
+        """Claims that the log has, by the uid of who claims."""
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:

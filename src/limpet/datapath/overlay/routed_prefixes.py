@@ -1,4 +1,4 @@
-"""Which networks behind another node this one reaches with its pods' own addresses. Pure."""
+"""Networks behind another node that this one reaches with its pods' own addresses. Pure."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class _Left:
     table: Table
     frame: Frame
     prints: Mapping[str, SetPrint]
-    """Of sets that are not large."""
+    """Prints of sets that are not large, by name."""
     counts: Mapping[str, int | None]
-    """Of those that are."""
+    """Number of elements in large sets, by name."""
 
 
 class PolicyKernel:
@@ -138,7 +138,7 @@ class PolicyKernel:
 
     @staticmethod
     def own_addresses() -> frozenset[Address]:
-        """Of the namespace's links. Raises: KernelError."""
+        """Addresses of the namespace's links. Raises: KernelError."""
         with RouteSocket() as route:
             return frozenset(each.interface.ip for each in route.addresses())
 
@@ -161,7 +161,7 @@ class PolicyKernel:
 
 
 def _version(lines: Sequence[str]) -> int:
-    """Of the addresses in a large set."""
+    """IP version of the addresses in a large set."""
     return 4 if "ipv4_addr" in lines[0] else 6
 
 

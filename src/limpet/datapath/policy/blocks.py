@@ -116,7 +116,7 @@ def _is_in(lengths: tuple[int, ...], chosen: Container[int]) -> bool:
 
 
 def _lengths(first: int, last: int, bits: int) -> tuple[int, ...]:
-    """Of the prefixes that a range is made of, in order; none: they are many."""
+    """Lengths of the prefixes that a range is made of, in order; none: they are many."""
     found: tuple[int, ...] = ()
     while first <= last:
         if len(found) == _MOST_PIECES:
@@ -155,7 +155,7 @@ def range_text(span: AddressRange) -> str:
 
 
 def bounds_of_text(text: str, version: int) -> tuple[bytes, bytes | None]:
-    """Of what `range_text` writes: the first address and the first behind; None: there is none."""
+    """First address and first behind of a text by `range_text`; None: there is none."""
     size = _BITS[version] // 8
     first, slash, length = text.partition("/")
     first, _, last = first.partition("-")

@@ -41,7 +41,7 @@ class PolicyPart(Part[PolicyTables, Change]):
     ) -> None:
         """`ports`: of the pods that this node has now. Raises: LimpetError."""
         self.compiled = Compiled()
-        """Of the last round."""
+        """Compiled in the last round."""
         self._loop = loop
         self._ports = ports
         self._compile = compile_for
@@ -53,7 +53,7 @@ class PolicyPart(Part[PolicyTables, Change]):
         self._unjudged = False
         """Connections may go on that began while the tables were damaged."""
         self._pods: dict[Address, Key] = {}
-        """Of this node."""
+        """Pods of this node, by address."""
         self._coming: LocalPort | None = None
         self._planned = Planned()
 
@@ -69,7 +69,7 @@ class PolicyPart(Part[PolicyTables, Change]):
         return self._kernel.dropped_packets()
 
     def own_addresses(self) -> frozenset[Address]:
-        """Of the node itself. Raises: KernelError."""
+        """Addresses of the node itself. Raises: KernelError."""
         return self._kernel.own_addresses()
 
     def cover(self, port: LocalPort) -> None:

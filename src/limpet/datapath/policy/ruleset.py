@@ -91,13 +91,13 @@ class LocalPort:
 
     key: Key
     ifname: str
-    """Of the host end; empty: another plugin made the interface, and routes what it carries."""
+    """Name of the host end; empty: another plugin made the interface and routes what it carries."""
     mac: str
-    """Of the pod's end."""
+    """MAC of the pod's end."""
     bridge_mac: str
     addresses: tuple[Address, ...]
     labels: tuple[tuple[str, str], ...] = ()
-    """Told with its interface."""
+    """Labels told with its interface."""
 
     @property
     def looked_up(self) -> tuple[Address, ...]:
@@ -123,7 +123,7 @@ class _Part(NamedTuple):
     lines: tuple[str, ...]
     sets: Mapping[str, NamedSet]
     addresses: frozenset[Address] = frozenset()
-    """Of pods, that are in the sets."""
+    """Addresses of pods that are in the sets."""
 
 
 class Planned:

@@ -218,7 +218,7 @@ class ServicesKernel:
             self._elements[name].update(elements)
 
     def _forget_clients(self, left: frozenset[bytes]) -> None:
-        """Of Services with affinity, whose endpoint is not one any more."""
+        """Forgets clients of Services with affinity, whose endpoint is not one any more."""
         for names in (affinity_names(v, each) for v in VERSIONS for each in PROTOCOLS):
             noted, *ports = (self._sets.read(name) for name in names)
             for key, value in noted.items():
@@ -237,5 +237,5 @@ class ServicesKernel:
 
 
 def count_connections(asked: Collection[FlowEnd]) -> Mapping[FlowEnd, int]:
-    """That were begun to one of `asked`, by the endpoint that answers. Raises: LimpetError."""
+    """Connections begun to one of `asked`, by the endpoint that answers. Raises: LimpetError."""
     return count_flows(asked)

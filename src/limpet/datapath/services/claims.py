@@ -1,4 +1,4 @@
-"""Whose a key of the table is, of several Services that want it. Pure."""
+"""The Service that has a key of the table, of several that want it. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from limpet.base.addresses import packed
 from limpet.services.rotation import RotationTarget
 
 MOST_SLOTS = 1 << 16
-"""Of one address and port, for whom every endpoint would do."""
+"""Most slots of one address and port, for traffic that every endpoint would do for."""
 NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
@@ -35,7 +35,7 @@ def slot_key(frontend: bytes, slot: int) -> bytes:
 
 
 def slot_keys(frontend: bytes, start: int, count: int) -> Iterator[bytes]:
-    """Of so many slots from `start` on."""
+    """Keys of so many slots from `start` on."""
     return map(frontend.__add__, map(_SLOT.pack, range(start, start + count)))
 
 

@@ -203,7 +203,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         return failures
 
     def resync(self) -> None:
-        """Of many elements all are read now and then only: it takes as long as many rounds."""
+        """All elements are read again; many only now and then: it takes as long as many rounds."""
         self._resyncs += 1
         is_all = self._planner.count <= _MOST_READ or self._resyncs % _EVERY == 0
         if is_all:

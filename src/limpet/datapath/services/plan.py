@@ -76,7 +76,7 @@ class Frontend(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """Of the endpoints of a port, of one family."""
+    """The choice among a port's endpoints of one family."""
 
     rotation: Rotation
     found: Sequence[Candidate]
@@ -145,7 +145,7 @@ class Planner:
 
     @property
     def services(self) -> Collection[ServiceName]:
-        """That have elements."""
+        """Services that have elements."""
         return self._keys.keys()
 
     def serving(self) -> tuple[str, ...]:

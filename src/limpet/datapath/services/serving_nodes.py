@@ -13,10 +13,10 @@ class ServingNodes:
     def __init__(self) -> None:
         self._of: dict[ServiceName, frozenset[str]] = {}
         self._count: Counter[str] = Counter()
-        """By the node's name: of how many Services."""
+        """Number of Services by the node's name."""
 
     def note(self, name: ServiceName, nodes: frozenset[str]) -> None:
-        """That serve this Service; none: it is gone, or nobody does."""
+        """Notes the nodes that serve this Service; none: it is gone, or nobody does."""
         before = self._of.pop(name, frozenset())
         if nodes:
             self._of[name] = nodes
@@ -27,5 +27,5 @@ class ServingNodes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of the most Services first."""
+        """Names of nodes, those of the most Services first."""
         return tuple(name for name, count in self._count.most_common() if count > 0 and name)

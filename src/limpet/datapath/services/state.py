@@ -17,7 +17,7 @@ MAPS = tuple(
         *(f"{kind}_{each.lower()}_" for kind in ("slots", "node_slots") for each in PROTOCOLS),
     )
 )
-"""Whose elements are planned; those of `affinity_…` are put there by packets."""
+"""Maps whose elements are planned; those of `affinity_…` are put there by packets."""
 PREFIX_SETS = tuple(f"{name}{version}" for name in ("cluster", "pods") for version in VERSIONS)
 
 Elements = Mapping[str, Mapping[bytes, bytes]]
@@ -29,21 +29,21 @@ class Surroundings:
     """What the table has to know of the node's pods."""
 
     pods: tuple[Prefix, ...] = ()
-    """Of this node."""
+    """Prefixes of this node's pods."""
     cluster: tuple[Prefix, ...] = ()
-    """Of pods anywhere: they reach each other with their own addresses."""
+    """Prefixes of pods anywhere: they reach each other with their own addresses."""
     gateways: tuple[Address, ...] = ()
-    """With which this node is known to others' pods; one for each IP version that it has."""
+    """Addresses that others' pods know this node by; one for each IP version that it has."""
     is_bridge_filtered: bool = False
     """What bridges hand from pod to pod passes nftables too (br_netfilter)."""
     node_ports: tuple[Prefix, ...] = ()
-    """Of this node's addresses, those with ports of Services; none of an IP version: all of it but
+    """Addresses of this node with ports of Services; none of an IP version: all of it but
     loopback's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServicesState:
-    """As it should be, or is."""
+    """The table and maps of Services as they should be, or are."""
 
     base: str = ""
     """Text of what is always the same; of the kernel: empty if it is not as it was put."""
@@ -53,7 +53,7 @@ class ServicesState:
     """Rules by name of the chain; more than are needed do no harm."""
     elements: Elements = field(default_factory=dict)
     sockets: Elements = field(default_factory=dict)
-    """Of the eBPF programs' maps; none where nftables serves alone."""
+    """Elements of the eBPF programs' maps; none where nftables serves alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class TunnelPart(Part[TunnelsState, Change]):
         self._failure = ""
         """Why there is no IPsec although the cluster names it."""
         self._failures: list[str] = []
-        """Of this round, so far."""
+        """Failures of this round, so far."""
         self._shares_port = False
         """IPsec's daemon listens behind WireGuard's port."""
         self._round = TunnelsState()

@@ -39,7 +39,7 @@ class TunnelProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that listens at the socket; None: none does.
+        """Pid of the process that listens at the socket; None: none does.
 
         Raises: KernelError when it is one of another network namespace.
         """
@@ -65,7 +65,7 @@ class TunnelProcess:
         return pid
 
     def _remembered_pid(self) -> int | None:
-        """Of a process that takes no connection; None: not known."""
+        """Pid of a process that takes no connection; None: not known."""
         return None
 
     def connect(self, waits_s: float) -> socket.socket:

@@ -92,7 +92,7 @@ class TunnelProgram:
         return self._starting is not None
 
     def take_failure(self) -> str:
-        """Of the last start; empty the next time."""
+        """Failure of the last start; empty the next time."""
         failure, self._failure = self._failure, ""
         return failure
 

@@ -25,9 +25,9 @@ class TunnelSetup:
 
     settings: TunnelSettings
     run_dir: Path
-    """Of logs, and of IPsec's daemon."""
+    """Folder of logs, and of IPsec's daemon."""
     bridge: str
-    """Of the node's pods."""
+    """Name of the bridge of the node's pods."""
 
 
 @dataclass(frozen=True, slots=True)

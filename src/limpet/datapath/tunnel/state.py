@@ -70,7 +70,7 @@ class TunnelPlan:
     contested: frozenset[Claim] = frozenset()
     """Claims of several peers at once."""
     addresses: frozenset[InterfaceAddress] = frozenset()
-    """Of the device, /32 and /128."""
+    """Addresses of the device, /32 and /128."""
 
 
 # Settings and readings of a WireGuard device, the kernel's or a userspace one.

@@ -128,7 +128,7 @@ class Tunnel:
 
     @property
     def version(self) -> str:
-        """Of the program that makes it; empty: none runs, or it has not said yet."""
+        """Version of the program that makes it; empty: none runs, or it has not said yet."""
         return self._program.version
 
     @property
@@ -228,7 +228,7 @@ class Tunnel:
         self._is_known &= self.plan.addresses == addresses
 
     def take_failure(self) -> str:
-        """Of the last start of its program, told once; then it has to wait for another round."""
+        """Failure of its program's last start, told once; then it has to wait for another round."""
         return self._program.take_failure()
 
     def look(self) -> TunnelState | None:
@@ -334,7 +334,7 @@ class Tunnel:
     # What is read of it
 
     def readings(self) -> Mapping[bytes, PeerReading]:
-        """Of every peer, by its key; empty where there is no device. Raises: KernelError."""
+        """Readings of peers by their keys; empty where there is no device. Raises: KernelError."""
         if not self.up:
             return {}
         try:

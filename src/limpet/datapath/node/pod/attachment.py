@@ -78,7 +78,7 @@ class PodName:
     namespace: str
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """That the runtime has told, sorted."""
+    """Labels that the runtime has told, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class AllowedSources:
     """What a pod may send from beside its own addresses and MAC."""
 
     unchecked: bool = False
-    """From whatever it likes."""
+    """The pod may send from whatever it likes."""
     macs: tuple[str, ...] = ()
     prefixes: tuple[Prefix, ...] = ()
     """Addresses are prefixes of full length."""
@@ -99,7 +99,7 @@ class PodLink:
     host_ifname: str = ""
     host_mac: str = ""
     mac: str = ""
-    """Of the pod's end."""
+    """MAC of the pod's end."""
     mtu_bytes: int = 0
     hairpin: bool = False
     isolated: bool = False
@@ -119,7 +119,7 @@ class Attachment:
     pod: PodName
     addresses: tuple[InterfaceAddress, ...]
     gateways: tuple[Address, ...]
-    """Of the addresses, in the same order."""
+    """Gateways of the addresses, in the same order."""
     data_dir: str | None = None
     """Where the record of its addresses is, where that is not the agent's own folder."""
     bridge: BridgeSpec | None = None

@@ -17,7 +17,7 @@ from limpet.ipam.leases import Holder
 Key = tuple[str, Holder]
 """Network name and holder."""
 _BEGUN = ".new"
-"""Of the file that `put` gives its name."""
+"""Suffix of a record until `put` gives it its name."""
 
 
 class Attachments:
@@ -26,7 +26,7 @@ class Attachments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._live: dict[Key, Attachment] = {}
-        """In the order in which they were made."""
+        """Attachments by key, in the order in which they were made."""
         self.damaged: list[tuple[Path, str]] = []
         """Files that could not be read, with the reason."""
         self.unfinished: frozenset[str] = frozenset()

@@ -17,7 +17,7 @@ _log = structlog.get_logger("round")
 
 
 class PodKeeper:
-    """Of the pods of the record."""
+    """Keeper of the record's pods and their interfaces."""
 
     def __init__(
         self,

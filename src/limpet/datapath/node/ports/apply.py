@@ -35,7 +35,7 @@ class PortKernel:
         self._elements.close()
 
     def read(self) -> PortTable:
-        """Of a table that an earlier agent has put, the frame is unknown. Raises: KernelError."""
+        """The kernel's table; no frame is known of an earlier agent's. Raises: KernelError."""
         return PortTable(*self._nft.read_table())
 
     def apply(self, change: Change) -> None:

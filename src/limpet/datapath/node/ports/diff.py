@@ -18,7 +18,7 @@ class PutTable:
 
 @dataclass(frozen=True, slots=True)
 class ChangeElements:
-    """Of sets of single addresses, in one transaction; `after`: what is there then."""
+    """A change of sets of single addresses, in one transaction; `after`: what is there then."""
 
     gone: Mapping[str, frozenset[str]]
     come: Mapping[str, frozenset[str]]

@@ -66,7 +66,7 @@ class PortPart(Part[PortTable, Change]):
 
     @property
     def failures(self) -> list[str]:
-        """Of the last round."""
+        """Failures of the last round."""
         return self._loop.account(self).failures
 
     def dropped_packets(self) -> int:

@@ -34,7 +34,7 @@ def plan_ports(
 
 
 def elements_of(pod: Attachment) -> dict[str, frozenset[str]]:
-    """Of one pod, by name of the set; none where another plugin made its interface."""
+    """Elements of one pod, by name of the set; none where another plugin made its interface."""
     link = pod.link
     if pod.bridge is None:
         return {}

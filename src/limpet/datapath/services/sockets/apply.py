@@ -48,7 +48,7 @@ class AttachPoint:
     pins: Path
     """A folder in a bpffs; it is made, and is ours."""
     cgroup: Path | None = None
-    """Whose processes are served, and those of all below; None: the root of the machine's."""
+    """Its processes are served, and those of all below; None: the root of the machine's."""
 
 
 def pins_of(run_dir: Path) -> Path:
@@ -85,7 +85,7 @@ class PodNamespaces:
         """By path, too: the number of one that is gone is soon another's."""
 
     def elements(self) -> dict[bytes, bytes]:
-        """Of the map of namespaces."""
+        """Elements of the map of namespaces."""
         found = {self._own: NODE}
         cookies: dict[tuple[str, NamespaceId], bytes] = {}
         for path in self._paths():

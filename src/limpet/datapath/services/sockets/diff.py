@@ -11,22 +11,22 @@ from limpet.datapath.services.state import Elements, StaleFlows
 
 @dataclass(frozen=True, slots=True)
 class PutSocketElements:
-    """Of the programs' maps."""
+    """A change of elements of the programs' maps."""
 
     elements: PutElements
 
 
 @dataclass(frozen=True, slots=True)
 class AttachPrograms:
-    """All of them, after the maps have what they look up."""
+    """All programs are attached, after the maps have what they look up."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndSockets:
-    """Of UDP, that are connected to who serves no more; of TCP, that nobody has answered yet and
-    nobody will."""
+    """Ends UDP sockets connected to who serves no more, and TCP ones that nobody has answered yet
+    and nobody will."""
 
     flows: StaleFlows
 

@@ -14,7 +14,7 @@ are not, by cookie and who is asked."""
 FEW = 4
 """As many slots stand in the frontend itself."""
 SOCKET_MAPS = (FRONTENDS, SLOTS, MEMBERS)
-"""Whose elements are planned Service by Service; in others are pods', and what programs put."""
+"""Maps planned Service by Service; in others are elements of pods, and what programs put."""
 MEMBER = struct.pack("=I", 1)
 NODE, POD = struct.pack("=I", 1), struct.pack("=I", 2)
 """Kinds of network namespaces: this node's own, and a pod's."""
@@ -53,7 +53,7 @@ def namespace(cookie: int) -> bytes:
 
 
 def read_cookie(key: bytes) -> int:
-    """Of a namespace or a socket."""
+    """Cookie of a namespace or a socket."""
     return int(_COOKIE.unpack(key)[0])
 
 

@@ -202,7 +202,7 @@ class IpsecDaemon(Program):
 
     @cached_property
     def _key_id(self) -> str:
-        """Of this node's key, as `get-keys` names it: SHA-1 of the public key."""
+        """Id of this node's key, as `get-keys` names it: SHA-1 of the public key."""
         from cryptography import x509  # for this one question; an agent starts without
 
         certificate = x509.load_pem_x509_certificate(self._identity.certificate)

@@ -64,7 +64,7 @@ def put_device(route: RouteSocket) -> None:
 
 
 def device_ifindex(route: RouteSocket) -> int | None:
-    """Of our xfrm interface; None: there is none, or another link has its name.
+    """Index of our xfrm interface; None: there is none, or another link has its name.
 
     Raises: KernelError.
     """

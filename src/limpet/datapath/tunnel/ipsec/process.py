@@ -69,7 +69,7 @@ class IpsecProcess(TunnelProcess):
             return ""
 
     def _remembered_pid(self) -> int | None:
-        """Of the one that was started last, if it is still there: one that hangs takes a few
+        """Pid of the daemon started last, if it is still there: one that hangs takes a few
         connections only."""
         try:
             pid, began = self._pid_path.read_text(encoding="ascii").split()

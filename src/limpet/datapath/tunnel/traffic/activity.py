@@ -1,4 +1,4 @@
-"""Which peers of a tunnel have traffic, and which are sent to and never answer. Pure: made of
+"""Peers of a tunnel that have traffic, and those sent to that never answer. Pure: made of
 readings of the device that are seconds apart, and the time of each.
 
 A device counts encrypted bytes, its own messages included: a keepalive has 32 bytes, the messages
@@ -102,7 +102,7 @@ class _Asked:
 
 
 class TunnelActivity:
-    """Of one device, from its start."""
+    """Activity of one device's peers, from its start."""
 
     def __init__(self, *, astray_after_s: float = 0.0) -> None:
         """`astray_after_s`: how long a device may have another endpoint than planned."""

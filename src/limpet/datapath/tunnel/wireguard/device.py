@@ -25,7 +25,7 @@ class KernelWireguard:
     """
 
     kind = "wireguard"
-    """Of its link."""
+    """Kind of the device's link."""
 
     def __init__(self, route: RouteSocket, ifname: str) -> None:
         """Raises: KernelError (ENOENT: this kernel has no WireGuard)."""

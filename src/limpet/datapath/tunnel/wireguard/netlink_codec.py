@@ -53,9 +53,9 @@ _SOCKADDR_IN = struct.Struct("=H2s4s8x")
 _SOCKADDR_IN6 = struct.Struct("=H2sI16sI")
 _ATTR = struct.Struct("=HH")
 _PEERS_BYTES = 16 << 10
-"""Of one message; a nest must not exceed 64 KiB, nor a datagram the socket's buffer."""
+"""Bytes of peers per message; a nest must not exceed 64 KiB, nor a datagram the socket's buffer."""
 _PREFIXES = 256
-"""Of one peer in one message."""
+"""Prefixes of one peer in one message."""
 
 
 def get_family(name: str = FAMILY) -> Request:

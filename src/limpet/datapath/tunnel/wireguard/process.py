@@ -71,7 +71,7 @@ class WireguardProcess(TunnelProcess, Program):
         return ""
 
     def read_version(self) -> str:
-        """Of the program, as 0.0.20230223; empty if it does not say. Blocks for milliseconds."""
+        """Program version, as 0.0.20230223; empty if it does not say. Blocks for milliseconds."""
         try:
             done = subprocess.run(
                 [self._program, "--version"],

@@ -100,7 +100,7 @@ def parse_get(answer: bytes, known: dict[str, PeerReading] | None = None) -> Dev
 
 
 def _parse_peer(text: str) -> PeerReading:
-    """Of its key and what follows. Raises: ValueError."""
+    """A peer from its key and what follows. Raises: ValueError."""
     public_key, _, rest = text.partition("\n")
     allowed: list[Prefix] = []
     endpoint: Endpoint | None = None
@@ -123,7 +123,7 @@ def _parse_peer(text: str) -> PeerReading:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Of its lines. Raises: ValueError."""
+    """Key and value of each line. Raises: ValueError."""
     for line in text.splitlines():
         key, separator, value = line.partition("=")
         if separator:
