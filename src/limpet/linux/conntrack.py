@@ -51,12 +51,12 @@ class Tracked(NamedTuple):
     """A flow as it was begun, and who answers it: behind a Service's or a port's translation."""
 
     protocol: int
-    """Its number."""
+    """Number of the protocol."""
     source: bytes
     """Packed address."""
     target: bytes
     port: int
-    """Of the target; 0 for protocols without."""
+    """Port of the target; 0 for protocols without."""
 
 
 def forget_those(addresses: Collection[Address], is_unwanted: Callable[[Tracked], bool]) -> int:

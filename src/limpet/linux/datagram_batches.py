@@ -14,7 +14,7 @@ from collections.abc import Sequence
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
 """Source: include/uapi/linux/udp.h."""
 _MAX_BYTES = 60_000
-"""Of a batch: with its headers it is one IP packet."""
+"""Largest batch: with its headers it is one IP packet."""
 _MAX_SEGMENTS = 64
 """Source: UDP_MAX_SEGMENTS, include/linux/udp.h."""
 _LARGEST = 1 << 16

@@ -89,7 +89,7 @@ class Echo:
             yield await loop.sock_recv(self._socket, _RECEIVED_BYTES)
 
     def _head(self, body: bytes) -> bytes:
-        """Of a ping; the kernel fills in the checksum of ICMPv6."""
+        """Header of a ping; the kernel fills in the checksum of ICMPv6."""
         if self.family == socket.AF_INET6:
             return struct.pack("!BBHHH", 128, 0, 0, 0, self._number & 0xFFFF)
         head = struct.pack("!BBHHH", 8, 0, 0, 0, self._number & 0xFFFF)

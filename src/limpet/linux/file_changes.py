@@ -17,7 +17,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class FileChanges:
-    """Of the folders that the files are in, whether these are there or not; inotify(7).
+    """Watches the folders that the files are in, whether these are there or not; inotify(7).
 
     A folder that is missing, or replaced as a whole, is told of by nothing.
     """

@@ -52,7 +52,7 @@ def ip_packet(
 
 
 def checksum(data: bytes) -> int:
-    """Of the Internet protocols: zero over data that has its checksum in it. Source: RFC 1071."""
+    """The Internet checksum: zero over data that has its checksum in it. Source: RFC 1071."""
     padded = data + b"\0" * (len(data) % 2)
     # Adding with end-around carry is arithmetic modulo 2**16 - 1, where 2**16 is one.
     total = int.from_bytes(padded, "big") % 0xFFFF

@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 _NSFS_MAGIC = 0x6E736673
 _OWN = "/proc/thread-self/ns/net"
-"""Of the thread, not of the process: its first thread may be inside a pod's just now."""
+"""The thread's namespace, not the process's: its first thread may be inside a pod's just now."""
 Result = TypeVar("Result")
 
 
@@ -108,7 +108,7 @@ def namespace_id(path: str) -> NamespaceId | None:
 
 
 def own_namespace_id() -> NamespaceId:
-    """Of the network namespace that the calling thread is in."""
+    """Id of the network namespace that the calling thread is in."""
     status = os.stat(_OWN)
     return status.st_dev, status.st_ino
 
@@ -177,7 +177,7 @@ class NamespaceScan:
     addresses: frozenset[bytes] = frozenset()
     """Packed addresses of all interfaces of all namespaces but our own."""
     namespaces: Mapping[NamespaceId, frozenset[bytes]] = field(default_factory=dict)
-    """Of each namespace its packed addresses: the number of one that is gone is soon another's."""
+    """Packed addresses of each namespace: the number of one that is gone is soon another's."""
 
 
 def scan_namespaces() -> NamespaceScan:

@@ -25,7 +25,7 @@ _PRIORITY = "hook output priority -100;"
 _NAMED_PRIORITY = "hook output priority dstnat;"
 """The same: older versions of nft know that name for prerouting alone."""
 _LARGE_BYTES = 64 << 10
-"""Of commands and output, then what libnftables keeps of them is worth to be freed."""
+"""Size of commands and output beyond which what libnftables keeps of them is freed."""
 
 
 class Nftables:
@@ -188,7 +188,7 @@ _DYNAMIC = "flags dynamic"
 
 
 def split_listing(listing: str) -> TableListing:
-    """Of a table as nft prints it."""
+    """Splits a table, as nft prints it, into its frame and its elements."""
     elements: Elements = {}
     for name, text in _BLOCK.findall(listing):
         found = _ELEMENTS.search("\n" + text)

@@ -38,7 +38,7 @@ class Owned:
 
     links: tuple[LinkMark, ...] = ()
     nft_tables: tuple[str, ...] = ()
-    """Of family inet."""
+    """Tables of family inet."""
     nft_bridge_tables: tuple[str, ...] = ()
     sysctls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Last part of a setting's path, and the values that it may have by us."""

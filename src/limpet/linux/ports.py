@@ -1,4 +1,4 @@
-"""Which programs of this network namespace have which ports."""
+"""Ports of this network namespace, and the programs that have them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def open_packet_socket(kind: int) -> socket.socket:
 
 
 class RawFrames:
-    """Of the network namespace that the calling thread is in when it is made."""
+    """Sends in the network namespace that the calling thread is in when it is made."""
 
     def __init__(self) -> None:
         """Raises: KernelError."""

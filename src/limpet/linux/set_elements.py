@@ -17,7 +17,7 @@ from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _SO_SNDBUFFORCE = 32
 _MOST_BYTES = 64 << 20
-"""Of one transaction, which is one datagram."""
+"""Largest transaction, which is one datagram."""
 _AT_ONCE = 512
 """Messages of one transaction, with some hundred elements each."""
 
@@ -49,7 +49,7 @@ class SetElements:
         self._netlink.close()
 
     def read(self, name: str, like: Mapping[bytes, bytes] = _NOTHING) -> dict[bytes, bytes]:
-        """Of one map; empty when it is not there. Raises: KernelError.
+        """Elements of one map; empty when it is not there. Raises: KernelError.
 
         `like`: where the map is just like that, it shares its keys and values, and none are made.
         """
@@ -94,7 +94,7 @@ class SetElements:
         return True
 
     def print_of(self, name: str) -> SetPrint:
-        """Of one set or map: it is another when anything in it is. Raises: KernelError.
+        """Print of one set or map: it is another when anything in it is. Raises: KernelError.
 
         Not for large ones: the kernel goes over them anew for each message of its answer.
         """
@@ -156,7 +156,7 @@ class SetElements:
     def change_set(
         self, name: str, delete: Iterable[Range], add: Iterable[Range], *, intervals: bool
     ) -> None:
-        """Of one set: what goes, then what comes; of one without intervals the first keys alone.
+        """Changes one set: what goes, then what comes; without intervals, the first keys alone.
 
         So many at once that the kernel takes them: all or nothing up to `_AT_ONCE`. Raises:
         KernelError; what is there now is not known.

@@ -34,7 +34,7 @@ _GONE = (errno.ENOENT, errno.ESTALE)
 
 
 class FoundSocket(NamedTuple):
-    """Of TCP or UDP."""
+    """A socket of TCP or UDP."""
 
     family: int
     place: bytes
@@ -72,7 +72,7 @@ def sockets(protocol: int, state: int | None = None) -> list[FoundSocket]:
 
 
 def end_sockets(protocol: int, found: Iterable[FoundSocket]) -> None:
-    """Of the calling thread's namespace: whoever waits for one, or uses it next, gets ECONNABORTED.
+    """Ends sockets of the thread's namespace: who waits for one or uses it next gets ECONNABORTED.
 
     What is closed meanwhile is no failure. Raises: KernelError.
     """
@@ -104,7 +104,7 @@ def can_end_sockets() -> bool:
 
 
 def _id_of(connected: socket.socket) -> bytes:
-    """Of one of IPv4; any cookie."""
+    """Id of an IPv4 socket in requests, with any cookie."""
     ends = connected.getsockname(), connected.getpeername()
     ports = struct.pack(">HH", ends[0][1], ends[1][1])
     addresses = (socket.inet_aton(host).ljust(16, b"\0") for host, _ in ends)

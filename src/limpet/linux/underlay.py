@@ -66,7 +66,7 @@ def read_lan(patterns: Collection[str] = ()) -> list[Prefix]:
 
 
 def default_gateway() -> IPv4Address | None:
-    """Of IPv4, by the default route that counts; in the namespace of the thread.
+    """IPv4 gateway of the default route that counts; in the namespace of the thread.
 
     Raises: KernelError.
     """

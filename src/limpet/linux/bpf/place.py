@@ -46,8 +46,8 @@ def cgroup_id(path: Path) -> int:
 
 
 def network_cookie() -> int:
-    """Of the network namespace that the calling thread is in: what a program sees of it, and no
-    other has as long as the machine runs. Raises: KernelError."""
+    """Cookie of the calling thread's network namespace: what a program sees of it, and no other
+    has as long as the machine runs. Raises: KernelError."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
             found = here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)

@@ -91,7 +91,7 @@ def parse_address(message: Message) -> AddressInfo:
 
 
 def address_ifindex(message: Message) -> int:
-    """Of an address message, from its header alone."""
+    """Interface index of an address message, from its header alone."""
     return int(_IFADDR.unpack_from(message.body)[4])
 
 
@@ -150,7 +150,7 @@ def dump_fdb(ifindex: int) -> Request:
 
 
 def dump_neighbours(ifindex: int) -> Request:
-    """Of both IP versions."""
+    """Asks for neighbours of both IP versions."""
     return _dump_neighbours(wire.AF_UNSPEC, ifindex)
 
 
@@ -167,7 +167,7 @@ class NeighbourInfo:
     family: int
     ifindex: int
     destination: bytes
-    """Of a neighbour the address it is for, of an FDB entry where its packets go; packed."""
+    """A neighbour's address, or where an FDB entry's packets go; packed."""
     mac: str
     permanent: bool
     """For good, and with nothing beside the destination."""

@@ -280,7 +280,7 @@ def parse_link_packets(message: Message) -> tuple[int, int]:
 
 
 def link_ifindex(message: Message) -> int:
-    """Of a link message, from its header alone."""
+    """Interface index of a link message, from its header alone."""
     return int(_IFINFO.unpack_from(message.body)[2])
 
 
@@ -290,12 +290,12 @@ def link_is_operational(message: Message) -> bool:
 
 
 def link_is_down(message: Message) -> bool:
-    """Of a link message, from its header alone."""
+    """Whether a link message's link is down, from its header alone."""
     return not _IFINFO.unpack_from(message.body)[3] & IFF_UP
 
 
 def link_group(message: Message) -> int:
-    """Of a link message, read no further than that; 0: the default, or it does not say."""
+    """Group of a link message, read no further than that; 0: the default, or it does not say."""
     body, offset = message.body, _IFINFO.size
     while offset + 8 <= len(body):
         length, kind = _ATTR.unpack_from(body, offset)

@@ -24,8 +24,8 @@ def caller_in(generation: wire.Message) -> int | None:
 
 
 def own_number() -> int | None:
-    """Of the calling thread: that of the machine, also in a PID namespace, which its own
-    `gettid` does not tell. None: this kernel does not say. Raises: KernelError."""
+    """The calling thread's number on the machine, also in a PID namespace, where `gettid` does not
+    tell it. None: this kernel does not say. Raises: KernelError."""
     request = wire.Request(_GET_GENERATION, 0, _HEADER, ("nftables' generation",))
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         return caller_in(netlink.query(request))

@@ -106,7 +106,7 @@ def _metrics(mtu_bytes: int | None, advmss: int | None) -> bytes:
 
 
 def dump_routes(family: int, *, table: int = 0, protocol: int = 0) -> Request:
-    """Of an address family, and of a table and an origin where these are given.
+    """Asks for routes of an address family, and of a table and an origin where these are given.
 
     The kernel answers ENOENT where there is no such table.
     """
@@ -118,12 +118,12 @@ def dump_routes(family: int, *, table: int = 0, protocol: int = 0) -> Request:
 
 
 def is_of_large_table(message: Message) -> bool:
-    """Of a route message, from its header alone: the number of its table needs an attribute."""
+    """Whether a route message's table needs an attribute for its number, from its header alone."""
     return bool(message.body[4] == RT_TABLE_COMPAT)
 
 
 def route_protocol(message: Message) -> int:
-    """Of a route message, from its header alone."""
+    """Origin of a route message, from its header alone."""
     return message.body[5]
 
 
@@ -139,7 +139,7 @@ class RouteInfo:
     protocol: int
     ifindex: int
     gateway: bytes
-    """Of whatever IP version."""
+    """Next hop, of whatever IP version."""
     source: bytes
     metric: int
     mtu_bytes: int

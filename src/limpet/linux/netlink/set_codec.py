@@ -69,24 +69,24 @@ def add_elements(table: str, name: str, elements: Pairs) -> Iterator[Request]:
 def delete_elements(
     table: str, name: str, keys: Iterable[bytes], *, family: int = INET
 ) -> Iterator[Request]:
-    """Of a map or set. A key that is not there refuses the transaction."""
+    """Deletes keys of a map or set. One that is not there refuses the transaction."""
     return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_key, keys), family)
 
 
 def add_keys(
     table: str, name: str, keys: Iterable[bytes], *, family: int = INET
 ) -> Iterator[Request]:
-    """To a set."""
+    """Adds keys to a set."""
     return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_key, keys), family)
 
 
 def add_ranges(table: str, name: str, ranges: Ranges) -> Iterator[Request]:
-    """To a set of intervals. One that overlaps another refuses the transaction."""
+    """Adds ranges to a set of intervals. One that overlaps another refuses the transaction."""
     return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_range, ranges))
 
 
 def delete_ranges(table: str, name: str, ranges: Ranges) -> Iterator[Request]:
-    """Of a set of intervals: those that are there just so; another refuses the transaction."""
+    """Deletes ranges that a set of intervals has just so; another refuses the transaction."""
     return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_range, ranges))
 
 
@@ -184,8 +184,8 @@ def split_elements(message: Message) -> Iterator[bytes]:
 
 
 def _parse_alike(listed: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Of elements that are of one length, and have a key and a value that is no verdict; None:
-    they are not. There may be 50,000, which take seconds one attribute after the other."""
+    """Keys and values of elements that are of one length, and whose value is no verdict; None: they
+    are not. There may be 50,000, which take seconds one attribute after the other."""
     if len(listed) < _KEY_AT:
         return None
     (length,) = struct.unpack_from("=H", listed)

@@ -26,7 +26,7 @@ _BATCH_MESSAGES = 64
 """If each fails, there are as many answers at once, which the receive buffer has to hold."""
 _SO_RCVBUFFORCE = 33
 _NOTIFIED_BYTES = 4 << 20
-"""Of notifications that wait; each takes some 800 bytes, and a thousand peers cause 5,000.
+"""Room for notifications that wait; each takes some 800 bytes, a thousand peers cause 5,000.
 
 The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round of ours can cause.
 """
@@ -212,7 +212,7 @@ class RouteSocket(NetlinkSocket):
         return {port.ifindex: port for port in ports if port is not None}
 
     def route_messages(self, *, table: int = 0, protocol: int = 0) -> list[wire.Message]:
-        """Of a table and an origin, where these are given; others the kernel leaves out."""
+        """Routes of a table and an origin, where these are given; others the kernel leaves out."""
         found: list[wire.Message] = []
         for family in (wire.AF_INET, wire.AF_INET6):
             found += self.dump_found(
@@ -221,7 +221,7 @@ class RouteSocket(NetlinkSocket):
         return found
 
     def routes(self, *, table: int = 0, protocol: int = 0) -> list[route_codec.RouteInfo]:
-        """As `route_messages`."""
+        """Routes as `route_messages` has them."""
         messages = self.route_messages(table=table, protocol=protocol)
         return [route_codec.parse_route(message) for message in messages]
 

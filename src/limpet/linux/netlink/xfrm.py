@@ -38,7 +38,7 @@ def new_xfrm_device(ifname: str, if_id: int) -> Request:
 
 
 def parse_if_id(message: Message) -> int:
-    """Of the xfrm interface that a link's message tells of; 0: it is none."""
+    """Id of the xfrm interface that a link's message tells of; 0: it is none."""
     return number((parse_link_options(message, "xfrm") or {}).get(_IFLA_XFRM_IF_ID))
 
 
