@@ -83,11 +83,11 @@ class PictureView:
         return {each.uid: each for each in self.picture.nodes}
 
     def name(self, uid: str) -> str:
-        """Of a node; its uid where nobody knows it."""
+        """Name of a node; its uid where nobody knows it."""
         return self.nodes[uid].name if uid in self.nodes else uid
 
     def uid_of(self, text: str) -> str | None:
-        """Of a node by its uid or name."""
+        """Uid of a node by its uid or name; None: there is none."""
         if text in self.nodes:
             return text
         return next((each.uid for each in self.picture.nodes if each.name == text), None)
@@ -124,7 +124,7 @@ class PictureView:
     # Rows
 
     def nodes_by_site(self, text: str, state: str = "") -> list[Node]:
-        """Of one site after the other, the cloud's before."""
+        """Nodes by site, then name; those of no known site last."""
         found = [
             each
             for each in self.living

@@ -51,14 +51,14 @@ def milliseconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Of a share."""
+    """A share as text, in percent."""
     if value is None:
         return "–"
     return "0 %" if value == 0 else f"{max(1, round(value * 100))} %"
 
 
 def size(count: float | None) -> str:
-    """Bytes."""
+    """A count of bytes as text."""
     if count is None:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -25,7 +25,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""Of every answer. Nothing comes of another host, nothing is inline."""
+"""Headers of every answer: nothing comes from another host, nothing is inline."""
 TLS_HEADERS = {"Strict-Transport-Security": "max-age=31536000"}
 
 

@@ -38,7 +38,7 @@ class PageToken(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class BrowserSession:
-    """Of one browser."""
+    """Session of one browser."""
 
     who: str
     """Name of its token; empty: it came by a one-time link."""
@@ -48,7 +48,7 @@ class BrowserSession:
     began_at_s: float
     used_at_s: float
     streams: int = 0
-    """That it has open."""
+    """Streams that it has open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class PictureFeed:
         self._watching = 0
         self._told_at_s = 0.0
         self._shown_at_s: dict[str, float] = {}
-        """Of nodes by their uids, those shown last at the end."""
+        """Times when nodes were last shown, by uid, the latest at the end."""
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
         """Set while what is kept is at most one poll old."""
