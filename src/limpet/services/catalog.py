@@ -44,7 +44,7 @@ class Catalog:
         return self._services.get((namespace, name))
 
     def slices(self, namespace: str, name: str) -> Iterable[EndpointSlice]:
-        """Of a Service, also of one that is not there (yet), in the order of their names."""
+        """Slices of a Service, also of one that is not there (yet), in the order of their names."""
         found = self._slices.get((namespace, name), _NO_SLICES)
         return [found[each] for each in sorted(found)]
 
@@ -53,7 +53,7 @@ class Catalog:
             yield from slices.values()
 
     def by_address(self, address: str) -> Service | None:
-        """Whose cluster address that is, as it is written there."""
+        """The Service that has the cluster address, as it is written there."""
         key = self._by_address.get(address)
         return None if key is None else self._services.get(key)
 

@@ -80,7 +80,7 @@ def decode_change(line: bytes) -> Callable[[Catalog], object]:
 
 
 def decode_items(content: bytes) -> list[Item]:
-    """Of a whole file. Raises: ValueError for nonsense, and when it was cut."""
+    """Items of a whole file. Raises: ValueError for nonsense, and when it was cut."""
     return [decode_item(line) for line in split_items(content)]
 
 

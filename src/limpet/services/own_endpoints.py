@@ -19,7 +19,7 @@ class OwnEndpoints:
         self._count: Counter[str] = Counter()
 
     def of(self, node: str) -> Iterable[str]:
-        """Of the node of that name, which may be another than before."""
+        """Addresses of endpoints on the node of that name, which may be another than before."""
         if node != self._node:
             self._node = node
             self._found.clear()

@@ -1,4 +1,4 @@
-"""Which endpoints of a Service's port are used on this node, and how often.
+"""Endpoints of a Service's port that are used on this node, and how often.
 
 Ready ones, else those that still serve while they end. An endpoint whose node is silent, or whose
 container is known to be gone, is left out; where nothing but doubt is left, all are tried. Then
@@ -28,13 +28,13 @@ class Here:
     node: str = ""
     """Name of this node."""
     zone: str = ""
-    """Of this node; empty: not known, and hints for zones do not count."""
+    """Zone of this node; empty: not known, and hints for zones do not count."""
     silent: Collection[str] = frozenset()
     """Names of nodes that do not answer."""
     gone: Collection[str] = frozenset()
     """Addresses of pods whose containers are gone."""
     distances: Mapping[str, int] = field(default_factory=dict)
-    """Of nodes by name: the smaller the nearer, from 1 on; the same number: equally near."""
+    """Distances of nodes by name, from 1 on: a smaller one is nearer, equal ones equally near."""
 
     def distance(self, endpoint: Endpoint) -> int:
         if endpoint.node and endpoint.node == self.node:

@@ -52,7 +52,7 @@ class Service(Struct, frozen=True, gc=False, array_like=True):
     name: str
     type: str = "ClusterIP"
     cluster_ips: tuple[str, ...] = ()
-    """Of one or both families; `("None",)` of a headless one."""
+    """Addresses of one or both families; `("None",)` of a headless one."""
     ports: tuple[ServicePort, ...] = ()
     exposure: Exposure = NOT_EXPOSED
     external_name: str = ""
@@ -125,7 +125,7 @@ class EndpointSlice(Struct, frozen=True, gc=False, array_like=True):
     service: str
     """In the same namespace; empty: of none."""
     version: int
-    """Of IP: 4 or 6; 0: names, which no packet is sent to."""
+    """IP version: 4 or 6; 0: names, which no packet is sent to."""
     ports: tuple[EndpointPort, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
     left_out: tuple[str, ...] = ()
