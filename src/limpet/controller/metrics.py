@@ -18,7 +18,7 @@ from limpet.controller.registry.tables import Tables
 PREFIX = "limpet_controller_"
 _TRUTH = "0 or 1"
 EVERY = (Figure("leads", _TRUTH, "1 where this controller leads"),)
-"""Of a controller, whether it leads or not."""
+"""Figures of a controller, whether it leads or not."""
 LEADING = (
     Figure("nodes", "nodes", "nodes that are not removed"),
     Figure("watchers", "agents", "agents that are told of changes"),
@@ -56,12 +56,12 @@ LEADING = (
         "with Kubernetes: Events that were one too many, or that nobody took",
     ),
 )
-"""Of the one that leads."""
+"""Figures of the one that leads."""
 _FIGURES = Figures(PREFIX, ROOM_ON_DISK, EVERY, LEADING)
 
 
 class FollowerMetrics:
-    """Of a controller that does not lead."""
+    """Metrics of a controller that does not lead."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -72,7 +72,7 @@ class FollowerMetrics:
 
 
 class Metrics:
-    """Of one controller that leads; `text` is the exposition."""
+    """Metrics of one controller that leads; `text` is the exposition."""
 
     def __init__(self, folders: Mapping[str, Path] | None = None) -> None:
         """`folders`: on whose disks it writes, by what they are called."""

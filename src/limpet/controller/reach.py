@@ -24,7 +24,7 @@ def read_links() -> tuple[UnderlayLink, ...]:
 
 
 def reach_problem(settings: ControllerSettings, links: Sequence[UnderlayLink]) -> str:
-    """Which address nodes could not reach it by, why, and what to do; empty: none."""
+    """The address that nodes could not reach it by, why, and what to do; empty: none."""
     for name, prefix in _reached_by(settings, links):
         for cidr, _ in overlaps_with(settings.network, [prefix]):
             return (

@@ -149,7 +149,7 @@ async def _lead(
 
 
 def _links() -> tuple[UnderlayLink, ...]:
-    """Of this machine, as far as they can be read."""
+    """Links of this machine, as far as they can be read."""
     try:
         return read_links()
     except KernelError as error:

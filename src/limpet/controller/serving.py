@@ -42,7 +42,7 @@ _log = structlog.get_logger("admin")
 _BACKLOG = 1024
 _MOST_HEADERS = 64
 _READ_BYTES = 16 << 10
-"""Of a body, before a handler wants it; twice as much, and no more is read."""
+"""Size of a body read before a handler wants it; beyond twice as much, no more is read."""
 _GOODBYE_S = 2.0
 """For requests that are under way at the end, and for clients that do not stop sending."""
 

@@ -77,9 +77,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True, rename={"server": "kubern
 
     store: Literal["sqlite", "kubernetes"] = "sqlite"
     kubeconfig: AbsolutePath | None = None
-    """Of the API server; None: KUBECONFIG, the account of the pod that this runs in, ~/.kube."""
+    """The API server's kubeconfig; None: KUBECONFIG, the account of the pod it runs in, ~/.kube."""
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")] = "limpet"
-    """Of its Secrets, ConfigMaps and Lease at the API server."""
+    """Namespace of its Secrets, ConfigMaps and Lease at the API server."""
     server: Text | None = None
     """URL of the API server, in place of the kubeconfig's or of what the pod's environment says."""
     advertise: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_\[\]-]{1,300}\Z")], ...] = ()
@@ -142,11 +142,11 @@ class LookSettings(Struct, frozen=True, kw_only=True):
     page_listen: Text | None = None
     """Address and port of `limpet ui --controller`; None: 127.0.0.1, port 7480."""
     page_names: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:-]{1,253}\Z")], ...] = ()
-    """That people call the page by, beside its addresses."""
+    """Names that people call the page by, beside its addresses."""
     page_certificate: AbsolutePath | None = None
     """PEM, with its chain; None: beyond loopback the page makes one of its own."""
     page_key: AbsolutePath | None = None
-    """Of the certificate."""
+    """Private key of the certificate, PEM."""
 
     def __post_init__(self) -> None:
         if self.page_listen is not None:

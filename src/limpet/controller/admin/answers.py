@@ -50,7 +50,7 @@ class TokenLine(Answer, frozen=True, kw_only=True):
     removed_at_s: Moment | None
     removed_by: str
     node: str
-    """That it let in; empty: none."""
+    """Name of the node that it let in; empty: none."""
     uid: str
 
 
@@ -64,7 +64,7 @@ class LetIn(Answer, frozen=True, kw_only=True):
     """A node that is in by a token."""
 
     id: str
-    """Of the token."""
+    """Id of the token."""
     node: str
     uid: str
 
@@ -113,7 +113,7 @@ class NodeLine(Heard, frozen=True, kw_only=True):
     relay: RelayLoad | None
     """What it carries as a relay, as it has told; null: it is none, or has told nothing."""
     node_uid: str
-    """Of its Node in Kubernetes; empty: it has none."""
+    """Uid of its Node in Kubernetes; empty: it has none."""
     node_deleted_at_s: Moment | None
     node_pod_cidrs: list[str]
     node_pod_cidrs_used: list[str]
@@ -134,7 +134,7 @@ class NodeShown(NodeLine, frozen=True, kw_only=True):
     presence: dict[str, Any] | None
     """What the node says of itself."""
     pods: int | None
-    """That it reported last."""
+    """Number of pods that it reported last."""
 
 
 class NodeRemoved(Answer, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class SegmentsListed(Answer, frozen=True, kw_only=True):
 
 
 class AddressSpace(Answer, frozen=True, kw_only=True):
-    """Of all pods and Services."""
+    """Address space of all pods and Services."""
 
     cluster: str
     generation: int
@@ -210,7 +210,7 @@ class NetworkChanged(AddressSpace, frozen=True, kw_only=True):
     services: ServicesMode
     rotated_at: list[int]
     key: str
-    """That signs now, in short."""
+    """The key that signs now, in short."""
     keys: list[str]
     """In base64, the oldest first."""
 

@@ -34,7 +34,7 @@ _PORT = 7470
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Whose controller is asked."""
+    """Access to the cluster whose controller is asked."""
 
     access: Access
     namespace: str
@@ -221,7 +221,7 @@ def document_of(answer: HttpAnswer) -> dict[str, Any]:
 
 
 def _port(pod: Pod) -> int:
-    """Of its API, as the manifests name it."""
+    """Port of the pod's API, as the manifests name it."""
     for container in pod.spec.containers or ():
         for port in container.ports or ():
             if port.name == "api" and port.container_port:

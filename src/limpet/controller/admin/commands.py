@@ -336,7 +336,7 @@ def _prefixes(texts: Collection[str], what: str) -> frozenset[Prefix]:
 
 
 def _any_uid(tables: Tables, name_or_uid: str) -> str:
-    """Of a removed node too, if it is named by uid. Raises: RefusedError."""
+    """Uid of a node, a removed one too if it is named by uid. Raises: RefusedError."""
     if name_or_uid in tables.grants:
         return name_or_uid
     return nodes.find_node(tables, name_or_uid).uid

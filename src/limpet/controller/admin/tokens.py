@@ -139,7 +139,7 @@ def token_document(
 
 
 def _node_of(tables: Tables, token: TokenRecord) -> dict[str, str]:
-    """That was let in by it; empty: none."""
+    """Name and uid of the node that the token let in; empty: none."""
     grant = tables.grants.get(token.used_by)
     return {"node": grant.name if grant is not None else "", "uid": token.used_by}
 

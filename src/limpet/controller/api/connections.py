@@ -83,10 +83,10 @@ class ApiConnection(asyncio.Protocol):
         self._server = server
         self._handler = server.new_handler()
         self._end = b""
-        """Of what has come, while the head is not whole."""
+        """End of what has come, while the head is not whole."""
         self._has_asked = False
         self._bytes = 0
-        """Of the head; then of what comes behind it."""
+        """Size of the head; then of what comes behind it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -253,7 +253,7 @@ def _uid_of(certificate: bytes) -> str | None:
 
 
 def uid_of_connection(transport: asyncio.BaseTransport | None) -> str | None:
-    """Of the node whose certificate TLS has proven; None: no node's."""
+    """Uid of the node whose certificate TLS has proven; None: no node's."""
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport else None
     certificate = tls.getpeercert(binary_form=True) if tls is not None else None
     return _uid_of(certificate) if certificate else None

@@ -39,7 +39,7 @@ class MemberRate:
 
 
 class MemberRates:
-    """Of each thing that a node asks for."""
+    """Rates of each thing that a node asks for."""
 
     def __init__(self) -> None:
         flaps = " (do its links or its NAT flap? its log says what changes)"

@@ -1,4 +1,4 @@
-"""Which communities a node is in: those that it was put into by name, and those that choose it.
+"""Communities that a node is in: those it was put into by name, and those that choose it.
 
 A grant tells both alike; who is in a community by name, the node's record says.
 """

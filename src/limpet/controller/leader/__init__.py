@@ -1,4 +1,4 @@
-"""Which of several controllers writes: one at a time, by a Lease at the API server.
+"""Election of the controller that writes: one at a time, by a Lease at the API server.
 
 Call `elector`; `election` is its state machine, pure. Must not import the API.
 """

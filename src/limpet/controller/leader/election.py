@@ -41,7 +41,7 @@ class Wish:
     holder: str
     transitions: int
     version: str
-    """Of the Lease that it replaces; empty: of none, it is to be made."""
+    """Version of the Lease that it replaces; empty: there is none, it is to be made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _log = structlog.get_logger("leader")
 
 
 def own_identity() -> str:
-    """Of this process: no other has it, nor this one when it is started again."""
+    """Name of this process: no other has it, nor this one when it is started again."""
     return f"{socket.gethostname()[:200]}_{secrets.token_hex(4)}"
 
 

@@ -11,7 +11,7 @@ from limpet.controller.metrics import FollowerMetrics
 
 
 def follower_application(elector: Elector, ca_certificate: str) -> web.Application:
-    """Of the HTTPS API: whose controller it is, and to every other question that another leads."""
+    """HTTPS API of a follower: the cluster's CA, and to every other question that another leads."""
 
     async def ca(_request: web.Request) -> web.Response:
         return web.Response(text=ca_certificate, content_type="application/x-pem-file")

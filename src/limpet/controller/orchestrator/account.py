@@ -1,4 +1,4 @@
-"""Which node the token of an agent's pod is of, as the API server judges it. Pure."""
+"""The node that an agent's pod is on, as the API server judges its token. Pure."""
 
 from __future__ import annotations
 

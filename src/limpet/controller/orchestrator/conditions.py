@@ -50,14 +50,14 @@ class Shown:
     """An object of ours, as far as its conditions need it."""
 
     kind: str
-    """Of the item that it holds."""
+    """Kind of the item that it holds."""
     name: str
     object_uid: str
     generation: int
     subject: str = ""
     """Name of the item; empty: nobody can read it."""
     signature: bytes = b""
-    """Of its document."""
+    """Signature of its document."""
     unreadable: str = ""
     """Why, in words."""
     differs: str = ""

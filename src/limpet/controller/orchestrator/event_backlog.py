@@ -1,4 +1,4 @@
-"""Which Events are to be written, and when: equal ones are counted, and nobody can flood. Pure."""
+"""Events to be written, and when: equal ones are counted, and nobody can flood. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limpet.base.rate_limit import DueQueue, TokenBuckets
 
 EventType = Literal["Normal", "Warning"]
 REPEAT_S = 60.0
-"""Between two writes of one Event whose count grows."""
+"""Time between two writes of one Event whose count grows."""
 MOST = 1_024
 """Events that are known by their words; one that is forgotten is written as a new one."""
 _PER_S, _BURST = 1 / 60, 20

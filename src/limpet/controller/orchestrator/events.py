@@ -36,11 +36,11 @@ from limpet.kubernetes.objects import Metadata, Object, Resource
 _log = structlog.get_logger("events")
 COMPONENT = "limpet-controller"
 _PACE_S = 0.1
-"""Between two writes."""
+"""Time between two writes."""
 _AGAIN_S, _GIVEN_UP_S = 5.0, 600.0
 _MAX_MESSAGE_CHARACTERS = 1024
 _NAMESPACE = "default"
-"""Of Events about what is in no namespace, as everybody has it."""
+"""Namespace of Events about what is in no namespace, as everybody has it."""
 _CLAIMS = (1 / 30, 10.0)
 """Events, a second and at once, that strangers can bring about."""
 _ODD = re.compile(r"[^a-z0-9]+")

@@ -1,4 +1,4 @@
-"""Which addresses two live pods hold, by whatever network. Pure, time passed in.
+"""Addresses that two live pods hold, by whatever network. Pure, time passed in.
 
 What the API server says of pods is compared with itself, and with what Limpet's nodes say that they
 gave to a pod: they know it earlier, and also of a pod's further interfaces.

@@ -54,7 +54,7 @@ class NodeObject:
 
     name: str
     uid: str = ""
-    """Of the object; a Node that is deleted and made again has another."""
+    """Uid of the object; a Node that is deleted and made again has another."""
     created_at: str = ""
     """RFC 3339, in UTC: earlier ones sort first."""
     labels: Mapping[str, str] = field(default_factory=dict)

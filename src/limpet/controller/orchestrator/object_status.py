@@ -102,7 +102,7 @@ def _interned(each: Written) -> Written:
 
 
 class ObjectStatus:
-    """Of all four resources. Of the controller that leads."""
+    """Keeps the status of all four resources; only in the controller that leads."""
 
     def __init__(
         self, client: Client, cluster: Cluster, events: Events, facts: Callable[[], ConditionFacts]

@@ -71,7 +71,7 @@ def _words(holders: str) -> str:
 
 
 class Pods:
-    """Of the controller that leads."""
+    """Finds addresses that two live pods hold; only in the controller that leads."""
 
     def __init__(self, client: Client, cluster: Cluster, events: Events) -> None:
         self._cluster = cluster
@@ -92,7 +92,7 @@ class Pods:
 
     @property
     def count(self) -> int:
-        """Of addresses that two hold."""
+        """Number of addresses that two hold."""
         return len(self._found)
 
     async def run(self) -> None:

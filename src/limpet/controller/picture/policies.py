@@ -31,7 +31,7 @@ class PolicyPage:
         self._read: dict[str, tuple[Any, Policy]] = {}
 
     def of(self, signed: Iterable[SignedPolicy]) -> tuple[Policy, ...]:
-        """Of all that are in force, by name; withdrawn ones and namespaces are passed over."""
+        """All policies in force, by name; withdrawn ones and namespaces are passed over."""
         before, self._read = self._read, {}
         for each in signed:
             if each.name.startswith(_PREFIX) and each.document is not None:

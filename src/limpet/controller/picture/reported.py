@@ -13,7 +13,7 @@ from limpet.paths.report import NodeReport, PairReport, PathReport, merged, repo
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """Of one node."""
+    """Paths that one node has reported."""
 
     sequence: int
     at_s: float

@@ -1,4 +1,4 @@
-"""Which nodes fall silent, and which are back: states of nodes -> happenings. Pure, time passed in.
+"""Nodes that fall silent or are back: states of nodes -> happenings. Pure, time passed in.
 
 What is told has held for a while, so a node whose connection flaps makes no entries; and what many
 nodes do at once is one entry, since then it is rather the controller that was cut off.
@@ -17,7 +17,7 @@ from limpet.picture.timeline import Entry, Happening
 _TOGETHER = 8
 """So many at one look are told one by one."""
 _NAMED = 12
-"""Of more, so many by their names."""
+"""Most nodes named in the words of one entry about more."""
 _MOST_NAMES = 200
 """In one entry."""
 _KIND, _SILENT, _ANSWERS = "node", "silent", "answers"
@@ -25,7 +25,7 @@ _KIND, _SILENT, _ANSWERS = "node", "silent", "answers"
 
 @dataclass(frozen=True, slots=True)
 class NodeSilence:
-    """Of one node, now."""
+    """State of one node, now."""
 
     name: str
     state: NodeState
@@ -45,7 +45,7 @@ class Silence:
         self._silent: dict[str, float | None] = {}
         """By uid: since when, by the monotonic clock; None: since before this process."""
         self._silent_names: set[str] = set()
-        """Of nodes that an earlier process has told, whose uids are not known yet."""
+        """Names of nodes that an earlier process has told, whose uids are not known yet."""
         self._turning: dict[str, float] = {}
         """Uids of nodes that are otherwise than was told, and since when."""
 

@@ -48,7 +48,7 @@ async def follow_silence(cluster: Cluster) -> None:
 
 
 def _grants(tables: Tables) -> dict[str, Grant]:
-    """Of flannel's nodes nobody hears anything, whatever they do."""
+    """Grants of nodes to hear from: of flannel's nobody hears anything, whatever they do."""
     return {
         uid: grant
         for uid, grant in tables.grants.items()

@@ -40,7 +40,7 @@ class ClusterTimeline:
         await self.recorder.stop()
 
     def tell(self, happening: Happening) -> None:
-        """Of a node."""
+        """Notes what happened to a node."""
         kind = _KINDS.get(happening.reason, "node")
         self.recorder.note(
             shown.Happening(

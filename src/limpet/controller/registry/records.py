@@ -140,7 +140,7 @@ class PartMark(msgspec.Struct, frozen=True, array_like=True):
 
     pods: int
     size_bytes: int
-    """Of its pods as JSON."""
+    """Size of its pods as JSON."""
     written: int = 0
     """`ReportPart.written`; 0: of the first part, which is in the report itself."""
 
@@ -149,9 +149,9 @@ class ReportRecord(msgspec.Struct, frozen=True):
     sequence: int
     at_s: float
     pods: tuple[InterfaceAddresses, ...]
-    """Of the first part."""
+    """Pods of the first part."""
     parts: tuple[PartMark, ...] = ()
-    """Of every part, the first one too; as many as a power of two."""
+    """Marks of every part, the first one too; as many as a power of two."""
 
 
 class ReportPart(msgspec.Struct, frozen=True):
@@ -181,8 +181,8 @@ _RECORDS: dict[str, type[Record]] = {
 
 
 def record_types() -> dict[str, type[Record]]:
-    """Of all kinds that are held in memory, in the order in which they are read: what is signed
-    comes after what it is checked with. Reports are not: they are many, and read by a person alone.
+    """Types of all kinds held in memory, in the order in which they are read: what is signed comes
+    after what it is checked with. Reports are not: they are many, and read by a person alone.
     """
     published = kinds.KINDS.published()
     documents = {kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in published}

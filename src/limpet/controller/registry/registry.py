@@ -188,8 +188,8 @@ class Registry:
         return True
 
     def _take_signed(self, key: Key, item: Item, record: Any) -> bool:
-        """Of what only a controller signs. False: another one has; else it is an old one, or nobody
-        signed it, and what is known is written again."""
+        """Takes what only a controller signs. False: another one has; else it is an old one, or
+        nobody signed it, and what is known is written again."""
         try:
             sealed = decode_json(item.value, DocumentRecord).sealed
             if record is None or open_sealed(sealed, self._tables).is_newer(self._tables.find(key)):

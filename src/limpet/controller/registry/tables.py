@@ -85,7 +85,7 @@ class Tables:
 
     @property
     def highest_revision(self) -> int:
-        """Of all documents."""
+        """Highest revision of all documents; 0: there are none."""
         return max((each.revision for each in self._documents.values()), default=0)
 
     @property
@@ -309,7 +309,7 @@ class Tables:
 
 
 def _names(document: Document | None) -> tuple[str, ...]:
-    """Of a node that is not removed."""
+    """Name of a node that is not removed."""
     return (document.value.name,) if document is not None and not document.tombstone else ()
 
 

@@ -13,10 +13,10 @@ _SEGMENTS = frozenset({Code.QUOTA, Code.EXHAUSTED, Code.RECOVERING})
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Of one node."""
+    """Something that happened to one node, for a person."""
 
     node: str
-    """Its name."""
+    """Name of the node."""
     reason: str
     """One CamelCase word."""
     message: str

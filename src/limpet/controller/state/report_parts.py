@@ -1,5 +1,5 @@
-"""Which pod holds which address on a node, dealt out to parts, so that what changes is written and
-not all of it. Pure, chance passed in.
+"""Addresses of a node's pods, dealt out to parts, so that what changes is written and not all of
+it. Pure, chance passed in.
 
 A pod is in the part that a hash of its key says. There are as many parts as the pods need, a power
 of two; a report that makes them too full or too empty deals out all of them again.
@@ -35,7 +35,7 @@ class Merged:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is written, without what names it."""
+        """Size of what is written, without what names it."""
         marks = self.record.parts
         return marks[0].size_bytes + sum(marks[number].size_bytes for number in self.parts)
 

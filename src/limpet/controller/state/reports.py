@@ -1,4 +1,4 @@
-"""Which pod holds which address, as the nodes report it: in the store, and not in memory."""
+"""Addresses of pods, as the nodes report them: in the store, and not in memory."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Removed:
     removed: tuple[str, ...]
     """They let in nobody from here on, whom they had not let in before."""
     let_in: tuple[str, ...]
-    """Of those that were asked for: a machine is in by it, which stays in."""
+    """Asked for, but a machine is in by it, which stays in."""
     unknown: tuple[str, ...]
 
 

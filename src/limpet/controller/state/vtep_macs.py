@@ -1,4 +1,4 @@
-"""Whose the MACs of VXLAN devices are, as the cluster's record says: what a node brings along."""
+"""Owners of VXLAN devices' MACs, as the cluster's record says: what a node brings along."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Item:
     name: str
     value: bytes
     version: str
-    """Of the store when this value was written."""
+    """Version of the store when this value was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class StorePut:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Of an item whose version is still this one."""
+    """Deletes an item whose version is still this one."""
 
     kind: str
     name: str

@@ -56,13 +56,13 @@ class _At:
 
 @dataclass(slots=True)
 class _Told:
-    """To watchers."""
+    """Events told to watchers."""
 
     version: int
     events: deque[tuple[int, Item | Deleted]] = field(default_factory=deque)
     """The last ones, up to that version."""
     size_bytes: int = 0
-    """Of their values."""
+    """Size of the events' values."""
 
     def take(self, events: Sequence[tuple[int, Item | Deleted]], version: int) -> None:
         self.events.extend(events)

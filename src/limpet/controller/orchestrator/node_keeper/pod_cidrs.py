@@ -1,4 +1,4 @@
-"""Which podCIDRs of a Node its node may have as segments, and why it may not. Pure.
+"""PodCIDRs of a Node that its node may have as segments, and why it may not. Pure.
 
 What is granted once stays granted, whatever Kubernetes says later; a segment's object in the store
 is made once, so the first that is granted a prefix has it.

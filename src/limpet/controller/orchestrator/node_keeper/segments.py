@@ -1,4 +1,4 @@
-"""Which segments a node is granted: podCIDRs of its Node, or of the controller's own space.
+"""Segments that a node is granted: podCIDRs of its Node, or of the controller's own space.
 Operations on the tables, as those of state/grants.py."""
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class DocumentRow:
         return ("spec", "document", "record")
 
     def places(self, name: str, value: bytes) -> tuple[ObjectPlace, ...]:
-        """Of a presence: none; it is where the grant of its node is."""
+        """Places of an item; none for a presence: it is where the grant of its node is."""
         if self.kind == NODE:
             node = read_sealed(read_record(NodeRecord, value).sealed, KINDS).value.name
             return tuple(ObjectPlace(each, node) for each in node_object_names(node, name))

@@ -31,10 +31,10 @@ _log = structlog.get_logger("store")
 _WATCH_S, _SILENCE_S = 300.0, 150.0
 """An API server sends a bookmark about once a minute."""
 _BACK_S = 3.0
-"""Of a watch that reaches back: two seconds before its end the API server sends a bookmark."""
+"""Length of a watch that reaches back: 2 s before its end the API server sends a bookmark."""
 _AGAIN_S = (0.2, 10.0)
 _GONE_S = 15.0
-"""That the API server has to tell a deletion that it has answered."""
+"""Time that the API server has to tell a deletion that it has answered."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -44,10 +44,10 @@ class _Event(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Told:
-    """Of one object."""
+    """One object, as it was told to watchers."""
 
     name: str
-    """Of the item."""
+    """Name of the item."""
     generation: int
     digest: bytes
 
@@ -94,7 +94,7 @@ class ItemSource:
         return self.client.pages(self.row.resource, selection=self.selection)
 
     async def first_page(self) -> PageOfList[ItemObject]:
-        """Of a list, with its version; the rest of it is not asked for."""
+        """A list's version, with one item at most; the rest of it is not asked for."""
         return await self.client.list_page(self.row.resource, selection=self.selection, limit=1)
 
     def watch(self, since: int, for_s: float) -> AsyncGenerator[list[bytes], None]:
@@ -108,7 +108,7 @@ class ItemSource:
 
 
 class Follower:
-    """Of one kind, for one store."""
+    """Follows one kind, for one store."""
 
     def __init__(self, source: ItemSource, kept: int) -> None:
         self.source = source

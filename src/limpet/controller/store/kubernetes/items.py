@@ -75,7 +75,7 @@ class Row(Protocol):
         """Name of the item of an object that nobody can read, as far as it can be told."""
 
     def rank(self, found: ItemObject) -> tuple[int, ...]:
-        """Of two objects of one item the higher one counts."""
+        """Rank of an object: of two objects of one item the higher one counts."""
 
     @property
     def is_others_too(self) -> bool:

@@ -10,7 +10,7 @@ from limpet.controller.store.interface import (
 )
 
 _VERSION = re.compile(r"(?:(?:0|[0-9a-f-]{36}\.[0-9]+)-)?([0-9]{1,18})")
-"""Of an item, of a list, or of one kind in a bookmark. Another store's has another shape."""
+"""Version of an item, a list, or one kind in a bookmark. Another store's has another shape."""
 
 
 def positions_in(since: str, kinds: Collection[str]) -> dict[str, int]:

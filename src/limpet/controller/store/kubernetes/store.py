@@ -44,7 +44,7 @@ from limpet.kubernetes.resources import ResourceError, read_document
 
 _log = structlog.get_logger("store")
 KEPT_EVENTS = 4_096
-"""Of each kind, for watchers; who is further behind lists anew."""
+"""Events of each kind kept for watchers; who is further behind lists anew."""
 _AT_ONCE = 16
 """New items of one kind that are written at the same time."""
 _ATTEMPTS = 5
