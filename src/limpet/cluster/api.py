@@ -43,17 +43,17 @@ SERVER_NAME = "controller.limpet"
 """What the controller's certificate names, wherever it is reached: its addresses may change."""
 REVISION_HEADER = "Limpet-Revision"
 ACCOUNT_AUDIENCE = "limpet.dev/controller"
-"""Whom a pod's token is for that lets its node in: no API server takes it for anything else."""
+"""Audience of the pod's token that lets its node in: no API server takes it for anything else."""
 AGENT_ACCOUNT = "limpet-agent"
 """Name of the agents' service account, in the controller's namespace."""
 ADMIN_AUDIENCE = "limpet.dev/administration"
-"""Whom a person's token is for: nobody else takes it, the API server neither."""
+"""Audience of a person's token: nobody else takes it, the API server neither."""
 ADMIN_ACCOUNT = "limpet-administrator"
 """The service account that a person asks the API server for a token of."""
 ADMIN_HEADER = "Limpet-Administrator"
-"""That the token comes in: the API server takes `Authorization` out of what it hands on."""
+"""Header of the token: the API server takes `Authorization` out of what it hands on."""
 MAX_BODY_BYTES = 1 << 20
-"""Of one request."""
+"""Largest body of one request."""
 MAX_NAME_CHARACTERS = 253
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _JOIN = "join"
@@ -62,7 +62,7 @@ TOKEN_MARK = "lmp1"
 T = TypeVar("T")
 Number = Annotated[int, Meta(ge=0, le=NUMBER.most)]
 Sequence = Annotated[int, Meta(ge=-1, le=NUMBER.most)]
-"""-1: before the first."""
+"""Sequence of a report; -1: before the first."""
 
 
 class ApiError(LimpetError):
@@ -170,8 +170,8 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     pod_pages: int = 0
     """`PodPage`s of what the machine that this one replaces reported last."""
     vtep_macs: dict[int, str] = {}
-    """Of the VXLAN devices that the node had under flannel, by IP version of the underlay: other
-    nodes know them."""
+    """MACs of the VXLAN devices that the node had under flannel, by IP version of the underlay:
+    other nodes know them."""
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
@@ -186,7 +186,7 @@ class HelloAnswer(msgspec.Struct, frozen=True):
     documents: tuple[Sealed, ...]
     """The network and the node's own grant, as the controller has them."""
     versions: dict[str, Number] = {}
-    """Of what the node has published, by kind."""
+    """Versions of what the node has published, by kind."""
     pods_sequence: Sequence = -1
     show_above: Number | None = None
     """Not None: show all that was signed above this revision, of any node."""
@@ -211,7 +211,7 @@ class PublishAnswer(msgspec.Struct, frozen=True):
 
 class SegmentRequest(msgspec.Struct, frozen=True):
     generation: Number
-    """Of the grant that the node has. Where the controller's is higher, that is the answer."""
+    """Generation of the grant that the node has. A higher one of the controller is the answer."""
     versions: tuple[Number, ...]
     """IP versions, one more segment of each."""
 
@@ -222,7 +222,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True):
 
 
 class PodReport(msgspec.Struct, frozen=True):
-    """Which pod holds which address on a node, whole, or what changed since `base`."""
+    """Addresses of the pods on a node: all of them, or what changed since `base`."""
 
     sequence: Sequence
     pods: tuple[InterfaceAddresses, ...]
@@ -239,7 +239,7 @@ class PodPage(msgspec.Struct, frozen=True):
     """A part of what the controller has of a node's reports."""
 
     sequence: Sequence
-    """Of the report: pages of two are none of one."""
+    """Sequence of the report: pages of two reports do not go together."""
     pages: Number
     pods: tuple[InterfaceAddresses, ...]
 
@@ -329,7 +329,7 @@ def parse_token(text: str) -> Token:
 
 
 def token_id(text: str) -> str:
-    """Of a token, what is no secret of it; of an id, that."""
+    """The part of a token that is no secret; an id stays as it is."""
     mark, _, rest = text.strip().partition("_")
     return rest.partition("_")[0] if mark == TOKEN_MARK else text
 

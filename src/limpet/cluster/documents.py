@@ -50,13 +50,13 @@ class Head(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Of two documents of one kind and name the one of the higher rank counts."""
+    """Rank of a document: among those of one kind and name the highest counts."""
 
     era: int
     tombstone: bool
     version: int
     digest: bytes
-    """Of body and signature: equal ranks are equal documents."""
+    """Hash of body and signature: equal ranks are equal documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Document:
 
     @property
     def revision(self) -> int:
-        """Of the whole cluster when the controller signed it; 0: it did not, or does not say."""
+        """The cluster's revision when the controller signed it; 0: it did not, or does not say."""
         return getattr(self.value, "revision", 0)
 
     def is_newer(self, other: Document | None) -> bool:
@@ -153,7 +153,7 @@ class Kind(Generic[T]):
     among_nodes: bool = False
     """Nodes tell it each other, and do not publish it in the cloud."""
     most_bytes: int = 64 << 10
-    """Of a body; a grant with a hundred segments takes four kilobytes."""
+    """Size of the largest body; a grant with a hundred segments takes four kilobytes."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     """Fields that came later, and what they are where a body says nothing of them. A body leaves
     them out then: what was sealed before stays as it is, and who does not know them reads it."""

@@ -60,7 +60,7 @@ class Identity:
 
 
 VERSION = 1
-"""Of the format of `cluster.json`."""
+"""Version of the format of `cluster.json`."""
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def _damaged(path: Path, cause: str) -> ConfigError:
 
 
 def boot_id() -> str:
-    """Of the kernel that runs this node; nodes in namespaces on one kernel have their own.
+    """Id of this boot of the node's kernel; nodes in namespaces on one kernel have their own.
 
     No two namespaces have the same one, also when the first is gone; before Linux 5.14 they may.
     """

@@ -54,7 +54,7 @@ class News:
 
 
 _OF_A_DOCUMENT_BYTES = 256
-"""That a document about pods has beside the pods."""
+"""Bytes of a document about pods beside the pods."""
 
 Listener = Callable[[News], None]
 

@@ -74,7 +74,7 @@ class Replica:
         self._listeners.append(listener)
 
     def key_of(self, sealed: Sealed) -> Key | None:
-        """Of a document that is known with these very bytes; costs next to nothing."""
+        """Key of a document that is known with these very bytes; costs next to nothing."""
         found = self._by_signature.get(sealed.signature)
         return found.key if found is not None and found.sealed == sealed else None
 

@@ -25,14 +25,14 @@ MAX_BODY_BYTES = DATAGRAM_BODY.most
 
 MAGIC = b"Lmp\x01"
 RELAY_MAGIC = b"Lmr\x01"
-"""Of what is for the relay itself at a port where it forwards everything else."""
+"""Magic of what is for the relay itself, at a port where it forwards everything else."""
 _CONTEXT = b"limpet 1 datagram\0"
 _VERSION_AT = 3
 _MARKS = (MAGIC[:_VERSION_AT], RELAY_MAGIC[:_VERSION_AT])
 _KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
 _SIGNATURE_BYTES = 64
 OVERHEAD_BYTES = _BODY_AT + _SIGNATURE_BYTES
-"""Of a datagram beside its body."""
+"""Bytes of a datagram beside its body."""
 UID_BYTES = 15
 _ANYBODY = bytes(UID_BYTES)
 
@@ -55,7 +55,7 @@ class BodyKind(IntEnum):
     POD_ASK = 64
     POD_TOLD = 65
     REFLECT = 80
-    """Of whoever asks, and signed by nobody, as its answer (`reflection`)."""
+    """A question of anybody; neither it nor its answer is signed (`reflection`)."""
     REFLECTED = 81
 
 
@@ -65,9 +65,9 @@ class DropReason(StrEnum):
     MALFORMED = "malformed"
     TOO_BIG = "too_big"
     FOREIGN = "foreign"
-    """Of another cluster, or not ours at all."""
+    """It is from another cluster, or not ours at all."""
     NEWER = "newer"
-    """Of a later Limpet."""
+    """It is from a later Limpet."""
     OWN = "own"
     """An echo of our own."""
     NOT_FOR_US = "not_for_us"
@@ -94,7 +94,7 @@ class Datagram:
 
     kind: int
     public_key: bytes
-    """Of the sender."""
+    """Public key of the sender, 32 bytes."""
     to_anybody: bool
     body: bytes
     signed: bytes
@@ -104,7 +104,7 @@ class Datagram:
 
     @property
     def uid(self) -> str:
-        """Of the sender."""
+        """The sender's uid."""
         return uid_of(self.public_key)
 
     def check(self) -> None:

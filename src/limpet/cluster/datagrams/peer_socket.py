@@ -108,7 +108,7 @@ class PeerSocket:
         self._handlers: dict[int, Handler] = {}
         self._sockets = UdpSockets(partial(self._hear, by_tunnel=False))
         self._tunnel_sockets = UdpSockets(partial(self._hear, by_tunnel=True), apart=True)
-        """Of what shares the tunnel's port."""
+        """Sockets that share the tunnel's port."""
         self._shared = SharedPort()
         self._links: dict[int, UnderlayLink] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
@@ -116,7 +116,7 @@ class PeerSocket:
 
     @property
     def unproven(self) -> UnprovenBudget:
-        """Of probes and of hellos to relays together: it is asked before one is sent."""
+        """Budget of probes and of hellos to relays together: it is asked before one is sent."""
         return self._rates.unproven
 
     def start(self) -> None:
@@ -306,7 +306,7 @@ class PeerSocket:
 
 
 def _source_of(arrival: Arrival) -> tuple[Address | Endpoint, int | None]:
-    """Whose budget it takes of, and which part of it: on loopback each port stands for a node that
-    comes in a stream."""
+    """Source whose budget a datagram takes of, and the part of it: on loopback each port is a
+    source, a node that comes in a stream."""
     address, port = arrival.address, arrival.port
     return ((address, port), None) if address.is_loopback else (address, port)

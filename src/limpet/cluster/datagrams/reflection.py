@@ -43,12 +43,12 @@ def is_question(data: bytes) -> bool:
 
 
 def encode_question(nonce: bytes, size_bytes: int = QUESTION_BYTES) -> bytes:
-    """Of `size_bytes` in all."""
+    """A question of `size_bytes` in all."""
     return (_QUESTION + nonce).ljust(size_bytes, b"\0")
 
 
 def encode_answer(question: bytes, seen_as: Endpoint) -> bytes:
-    """To a question that has come from there."""
+    """The answer to a question that has come from `seen_as`."""
     nonce = question[_HEAD : _HEAD + NONCE_BYTES]
     address = _plain(seen_as[0])
     packed = address.packed.ljust(16, b"\0")

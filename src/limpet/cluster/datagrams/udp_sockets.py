@@ -18,8 +18,9 @@ from limpet.base.addresses import Address
 _log = structlog.get_logger("courier")
 
 APART_HOP_LIMIT = 65
-"""Of what shares the tunnel's port. Network cards put packets of one flow together, for a userspace
-WireGuard that asks for it, and rules then see them as one: but never such of unlike hop limits.
+"""Hop limit of what shares the tunnel's port. Network cards put packets of one flow together, for a
+userspace WireGuard that asks for it, and rules then see them as one: but never such of unlike hop
+limits.
 
 Source: inet_gro_receive, ipv6_gro_receive. The tunnel's is 64.
 """
@@ -71,14 +72,14 @@ class Arrival(NamedTuple):
     """How a datagram came."""
 
     address: Address
-    """That it came from; together with port and `ifindex` where an answer goes."""
+    """Address that it came from; together with port and `ifindex` where an answer goes."""
     port: int
     ifindex: int
-    """Of the link that it came in by."""
+    """Index of the link that it came in by."""
     hop_limit: int
-    """Left of it."""
+    """What is left of its hop limit."""
     to_address: Address
-    """That it was sent to: one of ours, broadcast or multicast."""
+    """Address that it was sent to: one of ours, broadcast or multicast."""
 
 
 Arrive = Callable[[], Arrival]

@@ -30,14 +30,14 @@ PEER_LONG_PER_S = bounds.UNPROVEN_PEER_PER_MINUTE.most / 60
 PEER_LONG_BURST = bounds.UNPROVEN_PEER_LONG.most
 """The same for long: twelve endpoints once a minute, as often as a ladder asks for them."""
 _ANSWERED_S = 3600.0
-"""After which an address may have become another's."""
+"""Seconds after which an address may have become another's."""
 _MOST = 4096
 """Addresses, and peers, that are kept in mind."""
 _MOST_ANSWERED = 4 * _MOST
 
 
 class UnprovenBudget:
-    """Of one node, for all that it asks of peers and relays by datagrams."""
+    """One node's budget for all that it asks of peers and relays by datagrams."""
 
     def __init__(self) -> None:
         self._addresses = _Buckets(
@@ -89,7 +89,7 @@ class UnprovenBudget:
 
 
 class _Buckets:
-    """Of each key, a bucket for some seconds and one for minutes: what is in both may be done."""
+    """Two buckets for each key, for some seconds and for minutes: what is in both may be done."""
 
     def __init__(self, *rates: Rate) -> None:
         self._stages = [TokenBuckets(*rate, most=_MOST) for rate in rates]

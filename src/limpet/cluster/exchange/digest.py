@@ -88,7 +88,7 @@ class DocumentIndex:
         return [item_of(document) for document in self._documents[bucket].values()]
 
     def keys(self, marks: Iterable[int]) -> list[Key]:
-        """Of those that are known."""
+        """Keys of the documents with these marks that are known."""
         found = (self._documents[bucket_of(mark)].get(mark) for mark in marks)
         return [document.key for document in found if document is not None]
 

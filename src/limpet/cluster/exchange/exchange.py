@@ -119,7 +119,7 @@ class Exchange:
             self._run([])
 
     def hear(self, change: Change) -> None:
-        """Of documents of any kind: each goes on to neighbours."""
+        """Tells neighbours of changed documents, of any kind."""
         if self._gossip is None:
             return
         told_by = self._from if change.source is Source.NEIGHBOUR else ("", None)
@@ -199,7 +199,7 @@ class Exchange:
         return not late
 
     def _sayer(self, key: Key) -> Key | None:
-        """Of whose documents it is one; None: the cluster has signed it."""
+        """Key of the document that it stands under, its node's; None: the cluster has signed it."""
         return self._membership.replica.known.kinds[key[0]].parent(key[1])
 
     def _has_room(self, key: Key, now_s: float) -> bool:

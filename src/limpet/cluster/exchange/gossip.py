@@ -42,7 +42,7 @@ from limpet.cluster.exchange.neighbours import (
 
 _OWN_AGAIN_S = (0.0, 0.2, 0.7, 1.5)
 _UNICAST_AT = (0, 2)
-"""Of those times the ones at which peers' known addresses are written to."""
+"""Numbers, from 0, of those times at which peers' known addresses are written to."""
 _OWN_FANOUT, _OWN_RANDOM = 64, 16
 _NEIGHBOUR_FANOUT, _CLOUD_FANOUT = 6, 3
 _NEIGHBOUR_DELAY_S, _CLOUD_DELAY_S = (0.02, 0.12), (0.2, 1.2)
@@ -300,7 +300,7 @@ class Gossip:
         return any(timer[1] == what for timer in self._timers)
 
     def _is_chosen(self) -> bool:
-        """Of many who hear the same newcomer, a few."""
+        """True by chance, so that few of the many who hear a newcomer are chosen."""
         return self._below(max(1, len(self._neighbours.heard) // 8)) == 0
 
     def _compare(self, uid: str, now_s: float) -> list[Effect]:

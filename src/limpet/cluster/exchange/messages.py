@@ -19,9 +19,9 @@ BUCKETS = 256
 NONCE_BYTES = 8
 SUM_BYTES = 4
 GOOD_BODY_BYTES = 1_108
-"""Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
+"""Largest body that no path fragments: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
 LISTING_BYTES, BUCKET_BYTES, ITEM_BYTES = 37, 2, 24
-"""At most, of an empty listing, and of each bucket and item in it."""
+"""Largest size of an empty listing, and of each bucket and item in it."""
 
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Sums = Annotated[bytes, Meta(min_length=SUM_BYTES * BUCKETS, max_length=SUM_BYTES * BUCKETS)]

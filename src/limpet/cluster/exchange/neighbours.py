@@ -21,7 +21,7 @@ FRESH_S = 60.0
 _MOST_CREDIT_BYTES = 8_192
 _MOST_HEARD = HEARD_MEMBERS.most
 _MOST_PLACES = 3
-"""Of one peer that are written to."""
+"""Most places of one peer that are written to."""
 _PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000
 _ALL_BYTES_PER_S, _ALL_BYTES = 400_000, 1_000_000
 
@@ -40,11 +40,11 @@ class Directory(Protocol):
 
     @property
     def uid(self) -> str:
-        """Of this node."""
+        """Uid of this node."""
 
     @property
     def removed(self) -> bool:
-        """This node was: it is silent."""
+        """This node was removed: it is silent."""
 
     @property
     def introduction(self) -> Key:
@@ -89,15 +89,15 @@ class Heard:
     """What came from a member."""
 
     place: Destination
-    """That it wrote from last."""
+    """Place that it wrote from last."""
     ifindex: int
-    """Of the link that it came in by."""
+    """Index of the link that it came in by."""
     at_s: float
     proven: Destination | None = None
-    """That it answered from what was sent there."""
+    """Place that has answered what was sent there."""
     proven_s: float = 0.0
     credit_bytes: int = 0
-    """That may be sent to `place` while it is not the proven one."""
+    """Bytes that may go to `place` while it is not the proven one."""
 
 
 class Neighbours:

@@ -1,4 +1,4 @@
-"""Which node has a pod of a name: a person's question, put to all nodes that this one may talk to.
+"""Finds the node that has a pod of a name, for a person: asks all nodes that this one may talk to.
 
 Nobody but the node that has a pod and the controller knows what it is called; without the
 controller, the nodes are asked themselves. Each is asked at most three times and answers members

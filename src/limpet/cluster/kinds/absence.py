@@ -1,4 +1,4 @@
-"""Which pods of a node are known to be gone although they are endpoints of Services; signed by it.
+"""Pods of a node that are known to be gone, but are endpoints of Services; signed by the node.
 
 Told among nodes only: the cloud has its own ways to hear of it, and this is for when it is away.
 """
@@ -16,12 +16,12 @@ from limpet.cluster.kinds.grant import GRANT, key_of_node
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The higher sequence counts."""
+    """Pods of a node that are gone; the higher sequence counts."""
 
     uid: str
     sequence: int
     addresses: tuple[str, ...] = ()
-    """Of pods, as they are written shortest; whoever reads it takes those of the node's own
+    """Addresses of pods in their shortest form; whoever reads it takes those of the node's own
     segments only."""
 
 

@@ -34,7 +34,7 @@ def prefixes(value: Iterable[object]) -> tuple[Prefix, ...]:
 
 
 def name(value: object) -> str:
-    """Of a pod, a namespace or a node."""
+    """A name that a pod, a namespace or a node may have."""
     found = text(value)
     if problem := name_problem(found):
         raise ValueError(f"{found[:300]!r} {problem}")
@@ -50,7 +50,7 @@ def word(value: object) -> str:
 
 
 def labels(value: object) -> dict[str, str]:
-    """As Kubernetes allows them."""
+    """Labels as Kubernetes allows them."""
     if not isinstance(value, dict):
         raise ValueError("labels are no object")
     for key, each in value.items():
@@ -60,7 +60,7 @@ def labels(value: object) -> dict[str, str]:
 
 
 def bytes_of(value: str) -> bytes:
-    """Of Base64."""
+    """Bytes of Base64 text."""
     return base64.b64decode(value, validate=True)
 
 
@@ -75,7 +75,7 @@ def by_version(found: Mapping[str, T]) -> dict[int, T]:
 
 
 def address(value: object) -> Address:
-    """Without a scope: that could be any text, and names a link of another node at best."""
+    """An address without a scope: that could be any text, or the name of another node's link."""
     if not isinstance(value, str) or len(value) > _LONGEST_ADDRESS or "%" in value:
         raise ValueError(f"{str(value)[:60]!r} is no address that means the same everywhere")
     return ip_address(value)

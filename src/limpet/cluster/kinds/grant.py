@@ -14,7 +14,7 @@ from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-"""Of Kubernetes' Nodes. Source: kubernetes.io/docs/reference/labels-annotations-taints."""
+"""Zone label of a Node. Source: kubernetes.io/docs/reference/labels-annotations-taints."""
 
 
 class Role(Enum):

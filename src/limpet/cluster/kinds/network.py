@@ -58,7 +58,7 @@ class Network:
     """Name of the cluster, chosen once."""
     generation: int
     revision: int
-    """Of the whole cluster, at the time that this was made; grants count on the same scale."""
+    """Revision of the whole cluster when this was made; grants count on the same scale."""
     keys: tuple[ClusterKey, ...]
     """All that the cluster has signed with, oldest first; the last one signs now. The others are
     revoked: a node that knows this network takes nothing new that one of them has signed."""
@@ -74,9 +74,9 @@ class Network:
     """Segments of one family that one node may have."""
     encryption: Encryption = Encryption.BETWEEN_SITES
     tunnel_backend: TunnelBackend = TunnelBackend.WIREGUARD
-    """Of the tunnels between nodes that share no community with another one."""
+    """Backend of the tunnels between nodes that share no community with another one."""
     community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
-    """By community: of the tunnels between its nodes, where it is not that of the network."""
+    """Backend of the tunnels between a community's nodes, by community, where not the network's."""
     services: ServicesMode = ServicesMode.OFF
     rotated_at: tuple[int, ...] = ()
     """Revision from which on each of the keys but the first signs."""
@@ -90,7 +90,7 @@ class Network:
 
 
 NAME = "network"
-"""Of the one document of this kind, too."""
+"""Name of the kind, and of its one document."""
 
 
 def _parse(found: dict[str, Any]) -> Network:

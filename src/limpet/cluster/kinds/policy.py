@@ -14,17 +14,17 @@ from limpet.cluster.documents import Head, Kind
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 MOST_BYTES = 32 << 10
-"""Of a document as JSON: neighbours tell it each other in one datagram."""
+"""Largest document as JSON: neighbours tell it each other in one datagram."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedPolicy:
-    """The higher revision counts."""
+    """A signed policy, or its withdrawal; the higher revision counts."""
 
     name: str
     """Kind of the object, and its name: `NetworkPolicy/shop/web`, `Namespace/shop`."""
     revision: int
-    """Of the whole cluster, at the time that this was made."""
+    """Revision of the whole cluster when this was made."""
     document: Mapping[str, Any] | None = None
     """As it was written; None: it was withdrawn."""
     era: int = 0

@@ -28,9 +28,9 @@ class Presence:
     uid: str
     sequence: int
     boot_id: str
-    """Of the kernel that runs it: two at once under one uid are two machines."""
+    """Boot id of its kernel: two at once under one uid are two machines."""
     addresses: tuple[Address, ...] = ()
-    """Of its links, where neighbours may reach it."""
+    """Addresses of its links, where neighbours may reach it."""
     endpoints: tuple[tuple[Address, int], ...] = ()
     """Address and UDP port of its tunnel as seen from outside, or forwarded to it."""
     port: int = 0
@@ -43,7 +43,7 @@ class Presence:
     """TCP port where it relays packets in TLS connections; 0: it does not."""
     link_mtu_bytes: int = 1500
     era: int = 0
-    """Of a node of flannel's: number of the cluster's key that has signed it."""
+    """Number of the cluster's key that has signed it, where it is a node of flannel's."""
 
 
 _MAX_PORT = (1 << 16) - 1

@@ -80,7 +80,7 @@ class SnapshotFile:
         self._anew_bytes = anew_bytes
         self._found = _load(path)
         self._writers: list[LogWriter] = []
-        """Of the log, and of the node's own."""
+        """Writers of the log, and of the node's own."""
         self._anew_at_s = 0.0
         """When it may be tried to begin the log anew."""
         self._troubles: dict[str, StorageError] = {}

@@ -50,7 +50,7 @@ class SnapshotLog:
 
     documents: list[Sealed] = field(default_factory=list)
     mark: bytes = b""
-    """Of the cluster that they were checked for; empty: it cannot be read."""
+    """Mark of the cluster that they were checked for; empty: it cannot be read."""
     end: int = 0
     """Where the next record goes, if nothing is wrong before it."""
     last_group: int = 0

@@ -21,7 +21,7 @@ from limpet.cluster.snapshot.log import (
 )
 
 _PIECE_BYTES = 256 << 10
-"""Of what is encoded at once, so that a large cluster takes no second copy in memory."""
+"""Size of what is encoded at once, so that a large cluster takes no second copy in memory."""
 _PAGE_BYTES = 4096
 
 
@@ -40,7 +40,7 @@ class LogWriter:
         self._new = path.with_name(path.name + ".new")
         self._disk = disk
         self._fd: int | None = None
-        """Of a log that can be gone on with; None: it has to be begun anew."""
+        """Descriptor of a log that can be gone on with; None: it has to be begun anew."""
         self._end = 0
         """What may lie behind it was never acknowledged; what comes next overwrites it."""
         self._last_group = (0, b"")

@@ -16,7 +16,7 @@ class PeerPath:
 
     rung: transports.Transport
     mtu_bytes: int = 1500
-    """Of the underlay: the smallest link on the way, as far as known."""
+    """MTU of the underlay: of the smallest link on the way, as far as known."""
     device: str = ""
     """Route: the link that both are on."""
     next_hops: tuple[Address, ...] = ()
@@ -37,7 +37,7 @@ class OwnSide:
     vtep_macs: Mapping[int, str] = field(default_factory=dict)
     """MAC of the VXLAN device by IP version of the underlay; a version that is absent has none."""
     link_mtu_bytes: int = 1500
-    """Of the largest link that leads to peers; the VXLAN devices' MTU comes of it."""
+    """MTU of the largest link that leads to peers; the VXLAN devices' MTU comes of it."""
     links: frozenset[str] = frozenset()
     """Links that peers' packets may come in by; those must not be filtered by reverse path."""
     link_prefixes: tuple[Prefix, ...] = ()
@@ -47,7 +47,7 @@ class OwnSide:
     tunnel: str = ""
     """Name of WireGuard's device; empty: the node can have none, or the cluster names no such."""
     ipsec: str = ""
-    """Of IPsec's, the same."""
+    """Name of IPsec's device; empty: as with `tunnel`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class RelayEnd:
     """Where this node sends what a relay is to bring to one peer."""
 
     relay: str
-    """Uid."""
+    """Uid of the relay."""
     endpoint: Endpoint
-    """Of the relay, or on loopback, where it is passed into a TLS connection."""
+    """Endpoint of the relay, or on loopback, where it is passed into a TLS connection."""
     rung: transports.Transport = transports.RELAY
     rtt_s: float = 0.0
-    """To the relay."""
+    """Round trip to the relay."""

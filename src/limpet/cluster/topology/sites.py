@@ -1,5 +1,5 @@
-"""Which nodes stand together: told by their labels, proven by their paths, or guessed by the public
-address that they share. Pure."""
+"""Sites: nodes that stand together, told by their labels, proven by their paths, or guessed by the
+public address that they share. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.cluster.nodes import NodeEntry
 
 LABELS = ("site", "limpet.dev/site", ZONE_LABEL)
-"""Of a grant, the first that is there names the node's site."""
+"""Labels of a grant: the first that is there names the node's site."""
 
 
 class By(Enum):
@@ -68,7 +68,7 @@ def _site(
     proven: Mapping[str, str],
     labelled: Mapping[str, Site],
 ) -> dict[str, Site]:
-    """Of one group; what has a label keeps it, and gives it to the others if it is the only one."""
+    """Sites of a group's nodes without a label, by uid: a proven group's only label is theirs."""
     labels = {labelled[uid] for uid in uids if uid in labelled}
     others = [uid for uid in uids if uid not in labelled]
     together = {proven.get(uid, uid) for uid in uids}

@@ -44,7 +44,7 @@ class Transport:
     proof: ProbeKind
     """The probe that has to be answered; it decides which fields of a path count."""
     part: str
-    """Of the datapath, that plans and programs it."""
+    """The part of the datapath that plans and programs it."""
     overhead_bytes: Mapping[int, int]
     """What it takes off the MTU, by IP version of the underlay."""
     words: str

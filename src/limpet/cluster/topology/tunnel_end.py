@@ -32,7 +32,7 @@ _MAX_PORT = 65535
 
 
 def tunnel_device_mtu_bytes(link_mtu_bytes: int) -> int:
-    """Of a node whose largest link has that MTU."""
+    """MTU of the tunnel device of a node whose largest link has that MTU."""
     return link_mtu_bytes - min(TUNNEL_OVERHEAD_BYTES.values())
 
 

@@ -1,4 +1,4 @@
-"""Whose the MAC of a VXLAN device is: a node announces it, and it may be another's. Pure."""
+"""MACs of VXLAN devices: a node announces one as its own, and it may be another's. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limpet.cluster.nodes import NodeEntry
 
 @lru_cache(maxsize=1 << 14)
 def derived_vtep_mac(uid: str, version: int) -> str:
-    """Of a node that has none from before; locally administered, unicast.
+    """MAC for a node that has none from before; locally administered, unicast.
 
     `version`: IP version of the underlay.
     """
