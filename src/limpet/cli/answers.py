@@ -40,18 +40,18 @@ class JoinedCluster(Answered, frozen=True, kw_only=True):
     cluster: str
     segments: list[str]
     kept_pods: int
-    """Of the machine that this one replaces, whose addresses are kept."""
+    """Number of pods of the machine that this one replaces, whose addresses are kept."""
 
 
 class ControllersMoved(Answered, frozen=True, kw_only=True):
     """`limpet join --controller` without a token, on a node that has joined."""
 
     name: str
-    """Of the node."""
+    """Name of the node."""
     cluster: str
     """Empty: no new address was asked, or none told."""
     controllers: list[str]
-    """That it asks from now on."""
+    """Controllers that it asks from now on."""
     before: list[str]
     unreached: list[str]
     """Why some of them could not be asked, which --force allows."""
@@ -265,7 +265,7 @@ class LabLack(Answered, frozen=True, kw_only=True):
     used_for: str
     advice: str
     packages: list[str]
-    """Of Debian; empty: none brings it."""
+    """Debian's packages that bring it; empty: none does."""
     pairs: list[tuple[str, str]]
     """Nodes that would have no way to each other; empty: it is not about pairs."""
 
@@ -276,7 +276,7 @@ class WorldRefused(Answered, frozen=True, kw_only=True):
     topology: str
     lacking: list[LabLack]
     topologies_without: list[str]
-    """Of those that come with Limpet: what can be built here."""
+    """Topologies that come with Limpet and can be built here."""
 
 
 class PageTokenMade(Answered, frozen=True, kw_only=True):
@@ -333,7 +333,7 @@ class Pinged(Answered, frozen=True, kw_only=True):
     pod: str
     addresses: list[str]
     rung: str
-    """Of the way that the pair's packets went in the last round; empty: there was none."""
+    """Rung that the pair's packets took in the last round; empty: there was none."""
     direct: bool
     """By no relay, and that way has answered."""
     answered: bool

@@ -48,7 +48,7 @@ TokenFile = Annotated[
     ),
 ]
 Words = list[str] | None
-"""Of an option that may be given several times."""
+"""Values of an option that may be given several times."""
 
 
 def group(words: str) -> typer.Typer:
@@ -57,7 +57,7 @@ def group(words: str) -> typer.Typer:
 
 
 def given_token(command: str, token: str, file: str) -> str:
-    """Of `--token` or `--token-file`; empty: neither is given. Raises: LimpetError."""
+    """The token of `--token` or `--token-file`; empty: neither is given. Raises: LimpetError."""
     if not file:
         return token
     if token:

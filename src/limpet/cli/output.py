@@ -212,7 +212,7 @@ def clear_screen() -> None:
 
 
 def off_by(ahead_s: float) -> str:
-    """Of a clock: how far it is ahead, or behind."""
+    """How far a clock is ahead, or behind."""
     return f"{duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
 
 

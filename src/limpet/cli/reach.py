@@ -1,4 +1,4 @@
-"""Which controller a command asks: the one of this machine, or that of a Kubernetes cluster."""
+"""Finds the controller to ask: the one of this machine, or that of a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from limpet.controller.admin.api_server import ClusterAccess
 
 NAMESPACE = "limpet-system"
-"""Of Limpet, where deploy/limpet.yaml is applied."""
+"""Namespace of Limpet, where deploy/limpet.yaml is applied."""
 
 Kubeconfig = Annotated[
     Path | None,
@@ -96,7 +96,7 @@ def ask(reach: ReachOptions, verb: str, **arguments: Any) -> dict[str, Any]:
 
 
 def named_cluster(reach: ReachOptions) -> ClusterAccess:
-    """Of the kubeconfig that is named, or its context. Raises: LimpetError."""
+    """The cluster of the kubeconfig that is named, or its context. Raises: LimpetError."""
     found = _kubeconfigs(reach)
     if found is None:
         raise ControllerUnavailable(

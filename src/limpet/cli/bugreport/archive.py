@@ -16,7 +16,7 @@ from limpet.cli.bugreport.secrets import redact
 
 MOST_PIECE_BYTES = 4 << 20
 MOST_BYTES = 48 << 20
-"""Of all pieces before they are compressed, which makes a tenth of it."""
+"""Most bytes of all pieces before they are compressed, which makes a tenth of it."""
 _ABOUT = """\
 A report of `limpet bugreport`. Left out, by value and by form: private keys, tokens, passwords,
 pre-shared keys, credentials of kubeconfigs, values of telling environment variables. In it are

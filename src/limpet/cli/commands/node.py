@@ -198,7 +198,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def value_text(value: Any) -> str:
-    """Of a document, for a person: a list, a mapping or one value."""
+    """A document's value as text for a person: a list, a mapping or one value."""
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, dict):

@@ -182,7 +182,7 @@ def why_relayed(
     probes: Iterable[ProbeStatus],
     nat: Mapping[str, str],
 ) -> Iterator[str]:
-    """Of each node that is reached by a relay. `nat`: in front of this node, by IP version."""
+    """Lines that say why nodes are reached by a relay. `nat`: before this node, by IP version."""
     relayed = {path.peer_uid for path in paths if path.there.relay}
     direct: dict[str, list[ProbeStatus]] = {}
     names = {}

@@ -1,4 +1,4 @@
-"""Which nodes are tried, and what is known of them before."""
+"""Chooses the nodes that are tried, and tells what is known of them before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Options:
     outside: tuple[ConnectivityTarget, ...] = ()
     others: int = 16
     namespace: str = "limpet-system"
-    """Of Limpet."""
+    """Namespace of Limpet."""
     start_s: float = 120.0
     services: bool = False
     policies: bool = False
@@ -37,7 +37,7 @@ class Chosen:
 
     nodes: list[TriedNode]
     left_out: dict[str, str] = field(default_factory=dict)
-    """And why."""
+    """Nodes that are not tried, and why."""
 
 
 class _Condition(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ async def choose(client: Client, options: Options) -> Chosen:
 
 
 async def find_segments(client: Client) -> dict[str, list[str]]:
-    """Of nodes; of a removed node's nothing is left. Empty where there are no such objects.
+    """Segments of each node; a removed node has none. Empty where there are no such objects.
 
     To be asked when pods have their addresses: a node may be Ready before it is granted anything.
     """

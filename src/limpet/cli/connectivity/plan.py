@@ -1,4 +1,4 @@
-"""Which pod tries what. Pure."""
+"""Plans which pod tries what. Pure."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ from limpet.linux.echo import Echo
 
 _SMALL_BYTES = 100
 _WAIT_S = 1.0
-"""For one answer; then it is asked again."""
+"""Seconds for one answer; then it is asked again."""
 _TCP_BYTES = 64 << 10
 _AT_ONCE = 8
 
 
 async def probe(task: Task, own: dict[int, str], agent_socket: Path) -> list[TargetOutcome]:
-    """Of each target, in order. `own`: the pod's addresses by IP version."""
+    """Outcome of each target, in order. `own`: the pod's addresses by IP version."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(target: ConnectivityTarget) -> TargetOutcome:

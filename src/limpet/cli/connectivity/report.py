@@ -14,7 +14,7 @@ from limpet.cli.connectivity.tasks import ConnectivityTarget, TargetKind, Target
 from limpet.cli.output import counted
 
 ALL_ROWS = 60
-"""Of a table: with more only those that failed are listed."""
+"""Most rows of a table: with more only those that failed are listed."""
 
 
 class Result(Struct, frozen=True, kw_only=True):

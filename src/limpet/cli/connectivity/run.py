@@ -177,7 +177,7 @@ def _state(pod: Pod) -> str:
 
 
 async def _take_away_leftovers(client: Client, say: Say) -> None:
-    """Of an earlier test that was killed. Raises: LimpetError."""
+    """Takes away what an earlier test that was killed has left. Raises: LimpetError."""
     try:
         await client.get(_NAMESPACES, objects.NAMESPACE)
     except NotFoundError:

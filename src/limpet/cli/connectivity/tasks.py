@@ -20,15 +20,15 @@ from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 
 ANSWER_PORT = 7479
-"""Of the pods that answer, UDP and TCP."""
+"""Port of the pods that answer, UDP and TCP."""
 DENIED_PORT = 7480
-"""There they answer too; where policies are tried, none of them allows it."""
+"""Port at which they answer too; where policies are tried, none of them allows it."""
 OWN_PORT = 7481
-"""Of the pods that ask: each asks itself there, through a Service."""
+"""Port of the pods that ask: each asks itself there, through a Service."""
 MAX_MESSAGE_BYTES = 4096
 """Source: kubernetes.io, termination messages."""
 _COMPRESSED = "z:"
-"""Of what a pod tells: more than a thousand targets, each with an error."""
+"""Beginning of what a pod tells, compressed: of a thousand targets and more, each with an error."""
 _WORDS = (200, 60, 20)
 """Characters of an error, the first that makes all of them fit."""
 
@@ -54,15 +54,15 @@ class TargetKind(StrEnum):
 class ConnectivityTarget(Struct, frozen=True):
     kind: TargetKind
     name: str
-    """Of the node, or what a person has said."""
+    """Name of the node, or what a person has said."""
     address: str
-    """Of a Service also its name, which the pod has to resolve."""
+    """Address, or the name of a Service, which the pod has to resolve."""
     port: int = 0
-    """TCP, of all but pods and nodes; 0: it answers pings."""
+    """TCP port of all but pods and nodes; 0: it answers pings."""
 
 
 class Task(Struct, frozen=True):
-    """Of one pod."""
+    """What one pod is to try."""
 
     targets: tuple[ConnectivityTarget, ...]
     patience_s: float
@@ -70,7 +70,7 @@ class Task(Struct, frozen=True):
 
 
 class TargetOutcome(Struct, frozen=True, array_like=True):
-    """Of one target; what was not tried or did not come about is None."""
+    """Outcome of one target; what was not tried or did not come about is None."""
 
     error: str = ""
     """Empty: all of it worked."""

@@ -25,7 +25,7 @@ class Finding:
 
     level: Level
     id: str
-    """Of the catalogue; empty: nothing is wrong."""
+    """Id in the catalogue; empty: nothing is wrong."""
     what: str
     why: str = ""
     advice: str = ""

@@ -49,7 +49,7 @@ class Mend:
     """Something that can be put right, as the machine is now."""
 
     id: str
-    """Of the finding."""
+    """Id of the finding."""
     what: str
     """What will be done."""
     apply: Callable[[], object]

@@ -21,7 +21,7 @@ class InboundPort:
     untracked: bool = False
     """The node keeps it out of connection tracking."""
     last: int = 0
-    """Of a range of ports; 0: it is one port."""
+    """Last port of a range; 0: it is one port."""
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class Installation:
     replaced: tuple[Path, ...] = ()
     """Configurations of another network that ours is about to take the place of."""
     replaced_links: tuple[str, ...] = ()
-    """Of that network: they go."""
+    """Links of that network: they go."""
     inbound: tuple[InboundPort, ...] = ()
     """Where others send to, beside what every node of a cluster has."""
 

@@ -30,7 +30,7 @@ class InstalledFile:
     """binary, config, shim_conf, unit, dns_unit, daemon or conflist."""
     path: str
     sha256: list[str]
-    """Of every content that we have ever put there; another one is a person's edit."""
+    """Hash of every content that we have ever put there; another one is a person's edit."""
     mode: int
     replaced: str | None = None
     """What was there before us, as base64; None: nothing."""

@@ -260,7 +260,7 @@ def _join(
 
 
 def _settings(options: InstallOptions) -> Settings:
-    """Of the configuration that is there; else of the one that will be written."""
+    """Settings of the configuration that is there; else of the one that will be written."""
     if options.paths.config.exists():
         return load_settings(options.paths.config)
     return parse_settings(options.asked.document(), "from the command line")

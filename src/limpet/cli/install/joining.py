@@ -93,7 +93,7 @@ def _is_of_another(token: str, identity: Identity) -> bool:
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
-    """That the node has on its disk before its agent starts."""
+    """Folders that the node has on its disk before its agent starts."""
     return (
         settings.folders.state_dir,
         *((settings.folders.data_dir,) if settings.pods.cni else ()),

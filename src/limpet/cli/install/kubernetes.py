@@ -15,7 +15,7 @@ from limpet.base.settings import SourceSettings
 from limpet.cli.doctor.findings import Finding, error, warn
 
 AGENT_LABEL, BY_SYSTEMD = "limpet.dev/agent", "systemd"
-"""Of a Node that the DaemonSet keeps off."""
+"""Label, and its value, of a Node that the DaemonSet keeps off."""
 _NODE_USER = "system:node:"
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ class AskedSettings:
     cni: bool = True
     """False: pods of this node are another network's."""
     bridge: str = ""
-    """Of pods; empty: Limpet's own."""
+    """Bridge of pods; empty: Limpet's own."""
     kubernetes: KubernetesOptions | None = None
 
     def document(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class InstallPaths:
     """None: where the runtime looks."""
     cni_conf_dir: Path | None = None
     config: Path = AGENT_PATH
-    """Of the agent."""
+    """Configuration of the agent."""
     unit_dir: Path = DEFAULT_UNIT_DIR
 
 

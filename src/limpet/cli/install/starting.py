@@ -60,7 +60,7 @@ def probe_shim(options: InstallOptions, manifest: Manifest, report: InstallRepor
 
 
 def running_version(settings: Settings) -> str | None:
-    """Of the agent that runs; None when none does."""
+    """Version of the agent that runs; None when none does."""
     try:
         return ask(settings.folders.socket, "status", Process).version
     except AgentUnavailable:

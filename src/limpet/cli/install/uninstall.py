@@ -118,7 +118,7 @@ def put_removal(command: str, removal: Removal, output: Output, *, nothing: str)
 
 
 def give_back(removal: Removal, step: Callable[[], list[str]]) -> None:
-    """Of another network; a failure is noted, and does not stop the rest."""
+    """Notes the steps that `step` tells of; a failure is noted, too, and does not stop the rest."""
     try:
         removal.steps += step()
     except LimpetError as error:

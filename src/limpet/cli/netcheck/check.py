@@ -188,7 +188,7 @@ async def _map_port() -> PortMappingSaid:
 
 
 def _a_port() -> int:
-    """That nobody here uses now."""
+    """A port that nobody here uses now."""
     with contextlib.closing(MappingSocket(4)) as asker:
         return asker.port
 

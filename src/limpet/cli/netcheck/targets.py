@@ -55,7 +55,7 @@ def controller_target(words: str) -> NetcheckTarget:
 
 
 def relay_target(words: str) -> NetcheckTarget:
-    """Of HOST, HOST:PORT (UDP), HOST:PORT/PORT (UDP, TLS). Raises: CommandLineError."""
+    """A relay as HOST, HOST:PORT (UDP) or HOST:PORT/PORT (UDP, TLS). Raises: CommandLineError."""
     found = _WORDS.match(words)
     ports = [int(found[each] or 0) for each in ("port", "tls")] if found is not None else []
     if found is None or max(ports) > 65535:

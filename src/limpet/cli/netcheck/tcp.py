@@ -23,7 +23,7 @@ class Connected:
     """What became of one try."""
 
     rtt_s: float | None
-    """Of the connection; None: there was none."""
+    """Round trip of the connection; None: there was none."""
     problem: str = ""
     """Why it is of no use."""
     ahead_s: float | None = None

@@ -85,7 +85,7 @@ class Netcheck(Answered, frozen=True, kw_only=True):
     ipv6: str
     """Our address towards the outside; empty: there is no way out."""
     clock_ahead_s: float | None
-    """Of the controller's clock; None: no controller said."""
+    """How far our clock is ahead of the controller's, in seconds; None: no controller said."""
     port_mapping: PortMappingSaid | None
     """None: not asked."""
     lacks: list[Lack] | None

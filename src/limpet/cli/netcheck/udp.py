@@ -31,7 +31,7 @@ _WHOLE = {
 _TRIES_S = (0.25, 0.5, 1.0)
 """How long each try waits; a satellite takes 0.6 s."""
 _SIZES = (576, 1200, 1280, 1360, 1400, 1420, 1440, 1460, 1480, 1492, 1500)
-"""Of whole packets: what links and the tunnels in them leave. Between two of them it is halved."""
+"""Sizes of whole packets that links and the tunnels in them leave. Between two it is halved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class MappingSocket:
 
     @property
     def port(self) -> int:
-        """Of this machine."""
+        """UDP port on this machine."""
         found: int = self._socket.getsockname()[1]
         return found
 

@@ -32,7 +32,7 @@ class TracedFlow:
     number: int
     """The identifier of the echo, or the source port; 0: any, somebody else sends."""
     port: int = 0
-    """That is asked; 0: an echo."""
+    """Port that is asked; 0: an echo."""
 
     @property
     def words(self) -> str:

@@ -61,7 +61,7 @@ class Traced:
     """What became of the packet."""
 
     words: str
-    """Of the flow."""
+    """The flow in words."""
     arrived: bool | None
     """None: this node cannot tell."""
     stations: list[Station] = field(default_factory=list)

@@ -129,7 +129,7 @@ def _format_examples(ctx: Context, formatter: HelpFormatter) -> None:
 
 
 def _parameters(error: Exception) -> Sequence[Parameter]:
-    """Of the command that was called wrongly."""
+    """Parameters of the command that was called wrongly."""
     return getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
 
 

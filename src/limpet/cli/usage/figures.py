@@ -54,7 +54,7 @@ def metrics_page() -> str:
 
 
 def all_names() -> Iterator[str]:
-    """Of every figure, whole, as Prometheus has it; without `process_…`."""
+    """Whole name of every figure, as Prometheus has it; without `process_…`."""
     for prefix, tables in TABLES.values():
         for figures in tables.values():
             yield from (prefix + each.name for each in figures)

@@ -48,7 +48,7 @@ class CommandSpec:
 
 
 def all_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[CommandSpec]:
-    """That command, as typer made it, and all below it; hidden ones are left out."""
+    """The command, as typer made it, and all below it; hidden ones are left out."""
     below = {
         name: each for name, each in getattr(command, "commands", {}).items() if not each.hidden
     }

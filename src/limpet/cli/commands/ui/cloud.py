@@ -102,7 +102,7 @@ def _source(settings: ControllerSettings, reach: ReachOptions) -> ControllerSour
 
 
 def _own_cluster(settings: ControllerSettings) -> ClusterAccess:
-    """That whose controller has these settings. Raises: AccessError."""
+    """Access to the cluster whose controller has these settings. Raises: AccessError."""
     from limpet.controller.admin.api_server import ClusterAccess
     from limpet.kubernetes.access.kubeconfig import find_access
 

@@ -34,12 +34,12 @@ _MADE_UP = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
 _END = re.compile(r"|(?:log .*)?(?:drop|reject(?: with [\w -]+)?)")
 """A rule for whatever gets to it; empty: the policy."""
 _PODS_PORT = 41641
-"""Of packets between pods: one that no rule should be about."""
+"""Port of packets between pods: one that no rule should be about."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What firewalls see of it."""
+    """What firewalls see of the node."""
 
     bridge: str
     state: NodeState
@@ -196,7 +196,7 @@ def _pods_findings(
 
 
 def _closed(each: ForwardChain, bridge: str, *, allowed: bool, running: bool) -> Finding:
-    """Of a chain that drops what no rule of it accepts."""
+    """Finding about a chain that drops what no rule of it accepts."""
     drops, accepts = f"{each} drops ({each.cause})", each.accepts(bridge)
     if accepts and each.tool != "nft":
         return ok(f"{drops}, but for {bridge}: it has Limpet's accept rules")

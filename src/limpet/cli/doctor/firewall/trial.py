@@ -59,11 +59,11 @@ _WITHIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of others that filter."""
+    """Others' rules that filter."""
 
     nftables: str
     saved: tuple[tuple[str, str], ...] = ()
-    """Of iptables, where nft cannot tell a rule whole: the command that takes it back, the text."""
+    """Tables of iptables that nft cannot tell whole: the command that takes each back, its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Packet:
     """The first one of a flow."""
 
     link: str
-    """That it comes in by."""
+    """Link that it comes in by."""
     source: Address
     target: Address
     protocol: str

@@ -95,7 +95,7 @@ class NetworkDaemon:
     """A program that sets links up, and how it is told to leave ours alone."""
 
     id: str
-    """Of the finding."""
+    """Id of the finding."""
     name: str
     program: str
     """Its name among the processes. Folders in /run tell nothing: systemd makes networkd's on every

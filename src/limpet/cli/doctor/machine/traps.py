@@ -45,7 +45,7 @@ _LEFTOVERS = {
 }
 """Beginnings of names of links, and the program without which they do nothing."""
 _SYSCTL_FOLDERS = ("etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d")
-"""Of files with one name that of the first counts. Source: sysctl.d(5)."""
+"""Folders of settings: of files with one name the first counts. Source: sysctl.d(5)."""
 
 
 def lasting(look: Callable[[], list[T]]) -> list[T]:

@@ -30,7 +30,7 @@ class Aside(msgspec.Struct, frozen=True):
 
     @property
     def macs(self) -> dict[int, str]:
-        """Of its VXLAN devices, by the IP version of the underlay."""
+        """MACs of its VXLAN devices, by the IP version of the underlay."""
         return {device.version: device.mac for device in self.devices}
 
 

@@ -14,7 +14,7 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 
 _PREFIXES = {"flannel-v6.": 6, "flannel.": 4}
-"""Of their names, and the IP version of the underlay: the kernel does not tell that."""
+"""Beginnings of their names, and the IP version of the underlay: the kernel does not tell it."""
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from limpet.linux.netlink.socket import RouteSocket
 SUBNET_FILE = Path("/run/flannel/subnet.env")
 _SEGMENTS = ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
 DEFAULT_NETWORK, DEFAULT_BRIDGE = "cbr0", "cni0"
-"""Of kube-flannel's manifest."""
+"""Names in kube-flannel's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Flannel:
     network: str = DEFAULT_NETWORK
     bridge: str = DEFAULT_BRIDGE
     segments: tuple[Prefix, ...] = ()
-    """Of this node, as its subnet file says; empty after a reboot."""
+    """Segments of this node, as its subnet file says; empty after a reboot."""
     devices: tuple[Device, ...] = ()
     processes: tuple[int, ...] = ()
 

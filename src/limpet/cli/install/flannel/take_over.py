@@ -31,9 +31,9 @@ from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 _HEARD_S = 30.0
-"""That the agent has to hear of the other nodes."""
+"""Seconds that the agent has to hear of the other nodes."""
 _PATHS_S = 5.0
-"""More, that it has to find ways to them: some may be off."""
+"""Seconds more that it has to find ways to them: some may be off."""
 _ASK_AGAIN_S = 0.05
 _RULE_PRIORITY = 5146
 """Before that of Limpet's table: what flannel routes goes its way until the agent knows better."""

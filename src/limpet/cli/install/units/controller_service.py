@@ -154,7 +154,7 @@ def install_controller(options: ControllerInstall) -> list[str]:
 
 
 def _settings(options: ControllerInstall) -> ControllerSettings:
-    """Of the configuration that is there; else of the one that will be written.
+    """Settings of the configuration that is there; else of the one that will be written.
 
     Raises: ConfigError, also where the command line says something else than the file.
     """
