@@ -290,7 +290,7 @@ class _Agent:
                 parts.push_async_callback(self._metrics.stop)
 
     def until_another(self) -> list[Coroutine[Any, Any, Any]]:
-        """Whose end means that it has to begin anew."""
+        """Coroutines whose end means that it has to begin anew."""
         return [] if self._cluster is None else [self._cluster.kubernetes.begins_anew.wait()]
 
     def _look(self) -> None:

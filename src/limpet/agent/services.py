@@ -129,7 +129,7 @@ class ServiceSide:
 
     @property
     def failures(self) -> list[str]:
-        """Of the last round, in words."""
+        """Failures of the last round, in words."""
         return self._loop.account(self.part).failures
 
     async def connections(self, service: Service) -> Mapping[tuple[str, str, int], int]:
@@ -226,7 +226,7 @@ def _count(asked: Collection[FlowEnd], counter: SocketCounter | None) -> Mapping
 
 
 def _gateways(node: NodeState) -> list[Address]:
-    """Of the first segment of each IP version: the address that this node has among pods."""
+    """Addresses of this node among pods: one in the first segment of each IP version."""
     found: dict[int, Address] = {}
     for segment in node.segments:
         found.setdefault(segment.version, ip_address(int(segment.network_address) + 1))

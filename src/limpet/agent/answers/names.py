@@ -29,7 +29,7 @@ class Meant:
     addresses: tuple[Address, ...] = ()
     pods: tuple[KnownPod, ...] = ()
     uid: str = ""
-    """Of the node that was named."""
+    """Uid of the node that was named."""
     service: ServiceWay | None = None
 
 
@@ -41,7 +41,7 @@ class KnownNames:
     serving: Callable[[str], Iterable[KnownPod]]
     """Pods of any node that serve, by NAME or NAMESPACE/NAME."""
     service_at: Callable[[str], ServiceWay | None]
-    """By a cluster address."""
+    """The way to the Service of a cluster address."""
     service_called: Callable[[str], ServiceWay | None]
     """Raises: LimpetError where the word fits several."""
 

@@ -61,7 +61,7 @@ def called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
 
 
 def own_addresses(verb: str, word: str, words: OwnNodeWords) -> list[Address]:
-    """Of an address or a pod of this node, which is in no cluster.
+    """Addresses that an address or a pod of this node stands for; the node is in no cluster.
 
     Raises: LimpetError for another word.
     """

@@ -8,7 +8,7 @@ from limpet.cni.verbs import Node
 
 
 def segment_states(node: Node) -> list[SegmentUse]:
-    """Of each segment its size, and how many addresses are in each state."""
+    """Each segment's size, and how many of its addresses are in each state."""
     return [
         SegmentUse(
             prefix=str(use.prefix),

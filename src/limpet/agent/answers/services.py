@@ -107,14 +107,14 @@ class ServiceAdmin:
         )
 
     def way(self, word: str) -> ServiceWay | None:
-        """Of the Service whose address that is; None: of none that this node serves."""
+        """The way to the Service that has this address; None: this node serves none such."""
         side = self._cluster.kubernetes.services
         address = ip_address(word)
         service = side.catalog.by_address(str(address)) if side is not None else None
         return None if service is None else self._way(service, address)
 
     def way_called(self, word: str) -> ServiceWay | None:
-        """Of the Service `name` or `namespace/name`, by its first address; None: there is none.
+        """The way to the Service `name` or `namespace/name`, by its first address; None: no such.
 
         Raises: LimpetError where several have the name, or it has no cluster address.
         """

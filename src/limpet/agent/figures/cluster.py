@@ -33,7 +33,7 @@ _KINDS = (*transports.TRANSPORTS, "unreached", "apart")
 
 
 def of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
-    """Of a node that is, or was, in a cluster."""
+    """Figures of a node that is, or was, in a cluster."""
     membership, peer_parts, state = cluster.membership, cluster.peer_parts, cluster.session.state
     known = membership.replica.known
     mine = peer_parts.peers.view.segments.get(membership.uid, ())

@@ -27,7 +27,7 @@ _make, _each = _FIGURES.make, _FIGURES.each
 
 
 class Metrics:
-    """Of one agent."""
+    """Figures of one agent."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ def _of_policies(policies: Policies) -> Iterator[Metric]:
 
 
 def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
-    """Of each part of the loop."""
+    """Figures of the rounds of each part of the loop."""
     for name, field in (
         ("rounds_total", "rounds"),
         ("round_changes_total", "changes"),

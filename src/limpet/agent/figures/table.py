@@ -45,7 +45,7 @@ NODE = (
     ),
     Figure("last_round_failures", "changes", "not 0: the node is not as planned", ("part",)),
 )
-"""Of every node. What it says of itself and its disks is `OF_PROCESS` and `ROOM_ON_DISK`."""
+"""Figures of every node; those of the process and its disks: `OF_PROCESS`, `ROOM_ON_DISK`."""
 
 POLICIES = (
     Figure("isolated_pods", "pods", "pods of the node that policies isolate"),
@@ -61,7 +61,7 @@ POLICIES = (
         "says it",
     ),
 )
-"""Of a node that has network policies."""
+"""Figures of a node that has network policies."""
 
 CLUSTER = (
     Figure(
@@ -183,7 +183,7 @@ CLUSTER = (
         ("outcome",),
     ),
 )
-"""Of a node of a cluster."""
+"""Figures of a node of a cluster."""
 
 SERVICES = (
     Figure("services", "Services", "Services that are known"),
@@ -207,7 +207,7 @@ SERVICES = (
         "1 while the API server tells what changes of Services",
     ),
 )
-"""Of a node that serves Services."""
+"""Figures of a node that serves Services."""
 
 RELAY = (
     Figure("relay_active", _TRUTH, "1 while it relays"),
@@ -231,4 +231,4 @@ RELAY = (
         ("what",),
     ),
 )
-"""Of a node that is a relay."""
+"""Figures of a node that is a relay."""

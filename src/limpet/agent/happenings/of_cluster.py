@@ -63,7 +63,7 @@ class ClusterHappenings:
         self._cluster = cluster
         self.since_at_s = since_at_s
         self._rungs: dict[str, Rung] = {}
-        """Of the peers, by uid, as they were told last."""
+        """Rungs of the peers, by uid, as they were told last."""
         self._silent: frozenset[str] = frozenset()
         self._members: dict[str, str] = {}
         """Names of the other nodes by uid."""

@@ -30,7 +30,7 @@ class NodeHappenings:
         self._boot = read_boot()
         self.recorder = Recorder(state_dir / FOLDER, partial(moment_now, self._boot))
         self.here = Who(name=socket.gethostname())
-        """Of the machine; the cluster knows better who it is."""
+        """The machine by its host name; the cluster knows better who it is."""
         self._before: dict[str, Fact] = {}
         self._looking: asyncio.Task[None] | None = None
 

@@ -90,9 +90,9 @@ class Fact:
     state: str
     """In words; empty: all is well, or it is not there."""
     level: Level = Level.WARN
-    """Of a state that is not empty."""
+    """Level of a state that is not empty."""
     well: str = "is well again"
-    """In words, of the empty state."""
+    """Words for the empty state."""
     mark: str | None = None
     """While it stays, another state is no news; None: the state itself."""
 

@@ -195,7 +195,7 @@ class Policies(ABC):
     """An address that is no pod's here is no pod's anywhere."""
 
     def _judge(self, arguments: Arguments) -> Judged:
-        """Of `pairs` of addresses, `protocol` (empty: one without ports) and `port`."""
+        """Judges `pairs` of addresses at `protocol` (empty: one without ports) and `port`."""
         local = self._local(self._ports())
         world = self._world(local)
         own = self.part.own_addresses()
@@ -247,7 +247,7 @@ class OwnPolicies(Policies):
         }
 
     def _own_pods(self) -> dict[Key, PolicyPod]:
-        """Of this node, with the labels that they have."""
+        """Pods of this node, with the labels that they have."""
         return self._labelled(self._local(self._ports()))
 
     @property

@@ -39,7 +39,7 @@ class RuleLine(Said, frozen=True, kw_only=True):
     ports: list[str]
     """Empty: all."""
     addresses: int | None
-    """Of pods that are meant now; None: everybody."""
+    """Number of pods' addresses that are meant now; None: everybody."""
 
 
 class SideLine(Said, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class GonePods:
         self._theirs: dict[str, frozenset[str]] = {}
         """By the node's uid."""
         self._nobodys: frozenset[str] = frozenset()
-        """That no network namespace had when it was looked at."""
+        """Addresses that no network namespace had when it was looked at."""
         self._looked_s = float("-inf")
         self._again_s = _EVERY_S
         self._is_asked = False
@@ -55,7 +55,7 @@ class GonePods:
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Of this node's pods and of others'."""
+        """Addresses of gone pods, this node's and others'."""
         return self._own.union(*self._theirs.values())
 
     def begin(self) -> None:

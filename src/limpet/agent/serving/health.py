@@ -171,7 +171,7 @@ def health_port(service: Service) -> int:
 
 
 def local_endpoints(catalog: Catalog, name: ServiceName, here: Here) -> int:
-    """Of this node: those that are ready, and whose containers are there."""
+    """Number of this node's endpoints that are ready, and whose containers are there."""
     return len(
         {
             endpoint.address

@@ -24,7 +24,7 @@ from limpet.linux.file_changes import FileChanges
 
 _log = structlog.get_logger("services")
 _LOOK_S = 0.5
-"""Of a link that is detached, and of a map that is emptied, the kernel tells nobody."""
+"""Seconds between looks: the kernel tells nobody of a link detached or a map emptied."""
 
 
 class AtSocket:

@@ -1,4 +1,4 @@
-"""Of a node's part in a cluster."""
+"""Answers about a node's part in a cluster."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Granted(Counted, frozen=True, kw_only=True):
     vxlan_id: int
     vxlan_port: int
     key: str = ""
-    """That signs for the cluster, in short; as `limpet network show` has it in the cloud."""
+    """Key that signs for the cluster, in short; as `limpet network show` has it in the cloud."""
     rotations: int = 0
 
 

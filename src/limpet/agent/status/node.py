@@ -1,4 +1,4 @@
-"""Of a node and its pods."""
+"""Answers about a node and its pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SegmentUse(Said, frozen=True, kw_only=True):
 
     @property
     def version(self) -> int:
-        """Of IP."""
+        """IP version."""
         return 6 if ":" in self.prefix else 4
 
     @property

@@ -1,4 +1,4 @@
-"""Of peers, and of the ways to them."""
+"""Answers about peers, and the ways to them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Watched(Said, frozen=True, kw_only=True):
 
     watched: int
     peers: int
-    """That are asked at all."""
+    """Peers that are asked at all."""
 
 
 class PathAnswer(Said, frozen=True, kw_only=True):

@@ -33,12 +33,12 @@ class PingAnswer(Said, frozen=True, kw_only=True):
     """One round."""
 
     node: str
-    """That is asked; empty: no other node is."""
+    """Node that is asked; empty: no other node is."""
     uid: str
     pod: str
     addresses: list[str]
     rung: str
-    """Of the way that the pair's packets go now; empty: there is none."""
+    """Rung that the pair's packets take now; empty: there is none."""
     ways: list[PingWay]
     packets: list[PingPacket]
     why: str

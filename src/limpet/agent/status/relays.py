@@ -1,4 +1,4 @@
-"""Of relays that a node uses, and of what it relays for others."""
+"""Answers about relays that a node uses, and what it relays for others."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Relaying(Said, frozen=True, kw_only=True):
     pairs: list[RelayingPair] = field(default_factory=list)
     packets: dict[str, int] = field(default_factory=dict)
     bytes_per_s: float | None = None
-    """That it carries for all pairs, averaged over a minute; null: not known yet."""
+    """Bytes per second for all pairs, averaged over a minute; null: not known yet."""
     node_bytes_per_s: int = 0
-    """As much it takes of each node; 0: no limit."""
+    """Most bytes per second of each node; 0: no limit."""
     counters: dict[str, int] = field(default_factory=dict)
 
 

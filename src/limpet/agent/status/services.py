@@ -1,4 +1,4 @@
-"""Of Services, as a node serves them."""
+"""Answers about Services, as a node serves them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ServicesAnswer(Said, frozen=True, kw_only=True):
     left_out: list[str]
     """What of which object no node can use, in words; of the first so many."""
     left_out_objects: int = 0
-    """Of how many something is left out, those among them that cannot be read at all."""
+    """Objects of which something is left out, those that cannot be read at all among them."""
 
 
 class ServiceAnswer(Said, frozen=True, kw_only=True):

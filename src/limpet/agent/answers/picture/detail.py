@@ -20,7 +20,7 @@ from limpet.picture.pair import Direction, PairDetail, Traffic
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """Of this node and a peer."""
+    """What this node knows of itself and a peer."""
 
     own: str
     peer: str
@@ -30,9 +30,9 @@ class PairFacts:
     part: PeerPart
     """What the peer adds to this node's plan."""
     reading: PeerReading | None
-    """Of the tunnel's device."""
+    """Reading of the tunnel's device."""
     nat: str
-    """Kind, in front of this node."""
+    """Kind of NAT in front of this node."""
     lacking: str
     """Why no tunnel to the peer comes about."""
 

@@ -73,8 +73,8 @@ def policies_of(said: Policies) -> tuple[Policy, ...]:
 def policies_on_pair(
     policies: PolicyKeeper | None, segments: Collection[Prefix], one: Named, other: Named
 ) -> tuple[tuple[PolicyOnPair, ...], tuple[str, ...]]:
-    """Of pods of this node, `one`, and of `other`, which has these segments; and in words what they
-    come to."""
+    """Policies on pods of this node, `one`, and of `other`, which has these segments; and in words
+    what they come to."""
     if policies is None:
         return (), (f"no policy holds on {one.name}: its pods send and receive what they want",)
     sides = policies.between(segments, (one.name, other.name))
