@@ -1,4 +1,4 @@
-"""Which entries of a timeline are asked for. Pure."""
+"""Selects the entries of a timeline that are asked for. Pure."""
 
 from __future__ import annotations
 

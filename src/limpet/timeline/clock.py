@@ -18,7 +18,7 @@ class Moment(Struct, frozen=True, array_like=True):
     """One moment, by both clocks of the machine."""
 
     boot: str
-    """Of the kernel; the second clock begins with it."""
+    """Id of the kernel's boot; the second clock begins with it."""
     since_boot_s: float
     """CLOCK_BOOTTIME: never set, and counts while the machine is suspended."""
     wall_s: float

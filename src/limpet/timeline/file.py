@@ -14,7 +14,7 @@ from limpet.picture.timeline import Clock
 from limpet.timeline.log import Recorded, decode, encode
 
 MOST_BYTES = 2 << 20
-"""Of both files together."""
+"""Most bytes of both files together."""
 FOLDER = "events"
 """Below the state folder of whoever keeps one."""
 NEWER, OLDER = "events.log", "events.before.log"

@@ -13,14 +13,14 @@ from limpet.base.rate_limit import TokenBucket
 from limpet.picture.timeline import Happening
 
 EACH_AT_ONCE, EACH_PER_HOUR = 8, 6
-"""Of one kind about one pair, or one node; of the same act of a person."""
+"""Most of one kind about one pair, or one node; of the same act of a person."""
 ALL_AT_ONCE, ALL_PER_HOUR = 240, 120
-"""Of all together: two weeks of the worst are 40,000 entries, of which the file has the last."""
+"""Most of all together: in two weeks 40,000 entries at worst, of which the file has the last."""
 _MOST_SUBJECTS = 4_096
 _TOGETHER = 8
 """So many of one kind in one moment are told one by one."""
 _NAMED = 12
-"""Of those that are told in one, so many by their names."""
+"""So many of those that are told in one are told by name."""
 
 Subject = tuple[str, str, str]
 """Kind, node by its uid, or name where that is all there is, and peer."""

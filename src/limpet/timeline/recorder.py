@@ -40,7 +40,7 @@ def moment_now(boot: str) -> Moment:
 
 
 def read_boot() -> str:
-    """Of the kernel that runs."""
+    """Id of the running kernel's boot, its first eight characters."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:8]
 
 

@@ -23,7 +23,7 @@ SYNC_S, SYNC_SOON_S = 60.0, 5.0
 """Until it survives a power cut: a disk is not worn out by links that flap. What warns does sooner.
 That the process ends loses nothing that was written."""
 _MOST_WAITING = 4_096
-"""That could not be written yet; the oldest are in no file then."""
+"""Most entries that wait to be written; beyond that the oldest get into no file."""
 _OLD_S = 7 * 86_400.0
 """A file is begun anew after a week, so what is kept is never older than two."""
 
