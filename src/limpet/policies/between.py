@@ -13,9 +13,9 @@ from limpet.policies.policy import Direction, Key, Policy, PolicyPod, PolicyWorl
 from limpet.policies.words import LETS, ports_words
 
 MOST_POLICIES = 64
-"""That are told of one side of a pair."""
+"""Most policies that are told of one side of a pair."""
 _MOST_PODS = 256
-"""Of a node, that are looked at for how many may begin a connection."""
+"""Most pods of a node that are looked at for how many may begin a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class PairSide:
-    """Of one node of the two."""
+    """Policies on one node of the two."""
 
     holds: tuple[Hold, ...]
     words: tuple[str, ...]

@@ -21,7 +21,7 @@ class Book:
 
     policies: Mapping[Key, Policy] = field(default_factory=dict)
     documents: Mapping[Key, Document] = field(default_factory=dict)
-    """Of the policies, as they were written."""
+    """Documents of the policies, as they were written."""
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
     pods: Mapping[Key, Labels] = field(default_factory=dict)
 

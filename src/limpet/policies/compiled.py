@@ -58,9 +58,9 @@ class AllowedPeers:
 
     everybody: bool = False
     addresses: frozenset[Address] = frozenset()
-    """Of pods."""
+    """Addresses of pods."""
     ranges: tuple[AddressRange, ...] = ()
-    """Of ipBlocks: sorted, none touches the next one."""
+    """Ranges of ipBlocks: sorted, none touches the next one."""
 
     def include(self, address: Address) -> bool:
         if self.everybody or address in self.addresses:
@@ -97,9 +97,9 @@ class Compiled:
     """What holds for the pods of one node."""
 
     sides: Mapping[tuple[Key, Direction], DirectionRules] = field(default_factory=dict)
-    """Of pods that are isolated; all others may do what they want."""
+    """Rules for pods that are isolated; all others may do what they want."""
     peers: Mapping[RuleId, AllowedPeers] = field(default_factory=dict)
-    """Of every rule that a side names."""
+    """Peers of every rule that a side names."""
     named: Mapping[RuleId, frozenset[At]] = field(default_factory=dict)
     pods: Mapping[Key, PolicyPod] = field(default_factory=dict)
     """Those that are isolated."""
@@ -177,7 +177,7 @@ def spans_of(rule: PolicyRule, receiver: PolicyPod | None) -> Iterable[PortSpan]
 def windows_of(
     spans: Sequence[tuple[PortSpan, RuleId]], always: frozenset[RuleId]
 ) -> Iterable[Window]:
-    """Of rules with ports, beside those that hold for all ports: in order, none overlaps."""
+    """Windows of rules with ports, and of those for all ports: in order, none overlaps."""
     for protocol in PROTOCOLS:
         mine = [(span, rule) for span, rule in spans if span.protocol == protocol]
         yield from _joined(_cut(mine, protocol, always))

@@ -205,7 +205,7 @@ class Compiler:
         after: PolicyPod | None,
         new: _Class | None,
     ) -> None:
-        """Of the choices that the pod leaves or joins; what they have beside it stays as it is."""
+        """Corrects the choices that the pod leaves or joins; what else they have stays as it is."""
         left = frozenset(before.addresses) if before is not None and old is not None else _NONE
         come = frozenset(after.addresses) if after is not None and new is not None else _NONE
         self._holders.subtract(left)

@@ -29,11 +29,11 @@ class Verdict:
     direction: Direction
     address: Address
     pod: Key | None
-    """Whose address it is; None: of no pod that is known."""
+    """Pod whose address it is; None: no pod that is known."""
     isolated_by: tuple[Key, ...] = ()
     """Empty: it may do what it wants."""
     rules: tuple[RuleId, ...] = ()
-    """That allow it."""
+    """Rules that allow it."""
     always: str = ""
     """Why no policy is asked."""
 
