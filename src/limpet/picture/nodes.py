@@ -55,7 +55,7 @@ class Machine(Shown, frozen=True, kw_only=True):
     """Kind of NAT in front of it by IP version (`ipv4`, `ipv6`), as `limpet path` calls it."""
     link_mtu_bytes: int | None = None
     version: str = ""
-    """Of its agent."""
+    """Version of its agent."""
     backend: str = ""
     """What makes its tunnel."""
     joined_at_s: AtS | None = None
@@ -92,11 +92,11 @@ class RelayLoad(Shown, frozen=True, kw_only=True):
     connections: int | None = None
     """In TLS."""
     bytes_per_s: float | None = None
-    """Of all pairs, averaged over a minute."""
+    """Bytes per second of all pairs, averaged over a minute."""
     most_pairs: int | None = None
-    """For which it has ports: a pair takes two."""
+    """Pairs for which it has ports: a pair takes two."""
     node_most_bytes_per_s: float | None = None
-    """As much it takes of each node; None: no limit, or not known."""
+    """Most bytes per second of each node; None: no limit, or not known."""
 
 
 class Relay(Shown, frozen=True, kw_only=True):
@@ -108,6 +108,6 @@ class Relay(Shown, frozen=True, kw_only=True):
     """Where it takes TLS connections."""
     answers: bool | None = None
     rtt_ms: float | None = None
-    """From who looks."""
+    """Round trip from who looks."""
     trouble: str = ""
     load: RelayLoad = RelayLoad()

@@ -33,7 +33,7 @@ class Way(Shown, frozen=True, kw_only=True):
     loss: float | None = None
     """Share of the last probes of this way that were not answered, 0 to 1."""
     since_at_s: AtS | None = None
-    """That it is on this rung."""
+    """Time from which on it is on this rung."""
 
 
 class Pair(Shown, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class Outward(Shown, frozen=True, kw_only=True):
 
 
 class Traffic(Shown, frozen=True, kw_only=True):
-    """Of a tunnel, in one direction's node's count."""
+    """Traffic of a tunnel, as counted by the node that the direction begins at."""
 
     sent_bytes: int | None = None
     received_bytes: int | None = None
@@ -113,7 +113,7 @@ class PolicyOnPair(Shown, frozen=True, kw_only=True):
     node: str = ""
     """Uid of the node that holds it in force; empty: each of the two."""
     pods: int = 0
-    """Of that node, that it selects; 0 also where nobody here knows."""
+    """Pods of that node that it selects; 0 also where nobody here knows."""
     words: str = ""
 
 
@@ -126,7 +126,7 @@ class PairDetail(Shown, frozen=True, kw_only=True):
     """None: the node it begins at has not told, and `why_unknown` says why."""
     back: Direction | None = None
     communities: tuple[str, ...] = ()
-    """Of both."""
+    """Communities of both."""
     why_not_allowed: str = ""
     why_unknown: str = ""
     policies: tuple[PolicyOnPair, ...] = ()

@@ -15,10 +15,10 @@ class Viewer(Shown, frozen=True, kw_only=True):
     """`node` or `controller`."""
     name: str
     uid: str = ""
-    """Of the node."""
+    """Uid of the node."""
     version: str = ""
     connected: bool | None = None
-    """Of a node: whether it hears the cloud. None: it has none to hear."""
+    """Whether a node hears the cloud. None: it has none to hear."""
     cloud: str = ""
     """In words: since when it hears it or does not, and why."""
 
@@ -33,7 +33,7 @@ class Network(Shown, frozen=True, kw_only=True):
     encryption: str = ""
     backend: str = ""
     key: str = ""
-    """That signs for the cluster, in short."""
+    """Key that signs for the cluster, in short."""
 
 
 class Community(Shown, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Picture(Shown, frozen=True, kw_only=True):
     version: str = ""
     """Another one when anything but `as_of_s` is another."""
     revision: int = 0
-    """Of the cluster's documents, the highest that who looks knows."""
+    """Highest revision of the cluster's documents that who looks knows."""
     viewer: Viewer
     network: Network = Network()
     sites: tuple[Site, ...] = ()

@@ -31,6 +31,6 @@ class Finding(Shown, frozen=True, kw_only=True):
     why: str = ""
     mend: str = ""
     topic: str = ""
-    """Of the documents on the node: `limpet help TOPIC`."""
+    """Topic of the documents on the node: `limpet help TOPIC`."""
     node: str = ""
     """Uid of the node that it is about; empty: of the cluster, or of who looks."""

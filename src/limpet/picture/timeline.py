@@ -32,7 +32,7 @@ class Happening(Shown, frozen=True, kw_only=True):
     peer: str = ""
     """Uid of the other node of a pair."""
     names: tuple[str, ...] = ()
-    """Of the node and the peer, when it happened; of more peers where many did the same at once."""
+    """Names of node and peer when it happened; of more peers where many did the same at once."""
     was: str = ""
     became: str = ""
     """Such as rungs."""

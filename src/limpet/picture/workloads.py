@@ -6,12 +6,12 @@ from limpet.picture.said import Shown
 
 
 class Endpoint(Shown, frozen=True, kw_only=True):
-    """Of a Service's port, as who looks sees it."""
+    """Endpoint of a Service's port, as who looks sees it."""
 
     address: str
     """With the port, as `10.8.0.5:8080`."""
     port: str = ""
-    """Of the Service: name, number and protocol."""
+    """Port of the Service: name, number and protocol."""
     pod: str = ""
     node: str = ""
     """Uid where it is known, else the name."""
@@ -43,7 +43,7 @@ class Policy(Shown, frozen=True, kw_only=True):
     """NAMESPACE/NAME."""
     directions: tuple[str, ...] = ()
     pods: int | None = None
-    """That it selects, as far as who looks knows."""
+    """Pods that it selects, as far as who looks knows."""
     words: str = ""
     trouble: str = ""
 
