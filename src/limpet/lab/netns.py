@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_namespace(name: str) -> None:
-    """With its loopback device up. Raises: LabError."""
+    """Makes a namespace, with its loopback device up. Raises: LabError."""
     if not _is_mount():
         # The first of the machine: `ip` makes the folder a mount that mount namespaces share.
         run_command("ip", "netns", "add", name)
@@ -48,7 +48,7 @@ def make_namespace(name: str) -> None:
 
 
 def _is_mount() -> bool:
-    """Of itself: that its device is another one does not tell."""
+    """Whether FOLDER is a mount of itself, which has the same device as the folder above it."""
     lines = Path("/proc/thread-self/mountinfo").read_text(encoding="utf-8").splitlines()
     return any(line.split()[4] == str(FOLDER) for line in lines)
 

@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,11}")
 """A port of a switch is named after its node: 15 characters, and room for a prefix."""
 _RESERVED = (CLOUD, "all", "backbone", "controller", "router")
 _LOCAL = IPv6Network("fc00::/7")
-"""Of one site's own. Source: RFC 4193."""
+"""Prefix of addresses that are one site's own. Source: RFC 4193."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Topology:
 
     name: str
     controller_addresses: tuple[Interface, ...]
-    """Of the machine that the controller runs on."""
+    """Addresses of the machine that the controller runs on."""
     cloud: LabSite
     """Its network, with the nodes that have public addresses there."""
     sites: tuple[LabSite, ...]
@@ -61,14 +61,14 @@ class Topology:
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Keys of every agent's configuration, such as `rest_s`."""
     text: str = ""
-    """That it was read from."""
+    """Text of the file that it was read from."""
 
     @property
     def nodes(self) -> Iterator[tuple[LabSite, SiteNode]]:
         return ((site, node) for site in (self.cloud, *self.sites) for node in site.nodes)
 
     def site(self, name: str) -> LabSite | None:
-        """Of the edge."""
+        """The site of the edge with this name; None: there is none."""
         return next((site for site in self.sites if site.name == name), None)
 
 

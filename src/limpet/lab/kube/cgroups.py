@@ -13,9 +13,9 @@ from limpet.lab.command import LabError
 
 _ROOT = Path("/sys/fs/cgroup")
 _SYSTEM = "system"
-"""Of a node's own programs with cgroup v2, where a group that has groups may hold no processes."""
+"""Group of a node's own programs in v2, where a group that has groups may hold no processes."""
 _INHERITED = ("cpuset.cpus", "cpuset.mems")
-"""Empty in a new group of v1, which takes no process until they are set."""
+"""Files that are empty in a new group of v1, which takes no process until they are set."""
 _WITHIN_S = 30.0
 
 
@@ -68,7 +68,7 @@ def end_groups(prefix: str) -> None:
 
 
 def groups(prefix: str) -> Iterator[Path]:
-    """Whose names begin so, in every hierarchy."""
+    """Control groups whose names begin with `prefix`, in every hierarchy."""
     for hierarchy in (_ROOT, *_ROOT.glob("*/")):
         yield from hierarchy.glob(f"{prefix}*/")
 

@@ -14,7 +14,7 @@ SERVICE_NETWORKS = "10.96.0.0/16,fd00:96::/112"
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 _ETCD_PORT = 2379
 _NODE_LENGTHS = {4: 24, 6: 64}
-"""Of the podCIDRs of a node."""
+"""Prefix lengths of a node's podCIDRs, by IP version."""
 
 
 class Plane(Protocol):

@@ -24,7 +24,7 @@ ADMINISTRATORS = "system:masters"
 _NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
 _FIRST_SERVICE = ("10.96.0.1", "fd00:96::1")
 _WITHIN_S = 300.0
-"""That a process has to start; the machine may be busy."""
+"""Time that a process has to start, or to end; the machine may be busy."""
 _ANSWER_S = 10.0
 
 
@@ -143,18 +143,18 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        """Of the API server, for programs outside of the namespace."""
+        """URL of the API server, for programs outside of the namespace."""
         return f"https://127.0.0.1:{self.port_outside(API_SERVER.port)}"
 
     @property
     def url_inside(self) -> str:
-        """Of the API server, for whoever has a wire to the namespace."""
+        """URL of the API server, for whoever has a wire to the namespace."""
         address = self.addresses[0]
         host = f"[{address}]" if ":" in address else address
         return f"https://{host}:{API_SERVER.port}"
 
     def port_outside(self, port: int) -> int:
-        """Of the machine's loopback, leading to `port` of the namespace's."""
+        """Port of the machine's loopback that leads to `port` of the namespace's."""
         ports = json.loads((self.folder / "ports.json").read_text(encoding="utf-8"))
         return int(ports[str(port)])
 

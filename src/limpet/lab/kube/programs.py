@@ -35,7 +35,7 @@ def built_programs(*names: str) -> Path | None:
 
 
 _SYSTEM_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "runc", "busybox")
-"""Of a node, beside Kubernetes' own."""
+"""Programs that a node needs beside Kubernetes' own."""
 
 
 def missing_programs() -> tuple[str, ...]:

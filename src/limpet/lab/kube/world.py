@@ -25,7 +25,7 @@ from limpet.lab.world.wires import configure, create_namespace
 from limpet.lab.world.world import World, silent
 
 PLANE = "kube"
-"""Of the control plane: a port of the cloud's switch, a namespace, a folder."""
+"""Name of the control plane's port of the cloud's switch, of its namespace and its folder."""
 _READY_S = 300.0
 _ASK_AGAIN_S = 0.2
 
@@ -41,7 +41,7 @@ class KubeWorld(World):
     def __init__(self, topology: Topology, name: str, folder: Path) -> None:
         super().__init__(topology, name, folder)
         self.addresses = _addresses(topology.cloud, topology.controller_addresses)
-        """Of the control plane."""
+        """Addresses of the control plane."""
         self.plane = ControlPlane(
             self.wires.namespace(PLANE),
             folder / PLANE,

@@ -83,7 +83,7 @@ class Matrix:
 
     @property
     def count(self) -> int:
-        """Of all pings that are to be answered."""
+        """Number of pings that are to be answered."""
         return len(self.pings(apart=False))
 
     def pings(self, *, apart: bool) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Which rung every node of a world is on to every other one, as their agents say."""
+"""The rung of every node of a world to every other one, as their agents say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SeenPath(Struct, frozen=True, rename={"source": "from", "target": "to"}):
 
 
 def seen_paths(world: World) -> list[SeenPath]:
-    """Of every node to every other one that it may talk to, in the topology's order.
+    """Path of every node to every other one that it may talk to, in the topology's order.
 
     Never raises for an agent that does not answer: its paths say so.
     """

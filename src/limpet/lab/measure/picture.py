@@ -114,7 +114,7 @@ def _on_ring(site: LabSite, part: float, radius: float) -> _Box:
 
 
 def _letters(site: LabSite) -> int:
-    """Of the longest line of its caption."""
+    """Length of the longest line of a site's caption."""
     return max(len(site.name), len(_nat_words(site)))
 
 

@@ -31,7 +31,7 @@ PACKAGES = {
     "ping": "iputils-ping",
     "ethtool": "ethtool",
 }
-"""Of Debian, by program."""
+"""Packages of Debian, by program."""
 _KUBERNETES_PACKAGES = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -53,7 +53,7 @@ class Lacking:
     used_for: str
     advice: str
     packages: tuple[str, ...] = ()
-    """Of Debian; empty: none brings it."""
+    """Packages of Debian that bring it; empty: none does."""
     pairs: tuple[Pair, ...] = ()
     """Nodes that have no other way to each other."""
 

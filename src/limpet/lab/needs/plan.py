@@ -39,9 +39,9 @@ class Need:
     kind: NeedKind
     used_for: str
     program: str = ""
-    """Of the kind PROGRAM, its name."""
+    """Name of the program, for the kind PROGRAM."""
     pairs: tuple[Pair, ...] = ()
-    """Those that have no other way; empty: it is not about pairs."""
+    """Pairs that have no other way; empty: it is not about pairs."""
 
 
 _PROGRAMS = {

@@ -26,11 +26,11 @@ _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 15, 23
 _SOL_PACKET = 263
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _LARGEST_BYTES = 1 << 17
-"""Of a frame: the kernel's are of 64 KiB at most, and a header."""
+"""Room for a frame: the kernel's are of 64 KiB at most, and a header."""
 _KERNEL_QUEUE_BYTES = 16 << 20
-"""Of what has come while this process had no processor."""
+"""Size of the kernel's queue for frames that come while this process has no processor."""
 _QUEUE_BYTES = 64 << 20
-"""On their way at once in one direction, then frames are lost."""
+"""Most that is on its way at once in one direction; further frames are lost."""
 _AT_ONCE = 64
 """Frames that are taken before others are sent."""
 
@@ -89,7 +89,7 @@ def open_end(ifname: str) -> socket.socket:
 
 
 def pass_on(ways: Sequence[DelayedWay]) -> None:
-    """For ever."""
+    """Passes frames on for ever."""
     by_source = {way.source: way for way in ways}
     while True:
         dues = [way.due_s for way in ways if way.due_s is not None]

@@ -57,7 +57,7 @@ class Gateway:
 
     @property
     def public_addresses(self) -> tuple[Interface, ...]:
-        """Of its end of the link to the backbone; what a NAT shows is the IPv4 one."""
+        """Addresses of its end of the link to the backbone; what a NAT shows is the IPv4 one."""
         return self.site.wan_addresses(self.address_changes)
 
     @property

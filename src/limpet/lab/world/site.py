@@ -23,10 +23,10 @@ CLOUD = "cloud"
 FIRST_NODE, ROUTER = 11, 1
 """Host numbers in a LAN."""
 BACKBONE = (ip_network("198.18.0.0/16"), ip_network("fd64::/48"))
-"""Of the links of sites to the backbone, one /24 and one /64 each. Nobody takes these IPv4
+"""Prefixes of the links of sites to the backbone, one /24 and one /64 each. Nobody takes these IPv4
 addresses for a LAN's, so that what a NAT shows looks as public as it is."""
 ACCESS = (ip_network("100.64.0.0/16"), ip_network("fd64:1::/48"))
-"""Of the links between a site's gateway and its carrier's. Source: RFC 6598."""
+"""Prefixes of the links between a site's gateway and its carrier's. Source: RFC 6598."""
 MOST_SITES = 250
 
 
@@ -53,10 +53,10 @@ class SiteNode:
     pods: int
     mac: str
     number: int
-    """Of its addresses in the LAN, at first."""
+    """Host number of its addresses in the LAN, at first."""
     addresses: tuple[Interface, ...]
     roles: tuple[str, ...] = ("edge",)
-    """That it gets when it joins."""
+    """Roles that it gets when it joins."""
 
 
 Mtu = Annotated[int, Meta(ge=1280, le=9000)]
@@ -71,11 +71,11 @@ class UplinkSettings(Struct, frozen=True, rename={"mtu_bytes": "wan_mtu_bytes"})
     delay_ms: Annotated[int, Meta(ge=0, le=5000)] = 0
     """Each way: a round trip takes twice as long."""
     loss_percent: Annotated[int, Meta(ge=0, le=99)] = 0
-    """Of what goes over it, each way."""
+    """Share of packets that get lost on the link, each way."""
 
     @property
     def is_late(self) -> bool:
-        """Or sometimes does not come: more than a plain cable is needed."""
+        """Whether packets come late or get lost: then more than a plain cable is needed."""
         return bool(self.delay_ms or self.loss_percent)
 
 
@@ -83,7 +83,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
     """How a site is, by the keys of a topology file."""
 
     mtu_bytes: Mtu = 1500
-    """Of the LAN."""
+    """MTU of the LAN."""
     uplink: UplinkSettings = UplinkSettings()
     drops_unknown_sources: bool = False
     """The switch lets only the LAN's own addresses pass between its ports."""
@@ -121,22 +121,22 @@ class LabSite(SiteSettings, frozen=True, kw_only=True):
 
     @property
     def backbone_addresses(self) -> tuple[Interface, ...]:
-        """Of the backbone's end of the link."""
+        """Addresses of the backbone's end of the link to the site."""
         return tuple(host(prefix, 1) for prefix in link_prefixes(self.number))
 
     def wan_addresses(self, changes: int = 0) -> tuple[Interface, ...]:
-        """Of the outer gateway's end of it, when the IPv4 one has changed so often."""
+        """Addresses of the outer gateway's end, when the IPv4 one has changed so often."""
         v4, v6 = link_prefixes(self.number)
         return host(v4, 2 + changes % (v4.num_addresses - 3)), host(v6, 2)
 
     @property
     def carrier_addresses(self) -> tuple[Interface, ...]:
-        """Of the carrier's end of its link to the site's gateway."""
+        """Addresses of the carrier's end of its link to the site's gateway."""
         return tuple(host(prefix, 1) for prefix in link_prefixes(self.number, ACCESS))
 
     @property
     def access_addresses(self) -> tuple[Interface, ...]:
-        """Of the site's end of it."""
+        """Addresses of the site's end of the link to its carrier."""
         return tuple(host(prefix, 2) for prefix in link_prefixes(self.number, ACCESS))
 
     @property
@@ -153,7 +153,7 @@ def host(prefix: Prefix, number: int) -> Interface:
 def link_prefixes(
     number: int, within: tuple[Prefix, Prefix] = BACKBONE
 ) -> tuple[IPv4Network, IPv6Network]:
-    """Of the link between the backbone and site `number`."""
+    """Prefixes of the link of site `number`; `within`: those of all such links."""
     v4, v6 = within
     return (
         IPv4Network((int(v4.network_address) + (number << 8), 24)),

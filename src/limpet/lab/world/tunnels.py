@@ -47,17 +47,17 @@ def _find(script: str, program: str, what: str, tell: Callable[[str], None]) -> 
 
 
 def tunnel_ifname(namespace: str) -> str:
-    """Of a node's tunnel device: one name on the machine, the same whenever it is asked."""
+    """Name of a node's tunnel device: one on the machine, the same whenever it is asked."""
     return f"limwg{blake2s(namespace.encode(), digest_size=5).hexdigest()}"
 
 
 def tunnel_pid(namespace: str) -> int | None:
-    """Of the process that serves a node's tunnel device; None: none does."""
+    """Pid of the process that serves a node's tunnel device; None: none does."""
     return _pid_at(_wireguard_socket(namespace))
 
 
 def ipsec_pid(namespace: str) -> int | None:
-    """Of a node's IKE daemon; None: none runs."""
+    """Pid of a node's IKE daemon; None: none runs."""
     return _pid_at(_ipsec_socket(namespace))
 
 
@@ -70,7 +70,7 @@ def _ipsec_socket(namespace: str) -> Path:
 
 
 def run_folder(namespace: str) -> Path:
-    """Of a node's agent: on tmpfs, as /run is on a node; some machines have theirs on disk."""
+    """Folder of a node's agent: on tmpfs, as /run is; some machines have theirs on disk."""
     return Path("/dev/shm") / namespace
 
 
@@ -84,7 +84,7 @@ def _pid_at(path: Path) -> int | None:
 
 
 def end_tunnel(namespace: str) -> None:
-    """As a loss of power does: processes are gone, and their sockets. Raises: LimpetError."""
+    """Ends a node's tunnels as a loss of power does: processes and sockets. Raises: LimpetError."""
     for path in (_wireguard_socket(namespace), _ipsec_socket(namespace)):
         end_process(partial(_pid_at, path), path, (signal.SIGKILL,))
         path.unlink(missing_ok=True)

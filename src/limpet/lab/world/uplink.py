@@ -14,13 +14,13 @@ from limpet.lab.world.tunnels import run_folder
 from limpet.lab.world.wires import Wires, connect, create_namespace, pull_cable
 
 _BURST_BYTES, _QUEUE_MS = 64_000, 50
-"""Of a limited link: what it takes at once, how long a packet waits at most."""
+"""Burst of a limited link, and how long a packet waits there at most."""
 _UNDERWAY_PACKETS = 100_000
-"""Of netem, which loses what is more: as much as 1 Gbit/s has on its way in a second."""
+"""Packets on their way in netem, which loses more: as many as 1 Gbit/s has in a second."""
 _OUTSIDE, _INSIDE = "outside", "inside"
 _SILENT = {"ipv6/conf/all/disable_ipv6": 1, "ipv6/conf/default/disable_ipv6": 1}
 _TUNNELLED = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
-"""Packets inside others, several in one piece: no virtio_net_hdr of older kernels says so."""
+"""Offloads of packets inside others, several in one: no virtio_net_hdr of older kernels says so."""
 
 
 class Uplink:
@@ -73,7 +73,7 @@ class Uplink:
         )
 
     def take_up(self) -> None:
-        """Nothing of it is left. Raises: LabError."""
+        """Removes all of it. Raises: LabError."""
         self.process.kill()
         pull_cable(self._wires.backbone, self._site.name)
         line = self._wires.line(self._site)
@@ -82,7 +82,7 @@ class Uplink:
 
 
 def has_netem(netns: str) -> bool:
-    """Tried in a namespace that nobody uses yet."""
+    """Whether the kernel has netem, tried in a namespace that nobody uses yet."""
     try:
         run_command("tc", "qdisc", "add", "dev", "lo", "root", "netem", netns=netns)
     except LabError:
@@ -92,7 +92,7 @@ def has_netem(netns: str) -> bool:
 
 
 def delay(netns: str, ifname: str, delay_ms: int, loss_percent: int) -> None:
-    """Of what a device sends. Raises: LabError."""
+    """Delays what a device sends, and loses some of it. Raises: LabError."""
     run_command(
         *("tc", "qdisc", "replace", "dev", ifname, "root", "handle", "1:", "netem"),
         *("limit", str(_UNDERWAY_PACKETS), "delay", f"{delay_ms}ms", "loss", f"{loss_percent}%"),
@@ -101,7 +101,7 @@ def delay(netns: str, ifname: str, delay_ms: int, loss_percent: int) -> None:
 
 
 def limit_rate(netns: str, ifname: str, rate_mbit: int, parent: tuple[str, ...]) -> None:
-    """Of what a device sends. `parent`: `root`, or a qdisc's class. Raises: LabError."""
+    """Limits what a device sends. `parent`: `root`, or a qdisc's class. Raises: LabError."""
     run_command(
         *("tc", "qdisc", "replace", "dev", ifname, *parent, "tbf", "rate", f"{rate_mbit}mbit"),
         *("burst", str(_BURST_BYTES), "latency", f"{_QUEUE_MS}ms"),

@@ -53,11 +53,11 @@ class Wires:
         return self.namespace(site.name, "router")
 
     def carrier(self, site: LabSite) -> str:
-        """Where the site is behind a second NAT."""
+        """Namespace of the carrier's NAT, where the site is behind a second one."""
         return self.namespace(site.name, "carrier")
 
     def line(self, site: LabSite) -> str:
-        """Of a link with a delay, where the kernel has no netem."""
+        """Namespace of a link with a delay, where the kernel has no netem."""
         return self.namespace(site.name, "line")
 
     @property
@@ -84,7 +84,7 @@ class Wires:
         configure(self.cloud, "eth0", self.topology.controller_addresses, via=routers)
 
     def build_switch(self, site: LabSite) -> None:
-        """Of a site, with nothing plugged in. Raises: LabError."""
+        """Builds a site's switch, with nothing plugged in. Raises: LabError."""
         create_namespace(self.switch(site), _NO_IPV6)
         batch(
             self.switch(site), [f"link add name {BRIDGE} type bridge", f"link set dev {BRIDGE} up"]
@@ -128,12 +128,12 @@ class Wires:
 
 
 def namespace_prefix(world: str) -> str:
-    """Of this world's namespaces and no other's: no name of a world holds a dot."""
+    """Prefix of this world's namespaces and no other's: no name of a world holds a dot."""
     return f"{_PREFIX}{world}."
 
 
 def existing_namespaces(world: str) -> list[str]:
-    """Of a world, pods' too, whoever made them."""
+    """Names of a world's namespaces, pods' too, whoever made them."""
     if not FOLDER.is_dir():
         return []
     prefix = namespace_prefix(world)
@@ -141,7 +141,7 @@ def existing_namespaces(world: str) -> list[str]:
 
 
 def create_namespace(name: str, sysctls: dict[str, int] | None = None) -> None:
-    """With its loopback device up, and addresses usable at once. Raises: LabError."""
+    """Makes a namespace: loopback is up, addresses are usable at once. Raises: LabError."""
     make_namespace(name)
     lines = [f"echo {value} > /proc/sys/net/{key}" for key, value in _QUICK.items()]
     lines += [f"echo {value} > /proc/sys/net/{key}" for key, value in (sysctls or {}).items()]

@@ -190,7 +190,7 @@ class World:
         )
 
     def select(self, target: str) -> list[Machine]:
-        """Of a node's name, a site's, `cloud`, or `all`. Raises: LabError."""
+        """Machines by a node's name, a site's, `cloud`, or `all`. Raises: LabError."""
         if target == "all":
             return list(self.machines.values())
         if target in self.machines:
@@ -215,14 +215,14 @@ class World:
             ) from error
 
     def select_gateways(self, target: str) -> list[Gateway]:
-        """Of a site's name, or `all`. Raises: LabError."""
+        """Gateways by a site's name, or `all`. Raises: LabError."""
         return list(self.gateways.values()) if target == "all" else [self.gateway(target)]
 
     def netns_of(self, target: str) -> str:
-        """Of a node, a pod, `cloud` (the controller's), `backbone`, SITE.router, SITE.switch.
+        """Namespace of a node, pod, `cloud` (its controller), `backbone`, SITE.router, SITE.switch.
 
-        Behind a carrier's NAT that one is SITE.carrier, and a link that delays SITE.line, where the
-        kernel does not do it. Raises: LabError.
+        A carrier's NAT is SITE.carrier, and a link that delays SITE.line, where the kernel does not
+        do it. Raises: LabError.
         """
         names = {pod.name: pod.netns for pod in self.pods}
         names |= {name: machine.name for name, machine in self.machines.items()}
@@ -299,23 +299,23 @@ class World:
         self.save()
 
     def change_addresses(self, machines: Iterable[Machine]) -> None:
-        """Of their uplinks, all at once. Raises: LabError."""
+        """Changes the addresses of the machines' uplinks, all at once. Raises: LabError."""
         side_by_side(lambda machine: machine.change_addresses(), machines)
         self.save()
 
     def kill_agents(self, machines: Iterable[Machine]) -> None:
-        """With SIGKILL. Raises: LabError."""
+        """Ends the machines' agents with SIGKILL. Raises: LabError."""
         side_by_side(lambda machine: machine.stop_agent(signal.SIGKILL), machines)
 
     def start_agents(self, machines: Iterable[Machine]) -> None:
-        """Those that do not run. Raises: LabError."""
+        """Starts those of the machines' agents that do not run. Raises: LabError."""
         side_by_side(
             lambda machine: machine.start_agent(),
             [each for each in machines if each.agent.pid is None],
         )
 
     def start_controller(self) -> None:
-        """If it does not run. Raises: LabError."""
+        """Starts the controller if it does not run. Raises: LabError."""
         if self.controller.process.pid is None:
             self.controller.start()
 
