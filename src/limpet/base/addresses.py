@@ -94,7 +94,7 @@ _PRIVATE = tuple(
 _NEITHER = ("127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/8", "224.0.0.0/3", "::/8", "fe80::/10")
 _PRIVATE_BOUNDS = bounds_by_version(_PRIVATE)
 LOCAL_BOUNDS = bounds_by_version((*_PRIVATE, *map(ip_network, (*_NEITHER, "ff00::/8"))))
-"""Of what is not public."""
+"""Bounds of what is not public, by IP version."""
 NO_NODE_BOUNDS = bounds_by_version(
     map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "224.0.0.0/4", "::1/128", "::/128", "ff00::/8"))
 )
@@ -117,7 +117,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_private(address: Address) -> bool:
-    """Of a network that is never routed between sites."""
+    """Whether the address is of a network that is never routed between sites."""
     return is_within(int(address), _PRIVATE_BOUNDS[address.version])
 
 
@@ -178,7 +178,7 @@ def endpoint_text(at: Endpoint | Listen) -> str:
 
 
 def parse_listen(text: str) -> Listen:
-    """Of `0.0.0.0:7470` or `[::]:7470`. Raises: ValueError in words."""
+    """Address and port out of `0.0.0.0:7470` or `[::]:7470`. Raises: ValueError in words."""
     address, colon, port = text.rpartition(":")
     try:
         host = ip_address(address.removeprefix("[").removesuffix("]"))

@@ -22,7 +22,7 @@ from limpet.base.text.nearest import nearest
 AGENT_PATH, CONTROLLER_PATH = Path("/etc/limpet/agent.toml"), Path("/etc/limpet/controller.toml")
 """Where the settings of each are, unless something else is said."""
 AGENT_VARIABLE, CONTROLLER_VARIABLE = "LIMPET_CONFIG", "LIMPET_CONTROLLER_CONFIG"
-"""Of the environment: they name other files."""
+"""Environment variables that name other files."""
 AGENT_SOCKET, CONTROLLER_SOCKET = (
     Path("/run/limpet/agent.sock"),
     Path("/run/limpet/controller.sock"),
@@ -33,7 +33,7 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 
 def written(form: Any, read: Callable[[Any], Any], description: str) -> Meta:
-    """Of a field whose value is made by `read` of what the file has, which is of type `form`.
+    """Meta of a field whose value `read` makes of what the file has, which is of type `form`.
 
     `read` raises ValueError in words. `description`: what is wanted, for "not a …".
     """

@@ -66,7 +66,7 @@ def convert(value: Any, kind: Any, *, strict: bool = True) -> Any:
 
 
 class Decoder(Generic[T]):
-    """Of one type, for what is decoded often."""
+    """Decoder of one type, for what is decoded often."""
 
     def __init__(self, decode: Callable[[Buffer], T]) -> None:
         self._decode = decode

@@ -12,10 +12,10 @@ import structlog
 _log = structlog.get_logger("faults")
 
 _MOST_KINDS = 1000
-"""That are known by name; more are counted, not told."""
+"""Kinds that are known by name; more are counted, not told."""
 
 counts: Counter[str] = Counter()
-"""Of this process, by the part of the agent where they came up."""
+"""Errors in this process, by the part of the agent where they came up."""
 _kinds: Counter[tuple[str, str, str, int]] = Counter()
 
 

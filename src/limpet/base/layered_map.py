@@ -14,7 +14,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SHARE = 16
-"""Of the entries one in so many may have changed before all are copied: once in many changes."""
+"""One in so many entries may have changed before all are copied: once in many changes."""
 
 
 def alter(mapping: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:

@@ -12,11 +12,11 @@ class RoutedNetworks:
     """Other networks that pods reach with their own addresses; each prefix once, in order."""
 
     peers: tuple[Prefix, ...] = ()
-    """Behind other nodes."""
+    """Prefixes behind other nodes."""
     here: tuple[Prefix, ...] = ()
-    """Behind this node."""
+    """Prefixes behind this node."""
     barriers: tuple[Prefix, ...] = ()
-    """Of those behind other nodes: unreachable without a path."""
+    """Those of `peers` that are unreachable without a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class NodeState:
     """What a node is now; a change is a new value that is told to whoever plans by it."""
 
     segments: tuple[Prefix, ...] = ()
-    """Of pod addresses; the gateway of each is its first usable address."""
+    """Prefixes of pod addresses; the gateway of each is its first usable address."""
     cluster_cidrs: tuple[Prefix, ...] = ()
     """Prefixes of all pods of the cluster: never masqueraded, unreachable without a path."""
     behind: RoutedNetworks = RoutedNetworks()
     in_cluster: bool = False
     """The bridge of the segments is wanted without pods: it has the overlay address."""
     underlay_mtu_bytes: int | None = None
-    """Of the links to other nodes; None: the links with a default route count."""
+    """MTU of the links to other nodes; None: the links with a default route count."""
     overlay_links: frozenset[str] = frozenset()
     """Names of the devices by which packets of other nodes come, besides the links."""

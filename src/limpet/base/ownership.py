@@ -20,28 +20,28 @@ Like that of a dying link no hexadecimal digit itself, or it could be the name o
 NFT_TABLE = "limpet"
 
 NFT_OVERLAY_TABLE = "limpet_overlay"
-"""Of the network between nodes: its sets are large, and change with peers instead of pods."""
+"""Table of the network between nodes: its sets are large, and change with peers instead of pods."""
 
 NFT_POLICY_TABLE = "limpet_policy"
-"""Of network policies: one of family inet, one of family bridge."""
+"""Tables of network policies: one of family inet, one of family bridge."""
 
 NFT_PORTS_TABLE = "limpet_ports"
-"""Of family bridge: what each pod may send from."""
+"""Table of family bridge: what each pod may send from."""
 
 NFT_SHARED_PORT_TABLE = "limpet_tunnel"
-"""Of the port that the tunnel and the agent share."""
+"""Table of the port that the tunnel and the agent share."""
 
 NFT_SERVICES_TABLE = "limpet_services"
-"""Of Services: which endpoint the first packet of a flow goes to."""
+"""Table of Services: which endpoint the first packet of a flow goes to."""
 
 NFT_SERVICES_SCRATCH_TABLE = "limpet_services_read"
-"""There for a moment: it has, unused, what that of Services should have."""
+"""Table that is there for a moment: it has, unused, what that of Services should have."""
 
 NFT_RELAY_TABLE = "limpet_relay"
-"""Of a relay: what comes for its pairs of ports goes on to the other end."""
+"""Table of a relay: what comes for its pairs of ports goes on to the other end."""
 
 TUNNEL_PORTS = range(23000, 30000)
-"""Of these a tunnel's UDP port is made from its key: above a relay's usual ports, below those of
+"""UDP ports of tunnels, each made from its key: above a relay's usual ports, below those of
 Kubernetes' NodePorts (30000 and up) and those that kernels give to sockets that ask for any (32768
 and up)."""
 
@@ -78,10 +78,10 @@ Source: include/uapi/linux/rtnetlink.h; RTPROT_STATIC is 4, routing daemons have
 """
 
 PEER_METRIC = 200
-"""Of a route to a peer's segment."""
+"""Metric of a route to a peer's segment."""
 
 BEHIND_METRIC = 300
-"""Of a route to a prefix behind a peer: a segment of the same prefix goes before it."""
+"""Metric of a route to a prefix behind a peer: a segment of the same prefix goes before it."""
 
 MASQUERADE_MARK = 0x2000
 """Packet mark of the first packet of a flow that must be masqueraded.
@@ -101,11 +101,11 @@ TUNNEL_MARK = 0x1000
 """Mark of the packets that carry a tunnel: a rule keeps them out of our routing table."""
 
 TUNNEL_RULE_PRIORITY = 5147
-"""Of that rule: just before the one that looks up our table."""
+"""Priority of the rule for TUNNEL_MARK: just before the one that looks up our table."""
 
 IPSEC_IFNAME = "ipsec0"
-"""Of the daemon's tunnel device: the name is fixed in its kernel-libipsec plugin. Where the kernel
-makes ESP, its xfrm interface has the same."""
+"""Name of the daemon's tunnel device, fixed in its kernel-libipsec plugin. Where the kernel makes
+ESP, its xfrm interface has the same."""
 
 IPSEC_TABLE = 5150
 """The daemon's own routes; nothing is looked up there, see `IPSEC_RULE_PRIORITY`."""

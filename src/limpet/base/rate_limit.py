@@ -95,7 +95,7 @@ class SourceRates:
         self._each = TokenBuckets(*each, most=most)
         self._others = TokenBucket(*strangers)
         self._beside = TokenBucket(*strangers)
-        """Of all parts that are no members', of sources that are."""
+        """Shared by all parts that are no members', of sources that are."""
         self._members = TokenBucket(*members) if members is not None else None
         self._known: OrderedDict[Hashable, None] = OrderedDict()
         self._most = most

@@ -147,7 +147,7 @@ class PodSettings(Struct, frozen=True, kw_only=True):
         tuple[Prefix, ...],
         written(list[str], _segments, 'a list of prefixes such as ["10.244.7.0/24"]'),
     ] = ()
-    """Of a node on its own; the gateway of each is its first usable address."""
+    """Pod prefixes of a node on its own; the gateway of each is its first usable address."""
     cluster_cidrs: Prefixes = ()
     """Prefixes of all pods everywhere, beside those that a cluster tells."""
     bridge: Annotated[str, _IFNAME] = "limpet0"
@@ -214,7 +214,7 @@ class SourceSettings(
     kubeconfig: AbsolutePath | None = None
     """A file that says where the API server is; None, and no `server`: the pod's own account."""
     context: Text | None = None
-    """Of the kubeconfig; None: its current one."""
+    """Context of the kubeconfig; None: its current one."""
     server: Text | None = None
     """URL of an API server, or of a cache on this machine, in place of the kubeconfig's."""
     token_file: AbsolutePath | None = None
@@ -250,10 +250,10 @@ class ServiceSettings(
     backend: Literal["nftables", "ebpf", "auto"] = "nftables"
     """"ebpf": at the socket, by programs beside the rules of nftables; "auto": where that works."""
     cgroup: AbsolutePath | None = None
-    """Whose processes programs serve; None: the root of the machine's, found by itself."""
+    """Control group whose processes programs serve; None: the machine's root, found by itself."""
     node_port_addresses: Prefixes = ()
-    """Of the node's addresses, those at which ports of Services are served; of an IP version of
-    which there is none all are, but loopback's."""
+    """Prefixes of the node's addresses at which ports of Services are served; of an IP version of
+    which there is none, at all but loopback's."""
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):
@@ -323,4 +323,4 @@ class RelaySettings(Struct, frozen=True, kw_only=True, rename=lambda name: f"rel
     """Addresses and TCP ports for relaying in TLS connections; empty: none."""
     pairs_per_node: Annotated[int, Meta(ge=1, le=10_000)] = RELAY_PAIRS_OF_ONE.most
     bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
-    """Of one node's packets that are forwarded; 0: no limit."""
+    """Bytes of one node's packets that are forwarded in a second; 0: no limit."""

@@ -34,13 +34,13 @@ class SourceCapacity:
     inside: int
     inside_of_one: int
     rate: Rate
-    """Of those who are let in."""
+    """Rate at which connections are let in."""
     rate_of_one: Rate
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds."""
+    """Seconds that one may take for each step."""
 
     first_s: float
     """To send something; and again, once inside, to ask."""
@@ -208,7 +208,7 @@ class Admission(Generic[T]):
             hall.make_ready(one, source)
 
     def take(self, now_s: float) -> T | None:
-        """Whose turn it is; None: nobody's, for now."""
+        """The one whose turn it is; None: nobody's, for now."""
         for hall in reversed(self._halls):
             if hall.ready and (one := hall.take(now_s)) is not None:
                 return one

@@ -20,8 +20,8 @@ _TCP_ESTABLISHED = 1
 _BACKLOG = 1024
 _ACCEPTED_PER_TURN = 64
 _LET_IN_PER_TURN = 4
-"""Of the event loop. A TLS handshake takes 1 to 2 ms, and those that begin in one turn all come to
-it in one later turn: whoever is served already waits for them."""
+"""Connections let in per turn of the event loop. A TLS handshake takes 1 to 2 ms, and those that
+begin in one turn all come to it in one later turn: whoever is served already waits for them."""
 _PAUSE_S = 1.0
 """Pause of accepting after descriptors or memory ran out."""
 _NEXT_S, _SWEEP_S = 0.05, 0.5

@@ -53,7 +53,7 @@ API_HEAD = Bound(
     "the head of a request without a node's certificate", 16 << 10, "bytes", Above.CLOSED
 )
 JOIN_BODY = Bound("the body of such a request", 16 << 10, "bytes", Above.REFUSED)
-"""Of a join: a token of a pod's account has some 1,500 bytes, a name 253."""
+"""Room for a join: a token of a pod's account has some 1,500 bytes, a name 253."""
 
 # Figures for monitors (`metrics_listen` of agents, of the names' process and of the controller),
 # and what load balancers ask (healthCheckNodePort), all in clear.

@@ -94,10 +94,10 @@ class Connection:
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self.answered = False
-        """Whether anything has come back to the last of them."""
+        """Whether anything has come back to the last request."""
         self.most_answer_bytes = MAX_ANSWER_BYTES
         self.date = ""
-        """Of the last answer: what time it is there, as it says."""
+        """Date header of the last answer: what time it is there, as it says."""
         self._early = b""
         """What came with the answer that agreed to another protocol."""
 
@@ -224,7 +224,7 @@ class Connection:
         await self._writer.drain()
 
     async def _head(self) -> h11.Response | h11.InformationalResponse:
-        """Of the answer, or of what comes before it."""
+        """Head of the answer, or of what comes before it."""
         answer = await self._event()
         if isinstance(answer, h11.Response | h11.InformationalResponse):
             if answer.http_version not in _VERSIONS:
@@ -283,7 +283,7 @@ class Connection:
 
 
 def _text_of(head: h11.Response | h11.InformationalResponse, wanted: bytes) -> str:
-    """Of a header; empty: there is none."""
+    """Text of a header; empty: there is none."""
     found = (value for name, value in head.headers if name == wanted)
     return next(found, b"")[:100].decode("latin-1")
 

@@ -39,7 +39,7 @@ def _powers() -> list[list[int]]:
 
 
 class PartialChecksums:
-    """Of `data`; a question costs the same for a short part and a long one."""
+    """CRC-32 of parts of `data`; a question costs the same for a short part and a long one."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -81,7 +81,7 @@ class _Finder:
         return FramedRecord(kind, number, bytes(self._data[start:end]), position, end)
 
     def _checksum(self, start: int, end: int, before: int) -> int:
-        """Of bytes that follow others with the checksum `before`."""
+        """CRC-32 of bytes that follow others with the checksum `before`."""
         if self._partial is None:
             self._in_vain += end - start
             # Records that are whole come to once the file; and what begins to tell parts apart

@@ -7,7 +7,7 @@ import msgspec
 from limpet.base.decoding import decode_json
 
 VERSION = 1
-"""Of all files that `check_version` reads; a file that changes has its own from then on."""
+"""Format of all files that `check_version` reads; a file that changes has its own from then on."""
 
 
 class NewerFormatError(ValueError):

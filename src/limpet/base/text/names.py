@@ -17,8 +17,8 @@ _MOST_OF_LABEL = 63
 
 
 def name_problem(name: str) -> str:
-    """Of a pod, a namespace, a container or a node. Kubernetes allows less of most of them; podman
-    names pods after its containers, which may have capitals and underscores."""
+    """Problem with the name of a pod, namespace, container or node. Kubernetes allows less of most
+    of them; podman names pods after its containers, which may have capitals and underscores."""
     if len(name) > NAME.most:
         return f"has more than {NAME.most} characters"
     if not _NAME.fullmatch(name):
@@ -27,7 +27,7 @@ def name_problem(name: str) -> str:
 
 
 def label_problem(key: str, value: str) -> str:
-    """Of a label, as Kubernetes allows them."""
+    """Problem with a label, as Kubernetes allows them."""
     prefix, slash, name = key.rpartition("/")
     if not _LABEL.fullmatch(name) or len(name) > _MOST_OF_LABEL:
         return "is no name of a label (63 letters, digits, '.', '_' and '-' at most)"

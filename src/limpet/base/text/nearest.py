@@ -9,7 +9,7 @@ _MOST_KNOWN = 5000
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Of `known` the one that is most like `word`; empty: none is like it."""
+    """The one of `known` that is most like `word`; empty: none is like it."""
     # Only here: nobody needs it until somebody has mistyped something.
     from difflib import get_close_matches
     from itertools import islice
