@@ -62,7 +62,7 @@ class Leg:
     known: bool = True
     """False: it is the choice of another node; `reason` says so."""
     told: bool = False
-    """That node has told that it has no way: some time ago, so it may have one by now."""
+    """The other node has told that it has no way: some time ago, so it may have one by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _way(side: NodeSide, uid: str, target: Address) -> Way | str:
 
 
 def name_of(snapshot: Snapshot, uid: str | None) -> str:
-    """Of a node; the uid itself where none is known, empty for None."""
+    """Name of a node; the uid itself where none is known, empty for None."""
     if uid is None:
         return ""
     return snapshot.nodes[uid].grant.name if uid in snapshot.nodes else uid

@@ -20,7 +20,7 @@ class Measured:
 
     candidate: Candidate
     rung: Transport
-    """That its answer proves."""
+    """Rung that its answer proves."""
     rtt_ms: float | None
     """None: no answer within a second."""
     in_use: bool
@@ -28,7 +28,7 @@ class Measured:
 
 
 async def measure_ways(port: ProbePort, uid: str, ladder: Ladder) -> tuple[Measured, ...]:
-    """Of all that may be asked of the peer."""
+    """Measures all ways that may be asked of the peer."""
     candidates, choice = ladder.candidates, ladder.choice()
     # An overlay probe needs the next hop's link-layer address, which the others find out.
     first = tuple(candidate for candidate in candidates if candidate.kind is not ProbeKind.OVERLAY)

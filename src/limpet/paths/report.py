@@ -28,13 +28,13 @@ class NodeReport(Struct, frozen=True, omit_defaults=True):
     """What a node says of itself beside its presence."""
 
     version: str = ""
-    """Of its agent."""
+    """Version of its agent."""
     backend: str = ""
     """What makes its tunnel."""
     nat: dict[str, str] = {}
-    """Kind, by IP version."""
+    """Kind of NAT, by IP version."""
     segments: tuple[Segment, ...] = ()
-    """With how full they are."""
+    """Its segments, with how full they are."""
     pods: int = 0
     near: str = ""
     """Lowest uid of the nodes that it reaches without a tunnel, itself among them."""
@@ -48,7 +48,7 @@ class PairReport(Struct, frozen=True, omit_defaults=True):
     """The way to one node."""
 
     peer: str
-    """Uid."""
+    """Uid of that node."""
     direction: Direction
 
 

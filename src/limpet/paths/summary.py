@@ -18,7 +18,7 @@ from limpet.paths.probe.messages import Candidate
 
 @dataclass(frozen=True, slots=True)
 class WaySummary:
-    """Of the path in use."""
+    """Summary of the path in use."""
 
     path: PeerPath | None
     is_silent: bool
@@ -35,7 +35,7 @@ def summarize(ladder: Ladder) -> WaySummary:
 
 
 def _rtt_s(choice: PathChoice) -> float:
-    """Of what proves the rung: beside it the link of a route is asked, but seldom."""
+    """Round trip by what proves the rung: beside it the link of a route is asked, but seldom."""
     proof = choice.path.rung.proof if choice.path is not None else None
     proving = [
         state.rtt_s
@@ -46,7 +46,7 @@ def _rtt_s(choice: PathChoice) -> float:
 
 
 def _loss(choice: PathChoice) -> float | None:
-    """Of what the path stands on, the worst; where one of several does, of the best of them."""
+    """The worst loss of what the path stands on; where one of several is enough, the least."""
     proofs = choice.proofs(choice.path) if choice.path is not None else ()
     known = [[each.streaks.loss for each in proof] for proof in proofs]
     least = [min(found) for proof in known if (found := [x for x in proof if x is not None])]
@@ -59,7 +59,7 @@ class CandidateSummary:
 
     candidate: Candidate
     rung: Transport
-    """That its answer proves."""
+    """Rung that its answer proves."""
     state: ProbeState
 
 

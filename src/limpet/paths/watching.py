@@ -1,4 +1,4 @@
-"""Which peers are asked every second whether they are there. Pure, time passed in."""
+"""Peers that are asked every second whether they are there. Pure, time passed in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Onlookers:
     def __init__(self) -> None:
         self._all_until_s = -math.inf
         self._until_s: dict[str, float] = {}
-        """Of peers that are looked at by themselves; who was named last stands last."""
+        """Lease ends of peers that are looked at by themselves; who was named last stands last."""
 
     def look(self, uids: Iterable[str], until_s: float) -> None:
         """Somebody looks at all pairs until then, and at those with these peers before others."""
@@ -37,7 +37,7 @@ class Onlookers:
         return min((end_s for end_s in ends if end_s > now_s), default=math.inf)
 
     def looked_at(self, peers: Collection[str], now_s: float) -> set[str]:
-        """Of these peers at most `MOST_LOOKED_AT`: those that are looked at by themselves, then
+        """At most `MOST_LOOKED_AT` of these peers: those that are looked at by themselves, then
         always the same ones. Those with traffic of pods are asked as often anyway."""
         named = {uid for uid, end_s in self._until_s.items() if end_s > now_s and uid in peers}
         if now_s >= self._all_until_s:

@@ -28,7 +28,7 @@ class CandidateFacts:
     """What is known of a peer and of ourselves that decides what may be proven."""
 
     addresses: tuple[Address, ...] = ()
-    """That the peer's presence names, as far as they are `usable`."""
+    """Addresses that the peer's presence names, as far as they are `usable`."""
     port: int = 0
     heard: tuple[Address, int] | None = None
     """Address and port that it writes from, if its presence does not name the address."""
@@ -45,7 +45,7 @@ class CandidateFacts:
     relay_ends: tuple[RelayEnd, ...] = ()
     """Where relays take what they bring to the peer, the best first."""
     ipv6_last: bool = False
-    """Of our tunnel's endpoints those of IPv6 are taken only where no other answers."""
+    """Our tunnel takes endpoints of IPv6 only where no other answers."""
 
     @property
     def named(self) -> tuple[Address, ...]:
@@ -93,7 +93,7 @@ def _clear_candidates(
 def _tunnel_candidates(
     facts: CandidateFacts, path: PeerPath | None, ours: set[Address]
 ) -> Iterable[Candidate]:
-    """Of every endpoint, of every relay's, and of the path's own until that is lost."""
+    """TUNNEL to every endpoint, to every relay's, and to the path's own until that is lost."""
     found = {
         Candidate(ProbeKind.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
     } | dict.fromkeys(map(candidate_of_end, facts.relay_ends))
@@ -189,7 +189,7 @@ def _is_on(link: UnderlayLink, address: Address) -> bool:
 
 
 def link_candidate(candidate: Candidate) -> Candidate:
-    """Of the link that an overlay probe goes over."""
+    """The LINK candidate of the link that an overlay probe goes over."""
     return Candidate(ProbeKind.LINK, candidate.address, candidate.port, candidate.device)
 
 

@@ -1,4 +1,4 @@
-"""Which path is the best of those that are proven, and what a path stands on. Pure."""
+"""The best path of those that are proven, and what a path stands on. Pure."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PathChoice:
-    """Of one peer, at one time."""
+    """Choice among the ways to one peer, at one time."""
 
     facts: CandidateFacts
     links: tuple[UnderlayLink, ...]
     states: Mapping[Candidate, ProbeState]
     path: PeerPath | None
-    """The present one: of two that are as good it stays."""
+    """The present path: of two that are as good it stays."""
     lead: Candidate | None = None
-    """By which the peer's packets come, where the peer is the one that chooses for both."""
+    """Candidate by which the peer's packets come, where the peer chooses for both."""
 
     def best(self) -> tuple[PeerPath | None, int]:
         """The best path and its grade: addresses that the peer still names come first."""
@@ -169,7 +169,7 @@ class PathChoice:
         )
 
     def _kept_relay(self, found: list[tuple[Candidate, ProbeState]]) -> Candidate | None:
-        """That of the present path, unless it goes by a relay and another is much faster."""
+        """The present path's candidate; where it goes by a relay, another that is much faster."""
         present = tunnel_candidate(self.path) if self.path is not None else None
         if present is None or not present.relay:
             return present
@@ -186,7 +186,7 @@ class PathChoice:
         return fastest if slow and now.streaks.answers >= MEASURED else present
 
     def rank(self, candidate: Candidate) -> tuple[int, int]:
-        """Of tunnelled ways the lower one is better, wherever both are proven."""
+        """Rank of a tunnelled way: the lower one is better, wherever both are proven."""
         near = nearness(candidate.address, self.links, ipv6_last=self.facts.ipv6_last)
         return self.rung(candidate).preference, 0 if candidate.relay else near
 
@@ -239,7 +239,7 @@ class PathChoice:
     # What a path stands on
 
     def proofs(self, path: PeerPath) -> list[list[ProbeState]]:
-        """Of each group one has to answer. What is asked no more is in none."""
+        """States by group: of each group one has to answer. What is asked no more is in none."""
         groups = (
             [self.states.get(candidate) for candidate in group] for group in self._groups(path)
         )

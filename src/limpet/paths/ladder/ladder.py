@@ -1,4 +1,4 @@
-"""Which way a peer is reached: what is asked next, and what the answers prove. Pure.
+"""The ladder of ways to a peer: what is asked next, and what the answers prove. Pure.
 
     LINK answered ──► OVERLAY over that link ──► ROUTE          better
       │  silent ──► SITE
@@ -427,7 +427,7 @@ class Ladder:
 
     @property
     def round_trip_s(self) -> float:
-        """Of the path; 0: not measured yet."""
+        """Round trip of the path; 0: not measured yet."""
         return round_trip_s(self.choice())
 
     @property

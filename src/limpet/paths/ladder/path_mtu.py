@@ -10,30 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIZES_BYTES = (1500, 1492, 1460, 1420, 1400, 1380, 1340, 1280)
-"""Of whole IP packets: Ethernet, PPPoE, tunnels in between, mobile networks, the least of IPv6."""
+"""Sizes of whole IP packets: Ethernet, PPPoE, tunnels between, mobile networks, least of IPv6."""
 LEAST_BYTES = SIZES_BYTES[-1]
 """Taken where nothing is known: what is sent is small enough, and larger ones are told so."""
 _ROUNDS = 3
 AGAIN_S = 600.0
-"""Between searches, while the way stays the same."""
+"""Pause between searches, while the way stays the same."""
 _RETRY_S, _SLOWEST_RETRY_S = 1.0, 60.0
-"""After a search that nothing answered: mostly the way was silent just then, whatever the size."""
+"""Pauses after a search without answers: mostly the way was silent just then, whatever the size."""
 
 
 @dataclass(slots=True)
 class SizeSearch:
-    """Of one way. It is asked only while the way answers."""
+    """Search for the largest packet of one way. It is asked only while the way answers."""
 
     next_s: float
     known_bytes: int = 0
     """The largest that is carried; 0: not known."""
     _found_bytes: int = 0
-    """Answered in this search."""
+    """The largest that was answered in this search."""
     _rounds: int = 0
     _silent: int = 0
     """Searches in a row that nothing answered."""
     _every: bool = False
-    """All sizes, although one is known."""
+    """All sizes are asked, although one is known."""
 
     def take_due(self, now_s: float, *, wait_s: float, stretch: float) -> tuple[int, ...]:
         """Sizes to ask now, largest first; they are overdue after `wait_s`."""
@@ -77,7 +77,7 @@ class SizeSearch:
 
 
 def search_of(mtu_bytes: int, at_s: float, *, sure: bool, stretch: float) -> SizeSearch:
-    """Of a way that carried so much. `sure`: it is still the same; else it is asked from `at_s` on.
+    """Search on a way that carried so much. `sure`: the way is the same; else asked from `at_s` on.
 
     The least may be what was taken while nothing was known, and is always asked.
     """

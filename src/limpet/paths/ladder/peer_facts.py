@@ -22,9 +22,9 @@ class Learnt:
     """What a peer's presence does not say."""
 
     heard: Endpoint | None = None
-    """That it wrote from, when its presence did not name the address."""
+    """Endpoint that it wrote from, when its presence did not name the address."""
     tunnel_heard: tuple[Endpoint, ...] = ()
-    """The same of its tunnel, the newest first."""
+    """Endpoints that its tunnel wrote from, the newest first."""
     relay_ends: tuple[RelayEnd, ...] = ()
 
 
@@ -33,9 +33,9 @@ class OwnEnds:
     """What of this node decides what may be proven, beside what its presence says."""
 
     port: int
-    """Of a peer that tells none: our own."""
+    """Port of a peer that tells none: our own."""
     links: tuple[UnderlayLink, ...] = ()
-    """That lead to peers."""
+    """Links that lead to peers."""
     ipv6_last: bool = False
     """Our tunnel is at its best with endpoints of IPv4 (`candidates.nearness`)."""
     _shared: dict[Any, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class OwnEnds:
     def facts(
         self, view: View, entry: NodeEntry, own: Presence | None, learnt: Learnt
     ) -> CandidateFacts:
-        """Of a peer. `own`: this node's presence."""
+        """Facts of a peer. `own`: this node's presence."""
         presence, network = entry.presence, view.network
         devices = devices_of(own) if own is not None else frozenset()
         theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
@@ -73,7 +73,7 @@ class OwnEnds:
         )
 
     def _nodes_own(self, network: Network | None, presence: Presence) -> tuple[Address, ...]:
-        """Without those of pods and Services, and those that stand for everybody on a link."""
+        """Addresses without those of pods and Services, and those for everybody on a link."""
         everybody = frozenset().union(*(link.everybody for link in self.links))
         return tuple(
             address

@@ -33,7 +33,7 @@ class Peer:
 
 
 class PeerLadders:
-    """Of one node. Whatever a ladder was told, `settle` has to follow."""
+    """Ladders of one node's peers. Whatever a ladder was told, `settle` has to follow."""
 
     def __init__(self, own_uid: str, chance: Callable[[], float], unproven: UnprovenBudget) -> None:
         """`chance`: from 0 to 1, another each time. `unproven`: the node's."""
@@ -43,7 +43,7 @@ class PeerLadders:
         self._with_traffic: frozenset[str] = frozenset()
         self._watched: frozenset[str] = frozenset()
         self._active: frozenset[str] = frozenset()
-        """Both."""
+        """Peers with traffic, and those that are watched."""
         self._scheduler = ProbeScheduler()
         self._unproven = unproven
         self.reach = PeerReach()

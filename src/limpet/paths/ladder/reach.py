@@ -1,4 +1,4 @@
-"""Which peers answer, and how far away those are that do. Pure."""
+"""Peers that answer, and how far away those are. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_EVERY_S = 10.0
 
 
 class PeerReach:
-    """Of all peers that are probed, by uid."""
+    """Reach of all peers that are probed, by uid."""
 
     def __init__(self) -> None:
         self.silent: set[str] = set()

@@ -38,7 +38,7 @@ def _answers(state: ProbeState) -> bool:
 
 
 def round_trip_s(choice: PathChoice) -> float:
-    """Of the path, smoothed: the slowest of what it stands on; 0: it was not measured yet."""
+    """Round trip of the path, smoothed: the slowest of what it stands on; 0: not measured yet."""
     if choice.path is None:
         return 0.0
     measured = (

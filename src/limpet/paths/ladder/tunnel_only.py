@@ -1,4 +1,4 @@
-"""Which peers send to this node through tunnels only: nothing of theirs is let in in clear. Pure.
+"""Peers that send to this node through tunnels only: nothing of theirs is let in in clear. Pure.
 
 A peer turns to a way in clear only after this node has answered it there. So it is enough to answer
 only whom the kernel lets in already: a peer that asks is let in first, and answered then; until
@@ -16,12 +16,12 @@ UNANSWERED_S = 30.0
 
 
 class TunnelOnly:
-    """Of one node, time passed in."""
+    """Peers of one node that send through tunnels only, time passed in."""
 
     def __init__(self) -> None:
         self.uids: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        """That will be among them with the next `seal`."""
+        """Uids that will be among them with the next `seal`."""
         self._asked_s: dict[str, float] = {}
 
     def told(self, uid: str, way: PeerPath | None, now_s: float) -> None:

@@ -19,7 +19,7 @@ class Probe:
     nonce: bytes
     kind: ProbeKind
     sequence: int
-    """Of the asking node's presence, so that the other knows whether it has the newest one."""
+    """Number of the asking node's presence: so the other knows whether it has the newest one."""
     answer_at: Address | None = None
     """Overlay: underlay address of the asking node; its overlay address may not be reached yet."""
     punch: bool = False
@@ -36,16 +36,16 @@ class Probe:
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
     nonce: bytes
-    """The probe's: who knows it has got the probe."""
+    """The probe's nonce: who knows it has got the probe."""
     sequence: int
-    """Of the answering node's presence."""
+    """Number of the answering node's presence."""
     seen_from: Address
     """Where the probe came from, as the answering node saw it."""
     seen_port: int
     arrived_at: Address
     """Address that the probe had as its destination when it came."""
     way: PeerPath | None = None
-    """By which the answering node reaches the asking one; None: by none."""
+    """Path by which the answering node reaches the asking one; None: by none."""
 
 
 class Candidate(NamedTuple):
