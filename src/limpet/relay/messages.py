@@ -118,7 +118,7 @@ class Token:
     """The relay's kernel finds the port at this place, like Bound's (`server.forwarding`)."""
 
     nonce: Nonce
-    """Of the check that it answers, like Bound's."""
+    """Nonce of the check that it answers, like Bound's."""
     port: Port
     token: Annotated[bytes, Field(f"{TOKEN_BYTES}s")]
 

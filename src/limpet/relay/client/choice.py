@@ -1,4 +1,4 @@
-"""Which relays a node uses for which peers: what is sent and opened next. Pure, time passed in.
+"""Relays that a node uses for peers: what is sent and opened next. Pure, time passed in.
 
 A peer that needs a relay gets ends at the two nearest, so that one may die. Which relays the other
 end has chosen is heard from them: an end is bound there too, and of two that chose differently
@@ -39,7 +39,7 @@ _SLOWEST_RECHECK_S = 25.0
 _FULL_S = 60.0
 _NUDGE_S, _HURRY_S, _MOVED_S = 1.0, 5.0, 5.0
 _MOST_ENDS = 1024
-"""Of one relay that others may make us bind."""
+"""Ends at one relay that others may make us bind."""
 
 
 @dataclass(frozen=True, slots=True)

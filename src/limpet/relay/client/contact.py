@@ -1,4 +1,4 @@
-"""Which relays are alive, how far away, and at which of their addresses. Pure, time passed in.
+"""Relays that are alive, how far away, at which of their addresses. Pure, time passed in.
 
 A relay has a line for each IP version. A line that does not answer is asked three more times in
 quick succession, then it is dead, and asked ever more rarely. It is alive with its next answer.
@@ -50,9 +50,9 @@ class RelaySite:
     """Where a relay may be reached."""
 
     endpoints: tuple[Endpoint, ...] = ()
-    """Of its tunnel's port, the most promising first."""
+    """Endpoints of its tunnel's port, the most promising first."""
     fallbacks: tuple[Endpoint, ...] = ()
-    """Tried only when the others do not answer."""
+    """Endpoints that are tried only when the others do not answer."""
     tls: tuple[Endpoint, ...] = ()
 
 

@@ -75,7 +75,7 @@ class Sent:
     checked: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_NONCES))
     """Nonces of checks."""
     tokens: int = 0
-    """That were sent back since it was last due: a NAT may make each of them worthless."""
+    """Tokens that were sent back since it was last due: a NAT may make each of them worthless."""
     failures: int = 0
     quick_s: float = QUICK_S
 
@@ -85,7 +85,7 @@ class End:
     peer: str
     relay: str
     address: Endpoint
-    """Of the relay's tunnel's port, by which it is asked."""
+    """Endpoint of the relay's tunnel's port, by which it is asked."""
     next_s: float
     phase: Phase = Phase.ASKING
     interest: Interest = field(default_factory=Interest)

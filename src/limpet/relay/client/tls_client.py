@@ -63,8 +63,8 @@ class TlsRelays:
         self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._stopped = False
         self._unproven = UnprovenBudget()
-        """Of connections, apart from that of datagrams: where no UDP gets out, what is asked so in
-        vain must not use up the only way."""
+        """Budget of connections, apart from that of datagrams: where no UDP gets out, what is asked
+        so in vain must not use up the only way."""
 
     def open(self, wanted: OpenStream, addresses: Iterable[Endpoint]) -> None:
         """Tells StreamOpened or StreamFailed in a while. `addresses`: of the relay, TCP."""

@@ -33,16 +33,16 @@ from limpet.relay.server.pairs import ForwardingEntry, PairEnd, UdpFlow
 
 OWNED = Owned(nft_tables=(NFT_RELAY_TABLE,))
 _HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
-"""Of UDP; then where a datagram has its kind, and a token's and a bound's text the relay's port."""
+"""Bytes of a UDP header; offsets of a datagram's kind, of the relay's port in a token or bound."""
 _FAMILIES = {4: "ip", 6: "ip6"}
 _FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
-"""Of nftables' families."""
+"""IP versions of nftables' families."""
 _BURST_S = 0.25
 
 
 class CounterReading(NamedTuple):
-    """By a counter of the kernel's."""
+    """Reading of a counter of the kernel's."""
 
     packets: int
     size_bytes: int
@@ -73,7 +73,7 @@ class RelayKernel:
         self._nft.close()
 
     def read(self) -> list[PairEnd]:
-        """Whose packets the table hands on, whoever has put it there. Raises: KernelError."""
+        """Ends whose packets the table hands on, whoever has put it there. Raises: KernelError."""
         return parse_ends(self._nft.read_table())
 
     def put(self, tunnel_port: int, entries: Iterable[ForwardingEntry]) -> None:

@@ -59,7 +59,7 @@ class RelayPaths:
         burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
         self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
         self.throughput = Throughput()
-        """Of all pairs, in both directions."""
+        """Throughput of all pairs, in both directions."""
 
     def kept(self) -> list[PairEnd]:
         """What the kernel still hands on for an earlier agent. Raises: KernelError."""

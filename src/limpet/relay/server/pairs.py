@@ -1,4 +1,4 @@
-"""Which pairs of nodes a relay joins, by which of its ports. No I/O here; time is passed in.
+"""Pairs of nodes that a relay joins, by its ports. No I/O here; time is passed in.
 
 Each of two nodes has a port of its own at the relay. What it is sent there from the one place that
 the node has proven to be at goes on to the other node, from the other's port. A place is moved by
@@ -23,7 +23,7 @@ from limpet.base.addresses import Address, Endpoint
 from limpet.relay.messages import TOKEN_BYTES, Refusal
 
 LIFETIME_S = 120
-"""Of a pair that neither end asks or checks any more: eight times what nodes check within."""
+"""Lifetime of a pair that neither end asks or checks: eight times what nodes check within."""
 TOKEN_LIFETIME_S = 10.0
 """A round trip over the slowest of links, and the time for asking twice more."""
 _TIME_BYTES = 5
@@ -36,7 +36,7 @@ class UdpFlow(NamedTuple):
     remote: Endpoint
     """The node, or the NAT in front of it, as the relay sees it."""
     local: Address
-    """That of the relay's own addresses which the node sends to."""
+    """The one of the relay's own addresses that the node sends to."""
 
 
 @dataclass(frozen=True, slots=True)

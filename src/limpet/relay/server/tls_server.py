@@ -74,7 +74,7 @@ class RelayTlsServer:
             _places(),
             _places(),
         )
-        """Of those from elsewhere, and of those from where nodes have come from lately."""
+        """Greetings from elsewhere, and from where nodes have come from lately."""
         self._rates = handshake_rates()
         self._timer = Timer("relay over TLS", self._sweep)
 

@@ -22,7 +22,7 @@ from limpet.relay.messages import RefusalField
 
 VERSION = 1
 MAX_PACKET_BYTES = 9216
-"""Of one packet: jumbo frames have 9000 bytes and a little more."""
+"""Size of one packet: jumbo frames have 9000 bytes and a little more."""
 MAX_CHANNEL = (1 << 16) - 1
 CONTROL = 0
 """The channel of control."""

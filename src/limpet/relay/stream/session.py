@@ -28,13 +28,13 @@ from limpet.relay.stream.codec import (
 )
 
 QUEUE_BYTES = 256 << 10
-"""Of packets that wait for the other side to read: 7 ms at 300 Mbit/s."""
+"""Packets that wait for the other side to read: 7 ms at 300 Mbit/s."""
 _CONTROL_BYTES = 16 << 10
-"""Of control that waits: whoever does not even read that is not served."""
+"""Control that waits: whoever does not even read that is not served."""
 _RECORD_BYTES = 16 << 10
 """Largest content of a TLS record. Source: RFC 8446, section 5.1."""
 _RECORDS_PER_TURN = 8
-"""Then others have their turn."""
+"""Records until others have their turn."""
 
 
 class SessionSide(Protocol):
