@@ -55,7 +55,7 @@ _FIGURES = Figures(PREFIX, NAMES)
 
 
 class Metrics:
-    """Of one process."""
+    """Figures of one process."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         """`status`: as `limpet dns status` has it."""

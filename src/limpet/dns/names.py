@@ -65,10 +65,10 @@ class ClusterNames:
         self._own = own
         self._here = Here()
         self._endpoints_of: dict[ServiceName, tuple[str, ...]] = {}
-        """Of each Service that is there, the addresses that have a name below its own."""
+        """Addresses that have a name below that of their Service, by Service."""
         self._namespaces: Counter[str] = Counter()
         self._named: dict[str, set[ServiceName]] = {}
-        """Those Services by address."""
+        """Services by the address that has a name below theirs."""
         self.changed(service.key for service in catalog)
 
     def __len__(self) -> int:
@@ -285,7 +285,7 @@ class ClusterNames:
         return list(map(_address_record(name), addresses))
 
     def _addresses_of(self, records: list[Record]) -> tuple[Record, ...]:
-        """Of the targets of SRV records, and of name servers."""
+        """Addresses of the targets of SRV records, and of name servers."""
         found: dict[Record, None] = {}
         for each in records:
             if each.type in (wire.SRV, wire.NS):

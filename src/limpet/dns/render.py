@@ -23,9 +23,9 @@ _MOST_TURNS = 16
 _NAME_ASKED_FOR = b"\xc0\x0c"
 """A pointer to the question's name, behind the header."""
 _ADDRESS_BYTES = (16, 28)
-"""Of a whole A or AAAA record with such a name."""
+"""Bytes of a whole A and a whole AAAA record with such a name."""
 _TTL_AT = 6
-"""Behind such a name, its type and its class."""
+"""Offset of the TTL: behind such a name, its type and its class."""
 
 
 def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
@@ -58,8 +58,8 @@ def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
 
 
 def _render_addresses(records: tuple[Record, ...]) -> DnsAnswer:
-    """Of the name that is asked for: most answers are that, and a library takes 20 times as long
-    for it, which counts where each asker writes the name with other capitals."""
+    """Answer with addresses of the name that is asked for: most are that, and a library takes 20
+    times as long for it, which counts where each asker writes the name with other capitals."""
     rendered = []
     for each in records:
         data = ip_address(each.value).packed
@@ -88,7 +88,7 @@ def _is_address(record: bytes) -> bool:
 
 
 def render_no(soa: Record) -> DnsAnswer:
-    """That there is nothing of a name, for how long: the same behind every question."""
+    """The answer that there is nothing of a name, for how long: the same behind every question."""
     name = dns.name.Name((*soa.name, b"")).to_wire()
     data = dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.SOA, soa.value).to_wire()
     assert name is not None

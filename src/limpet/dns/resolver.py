@@ -47,12 +47,12 @@ class Asker(Generic[C]):
 
 @dataclass(slots=True)
 class Counts:
-    """Since the process began."""
+    """Counts since the process began."""
 
     cluster: int = 0
     """Questions for the cluster's names."""
     ready: int = 0
-    """Of these, answered with bytes that were there."""
+    """Questions for the cluster's names that were answered with bytes that were there."""
     forwarded: int = 0
     """Questions for other names."""
     refused: int = 0
@@ -133,7 +133,7 @@ class Resolver(Generic[C]):
                 self._ready.drop(key)
 
     def set_here(self, here: Here) -> None:
-        """Which endpoints are near, and which are known to be dead."""
+        """Takes which endpoints are near, and which are known to be dead."""
         self.here = here
         if self._names is not None:
             for key in self._names.set_here(here):

@@ -32,8 +32,8 @@ _AT_ONCE = 64
 _READ_AT_ONCE = 1024
 """Questions that are read, and answered later or not at all: a flood of 300,000 a second."""
 _IDLE_S = float(DNS_QUESTION_S.most)
-"""Of a TCP connection; source: RFC 7766, section 6.2.3. A question that has not come whole is
-none, or somebody with a byte now and then would keep the place for ever."""
+"""Idle time of a TCP connection; source: RFC 7766, section 6.2.3. A question that has not come
+whole is none, or somebody with a byte now and then would keep the place for ever."""
 _READ_BYTES = 8 << 10
 
 Client = Callable[[bytes], None]

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class ClientTurns(Generic[T]):
-    """Of each client so many wait, of all so many; what comes on top is dropped."""
+    """Questions that wait, so many of each client, so many of all; what comes on top is dropped."""
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most

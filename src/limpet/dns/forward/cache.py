@@ -13,7 +13,7 @@ from limpet.dns.wire import DnsAnswer
 STALE_TTL_S = 30
 """For so long an asker may keep a stale answer. Source: RFC 8767 section 4."""
 _ENTRY_BYTES = 400
-"""Of memory that an entry takes beside its records, about."""
+"""Memory that an entry takes beside its records, about."""
 LONGEST_NO_S = 900
 """A name that has come to be is found by then. Source: RFC 2308 section 5 allows three hours."""
 

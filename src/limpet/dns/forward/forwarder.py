@@ -27,11 +27,11 @@ GIVE_UP_S = 4.5
 RECHECK_S = 5.0
 """What could not be refreshed is not tried again before."""
 MOST_QUESTIONS = 2048
-"""That are under way at one time."""
+"""Questions that are under way at one time."""
 MOST_OF_ONE = 512
-"""Of these, begun by one client: one that asks for thousands of names leaves room for others."""
+"""Questions begun by one client: one that asks for thousands of names leaves room for others."""
 MOST_WAITING = 256
-"""Who wait for one question; the others ask again."""
+"""Askers who wait for one question; the others ask again."""
 MOST_ATTEMPTS = 6
 _LOOP_TYPE = wire.HINFO
 

@@ -1,4 +1,4 @@
-"""Which upstreams answer, and in which order they are asked. Pure: time is passed in."""
+"""Upstreams that answer, and in which order they are asked. Pure: time is passed in."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Upstream:
 
 
 class Health:
-    """Of one upstream."""
+    """Health of one upstream."""
 
     def __init__(self) -> None:
         self.failures = 0
-        """In a row; 0: it answers."""
+        """Failures in a row; 0: it answers."""
         self.rests_until_s = 0.0
         self.loops_until_s = 0.0
         self.probed_until_s = 0.0
-        """Before, nobody looks again whether it loops."""
+        """Time before which nobody looks again whether it loops."""
 
     def failed(self, now_s: float) -> None:
         # Many questions fail at one time: they are one failure.
