@@ -27,7 +27,7 @@ from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""
 MAX_CACHED_LIST_BYTES = 64 << 20
-"""Of a cache's answer, which comes whole: 5,000 objects of four kilobytes, thrice."""
+"""Size of a cache's answer, which comes whole: 5,000 objects of four kilobytes, thrice."""
 MAX_LINE_BYTES = 4 << 20
 """Longest line of a watch: etcd keeps 1.5 MiB of an object."""
 ANSWER_S = 20.0

@@ -29,7 +29,7 @@ from limpet.kubernetes.pods import PODS, Pod
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _MOST_BYTES = 1 << 20
-"""Of one message: kubelets read 32 KiB at a time."""
+"""Size of one message: kubelets read 32 KiB at a time."""
 _SWITCHED = 101
 _KEY_BYTES, _MASK_BYTES = 16, 4
 

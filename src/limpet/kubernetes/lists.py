@@ -13,7 +13,7 @@ from limpet.kubernetes.watch_event import Unreadable, read_item
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind; by default all."""
+    """Selection of objects of a kind; by default all."""
 
     namespace: str = ""
     labels: str = ""
@@ -36,9 +36,9 @@ class PageOfList(Generic[AnyViewed]):
     items: list[AnyViewed]
     unreadable: list[Unreadable]
     resource_version: str
-    """Of the whole list: to watch from."""
+    """Version of the whole list: to watch from."""
     next: str
-    """To go on with; empty: this is the last part."""
+    """Token to go on with; empty: this is the last part."""
 
 
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,253}\Z")]
-"""Of any object: some kinds allow colons and more, and no kind what cannot be seen."""
+"""Name of any object: some kinds allow colons and more, and no kind what cannot be seen."""
 LabelKey = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,317}\Z")]
 LabelValue = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,63}\Z")]
 
@@ -69,7 +69,7 @@ class Resource(Generic[AnyViewed]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str = "", *, namespace: str = "", sub: str = "") -> str:
-        """Of one object; without a name, of all. `namespace`: empty: all of them.
+        """Path of one object; without a name, of all. `namespace`: empty: all of them.
 
         Raises: ValueError for a name with which another path would be asked.
         """
@@ -159,7 +159,7 @@ class TokenReviewStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     authenticated: bool = False
     user: Reviewed = Reviewed()
     audiences: list[str] | None = None
-    """Of those that were asked for; none: the API server knows nothing of audiences."""
+    """Audiences of the token, of those asked for; none: the API server knows nothing of them."""
     error: str = ""
 
 

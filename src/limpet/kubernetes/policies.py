@@ -96,7 +96,7 @@ def _address(text: str) -> Address | None:
 
 
 def _ports(spec: PodSpecView) -> dict[NamedPort, int]:
-    """Of containers, and of those that begin before them and go on beside them."""
+    """Named ports of containers, and of those that begin before them and go on beside them."""
     beside = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
     return {
         NamedPort(_PROTOCOLS[port.protocol], intern(port.name)): port.container_port

@@ -27,14 +27,14 @@ from limpet.cluster.seal import read_sealed
 GROUP, VERSION = "limpet.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 UID_LABEL = f"{GROUP}/uid"
-"""Of grants and presences: the machine, since an object is named after its node."""
+"""Label of grants and presences with the machine's uid: an object is named after its node."""
 NETWORK_OBJECT = "default"
 """Name of the one ClusterNetwork."""
 MAX_OBJECT_NAME_CHARACTERS = 253
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 Object = Mapping[str, Any]
-"""Of the API server, as its JSON has become."""
+"""An object of the API server, as its JSON has become."""
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ class CustomResource:
 
     @property
     def path(self) -> str:
-        """Of all its objects, at the API server."""
+        """Path of all its objects, at the API server."""
         return f"/apis/{API_VERSION}/{self.plural}"
 
 

@@ -33,9 +33,9 @@ from limpet.services.values import (
 )
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-"""Of an EndpointSlice: whose endpoints it has."""
+"""Label of an EndpointSlice: the Service whose endpoints it has."""
 PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
-"""Somebody else serves what carries it."""
+"""Label of what somebody else serves."""
 DISTRIBUTION_ANNOTATION = "limpet.dev/traffic-distribution"
 _DEFAULT_AFFINITY_S, _MOST_AFFINITY_S = 10800, 86400
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -303,7 +303,7 @@ def _service_ports(views: Sequence[ServicePortView], out: LeftOut) -> tuple[Serv
 
 
 def _endpoint(view: EndpointView, version: int) -> Endpoint | None:
-    """Of several addresses the first counts, as the API says."""
+    """The endpoint at the first of several addresses, as the API says; None: that is not usable."""
     address = view.addresses[0] if view.addresses else ""
     if version:
         address = _address(address, version)
