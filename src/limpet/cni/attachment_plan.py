@@ -110,7 +110,7 @@ def _mtu_bytes(settings: PodSettings, from_segments: bool, uplink_mtu_bytes: int
 
 
 def pod_mtu_bytes(settings: PodSettings, uplink_mtu_bytes: int) -> int:
-    """Of a pod of the segments: room for an overlay is left, and IPv6 works."""
+    """MTU of a pod of the segments: room for an overlay is left, and IPv6 works."""
     return settings.mtu_bytes or max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
 
 

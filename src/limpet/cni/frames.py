@@ -23,10 +23,10 @@ from limpet.base.errors import LimpetError
 REQUEST_HEADER_BYTES = 8
 ANSWER_HEADER_BYTES = 12
 MAX_REQUEST_BYTES = 4 << 20
-"""Of a whole request, header included."""
+"""Size of a whole request, header included."""
 MAX_STDIN_BYTES = 1 << 20
 MAX_ANSWER_BYTES = 1 << 20
-"""Of an answer's body: what the shim takes. An answer to an admin request may be longer."""
+"""Size of an answer's body: what the shim takes. An answer to an admin request may be longer."""
 
 _MAGIC = b"LMP1"
 _REQUEST = struct.Struct("<4sI")

@@ -50,7 +50,7 @@ class Ledgers:
     def __init__(self, data_dir: Path, rest_s: float, attachments: Attachments) -> None:
         """`rest_s`: how long an address rests after its release while others are free."""
         self.data_dir = data_dir
-        """Of networks that name none."""
+        """Folder of networks that name none."""
         self._rest_s = rest_s
         self._attachments = attachments
         self._ledgers: dict[Path, Ledger] = {}

@@ -16,7 +16,7 @@ class _Queue:
 
 
 class KeyTurns:
-    """Of one event loop. Nothing is kept of a key that nobody has or waits for."""
+    """Turns on one event loop. Nothing is kept of a key that nobody has or waits for."""
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, _Queue] = {}

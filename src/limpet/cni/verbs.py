@@ -206,7 +206,7 @@ class Node:
         return attachment, written
 
     def _network(self, conf: NetworkConf) -> PlannedNetwork:
-        """Of the last configuration, which nearly every request has."""
+        """The planned network; kept for the last configuration, which nearly every request has."""
         mtu_bytes, state = self.node_part.uplink_mtu_bytes, self.state
         last = self._last_network
         if last is None or last[0] != (conf, mtu_bytes, state):

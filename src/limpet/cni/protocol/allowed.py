@@ -15,8 +15,8 @@ from limpet.datapath.node.pod.attachment import AllowedSources
 T = TypeVar("T")
 
 RUNTIME_KEY = "io.kubernetes.cri.pod-annotations"
-"""Of `runtimeConfig`, where the configuration declares that capability: containerd and CRI-O tell a
-pod's annotations so."""
+"""Key of `runtimeConfig`, where the configuration declares that capability: containerd and CRI-O
+tell a pod's annotations so."""
 ARGS_KEYS = ("allowedAddresses", "allowedMacs")
 """Lists in `args.cni`."""
 _ADDRESSES, _MACS = "limpet.dev/allowed-addresses", "limpet.dev/allowed-macs"

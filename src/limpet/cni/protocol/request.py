@@ -56,7 +56,7 @@ _NOTHING = keys()
 _POD_NAMES = ("K8S_POD_NAMESPACE", "K8S_POD_NAME")
 
 DEFAULT_VERSION = "1.0.0"
-"""Of an answer to a request that names no version that we speak."""
+"""Version of an answer to a request that names no version that we speak."""
 
 
 def parse_request(environ: Mapping[str, str], stdin: bytes) -> CniRequest:
