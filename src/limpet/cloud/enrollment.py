@@ -40,7 +40,7 @@ _NETWORKS = Resource("ClusterNetwork", "clusternetworks", _Network, GROUP, VERSI
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """Of a service account's token. Source: k8s.io/kubernetes/pkg/serviceaccount/claims.go."""
+    """Claims of a service account token. Source: k8s.io/kubernetes/pkg/serviceaccount/claims.go."""
 
     kubernetes: dict[str, Any] = msgspec.field(default_factory=dict, name="kubernetes.io")
 

@@ -45,7 +45,7 @@ class JoinOrder:
     force: bool = False
     """Although pod addresses overlap the node's LAN."""
     account_ca: str = ""
-    """Of the controllers, PEM: then `token` is that of the pod's account, which names no CA."""
+    """CA of the controllers, PEM: then `token` is that of the pod's account, which names no CA."""
 
     @property
     def by(self) -> JoinBy:

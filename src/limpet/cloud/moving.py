@@ -37,12 +37,12 @@ _IS_OURS = frozenset({Code.NOT_LEADER, Code.RECOVERING, Code.TRY_AGAIN, Code.SAY
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Which controllers a node asks now."""
+    """The controllers that a node asks now."""
 
     name: str
-    """Of the node."""
+    """Name of the node."""
     cluster: str
-    """Empty: none of them was asked, or none tells."""
+    """Name of the cluster; empty: none of them was asked, or none tells."""
     controllers: tuple[str, ...]
     before: tuple[str, ...]
     unreached: tuple[str, ...]

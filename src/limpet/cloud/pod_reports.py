@@ -1,4 +1,4 @@
-"""Which pod holds which address here, as the controller is told; and what it gives back."""
+"""Pods and the addresses that they hold here, as the controller is told; and what it gives back."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class PresenceWriter:
         self._shown: Document | None = None
         """As the API server has it; None: that is to be found out."""
         self._name = ""
-        """Of the object that was written last."""
+        """Name of the object that was written last."""
         self.refused = ""
         """Why it does not have the newest, in words."""
 

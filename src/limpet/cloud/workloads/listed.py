@@ -1,4 +1,4 @@
-"""Which objects of one kind the API server has, as far as it has told. Pure."""
+"""Objects of one kind that the API server has, as far as it has told. Pure."""
 
 from __future__ import annotations
 

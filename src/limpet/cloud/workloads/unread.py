@@ -11,7 +11,7 @@ _MOST_CHARACTERS = 300
 
 
 class UnreadObjects:
-    """Of each the cause, as long as the API server has it so."""
+    """Cause for each object that cannot be read, as long as the API server has it so."""
 
     def __init__(self) -> None:
         self._causes: dict[tuple[str, ObjectKey], str] = {}
