@@ -1,4 +1,4 @@
-"""Which address a pod gets out of a range set. Pure; addresses are plain integers inside."""
+"""Choice of a pod's address out of a range set. Pure; addresses are plain integers inside."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ JOURNAL = "limpet.journal"
 NEW_JOURNAL = "limpet.journal.new"
 DAMAGED_JOURNAL = "limpet.journal.damaged-"
 UNKNOWN_HOLDER = Holder("", "")
-"""Of a reservation that does not say who holds it. No container has an empty id."""
+"""Holder of a reservation that does not say who holds it. No container has an empty id."""
 
 _MARK = "last_reserved_ip."
 _NAME_LIMIT_BYTES = 255

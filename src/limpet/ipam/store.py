@@ -40,7 +40,7 @@ class Tuning:
     """Sizes and times of a ledger; the defaults fit a node."""
 
     journal_bytes: int = 256 * 1024
-    """Of a journal that is made; one that is there keeps its size."""
+    """Size of a journal that is made; one that is there keeps its size."""
     settle_s: float = 0.05
     """Seconds without a change before the files are seen to, so that bursts go first."""
     retry_s: float = 5.0
