@@ -1,4 +1,4 @@
-"""Which endpoints of this node's tunnel are told to the cluster. Pure, time passed in.
+"""Endpoints of this node's tunnel that are told to the cluster. Pure, time passed in.
 
 Each telling costs every peer something: news within half a second are told at once, and an endpoint
 that nothing confirms any more is kept for minutes.

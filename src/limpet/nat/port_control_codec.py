@@ -11,7 +11,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 
 PORT = 5351
-"""Of the gateway, for both. Source: RFC 6887 section 19, RFC 6886 section 9."""
+"""UDP port of the gateway, for PCP and NAT-PMP. Source: RFC 6887 section 19, RFC 6886 section 9."""
 NONCE_BYTES = 12
 SSDP = (IPv4Address("239.255.255.250"), 1900)
 """Source: UPnP Device Architecture 1.1, section 1.3.2."""
