@@ -71,6 +71,16 @@ protocol's, by which it is counted too."""
 OF_EACH = {"Admin", "Metrics", "PutTable"}
 """What each process has: its verbs for administrators, its figures; and a change that each part of
 the datapath with a table makes to its own."""
+RIDDLE = re.compile(r"\s*(Of|That|Which|Whose)\b")
+"""A docstring that begins so leans on the name above it."""
+QUOTED = {
+    "limpet.agent.policies.said.PodPolicies",
+    "limpet.cli.commands.cluster.pod_list",
+    "limpet.cli.commands.cluster.segment_list",
+    "limpet.cluster.kinds.network.Encryption",
+    "limpet.cluster.kinds.network.ServicesMode",
+}
+"""Docstrings that docs/reference has below a heading or a name of its own."""
 
 
 @cache
@@ -451,6 +461,44 @@ def _marks(owned: Owned) -> tuple[object, ...]:
     """What tells it from others': `ends` are made anew each time."""
     sysctls = tuple(sorted(map(str, owned.sysctls)))
     return owned.links, owned.nft_tables, owned.nft_bridge_tables, sysctls, owned.deletions
+
+
+def docstrings(name: str, node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each with its module, class or function; below an assignment, with the line as well."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    own = node.body[:1] if isinstance(node, documented) else []
+    for each in ast.iter_child_nodes(node):
+        match each:
+            case ast.Expr(ast.Constant(str(text))):
+                yield (name if each in own else f"{name}, line {each.lineno}"), text
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from docstrings(f"{name}.{each.name}", each)
+            case ast.stmt() | ast.excepthandler():
+                yield from docstrings(name, each)
+
+
+def test_a_docstring_stands_by_itself() -> None:
+    riddles = {
+        f"{place}: {text.strip().splitlines()[0]}"
+        for name, tree in modules().items()
+        for place, text in docstrings(name, tree)
+        if RIDDLE.match(text) and place not in QUOTED
+    }
+    assert not riddles, "\n".join(sorted(riddles))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Of a module."""',
+        'class A:\n    """Whose it is."""',
+        'class A:\n    def f(self):\n        """Which one."""',
+        'x = 1\n"""That is one.\n\nMore.\n"""',
+        'class A:\n    def __init__(self):\n        self.x = 1\n        """Of it."""',
+    ],
+)
+def test_a_riddle_is_found_wherever_it_stands(source: str) -> None:
+    assert [bool(RIDDLE.match(text)) for _, text in docstrings("m", ast.parse(source))] == [True]
 
 
 def names_of(node: ast.Assign | ast.AnnAssign) -> set[str]:
