@@ -7,7 +7,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,8 +118,13 @@ def rotation(machine: Machine) -> dict[str, bool]:
     return {each["pod"].rpartition("/")[2]: each["weight"] > 0 for each in shown}
 
 
-def leads_to(machine: Machine, right: dict[str, bool]) -> bool:
-    return rotation(machine) == right
+def await_rotation(machine: Machine, right: dict[str, bool]) -> None:
+    """Raises: AssertionError with what the node says of each endpoint instead."""
+    try:
+        wait_until(lambda: rotation(machine) == right)
+    except AssertionError:
+        shown = machine.ask("service", name=NAME)["endpoints"]
+        raise AssertionError(f"{machine.label} has to lead to {right}: {shown}") from None
 
 
 def is_let_in(client: LabPod, address: str, port: int) -> bool:
@@ -143,7 +147,7 @@ def test_after_24_hours_without_the_cloud_services_and_policies_are_right(world:
     assert set() < there.keys() < every, "the day has left some, and not all"
     right = {each: each in there for each in every}
     for machine in world.machines.values():
-        wait_until(partial(leads_to, machine, right), f"{machine.label} leads to {sorted(there)}")
+        await_rotation(machine, right)
     client = next(iter(client_node.pods.values()))
     with ExitStack() as stack:
         for name, pod in there.items():

@@ -11,13 +11,13 @@ import pytest
 
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.lab.command import LabError, run_command
-from limpet.lab.measure.matrix import MeasuredEnd, measure
+from limpet.lab.measure.matrix import MeasuredEnd, measure_until
 from limpet.lab.world.tunnels import tunnel_pid
 from limpet.lab.world.wires import existing_namespaces
 from limpet.lab.world.world import World
 from limpet.linux.namespaces import Namespace
 from tests.lab.conftest import MakeWorld
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def await_end(pid: int) -> None:
@@ -43,7 +43,7 @@ def bare(make_world: MakeWorld) -> World:
 
 
 def test_all_machines_and_the_cloud_reach_each_other_by_plain_routing(bare: World) -> None:
-    assert measure(lan_places(bare)).failures == []
+    assert measure_until(lan_places(bare), within_s=PATIENCE_S).failures == []
 
 
 @pytest.mark.parametrize("link", ["cloud", "quarry"])
@@ -56,7 +56,7 @@ def test_a_cut_is_silence_until_it_is_restored(bare: World, link: str) -> None:
     ]
 
     bare.cut(link)
-    cut = measure(places).failures
+    cut = measure_until(places, within_s=3).failures
     said = subprocess.run(
         [
             *("nsenter", f"--net=/run/netns/{bare.machine('crane-1').name}", "ping", "-n"),
@@ -78,7 +78,7 @@ def test_a_cut_is_silence_until_it_is_restored(bare: World, link: str) -> None:
     assert "nreachable" not in said
     assert "100% packet loss" in said
     assert bare.wires.cuts() == []
-    assert measure(places).failures == []
+    assert measure_until(places, within_s=PATIENCE_S).failures == []
 
 
 def test_what_is_not_cut_can_be_restored_too(bare: World) -> None:
@@ -102,7 +102,7 @@ def test_machines_that_change_addresses_never_meet_and_are_reached_again(bare: W
         assert seen.isdisjoint(fresh)
         seen.update(fresh)
 
-    assert measure(lan_places(bare)).failures == []
+    assert measure_until(lan_places(bare), within_s=PATIENCE_S).failures == []
     again = World.open(bare.folder)
     assert [m.addresses for m in again.select("harbour")] == [m.addresses for m in machines]
 
@@ -115,7 +115,7 @@ def test_a_machine_that_lost_power_comes_back_with_its_mac_and_address(bare: Wor
     machine.create()
 
     assert machine.links()["eth0"]["address"] == machine.node.mac
-    assert measure(lan_places(bare)).failures == []
+    assert measure_until(lan_places(bare), within_s=PATIENCE_S).failures == []
 
 
 def test_a_tunnel_s_process_outlives_the_agent_and_ends_with_the_node_s_power(bare: World) -> None:
@@ -186,7 +186,7 @@ def test_a_filtering_switch_passes_only_addresses_of_its_lan(make_world: MakeWor
         other.run("ip", "route", "add", route, "via", str(via.ip))
     strange = MeasuredEnd("strange", one.name, (ip_address("10.9.9.1"), ip_address("fd99::1")))
 
-    failures = measure([*lan_places(world), strange]).failures
+    failures = measure_until([*lan_places(world), strange], within_s=3).failures
 
     assert {(source, target) for source, target, _ in failures} == {
         (other.label, "strange"),

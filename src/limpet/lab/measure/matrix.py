@@ -101,18 +101,14 @@ class Matrix:
         return (source, address) in self.answered
 
 
-def measure(places: Sequence[MeasuredEnd]) -> Matrix:
-    """One ping from each place to each address of each. A place that is gone reaches nothing."""
-    return measure_until(places, within_s=0)
-
-
 def measure_until(
     places: Sequence[MeasuredEnd],
     *,
     within_s: float,
     apart: frozenset[tuple[str, str]] = frozenset(),
 ) -> Matrix:
-    """Pings what has not answered again, until everything has, or `within_s` is over.
+    """Pings each address of each place from each, and again what has not answered, until everything
+    has, or `within_s` is over. A place that is gone reaches nothing.
 
     Those that are `apart` (names of source and target) are asked once, at the end.
     """
