@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+import pytest
+
+from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_TABLE
 from limpet.datapath.node.forward import HandleNftables
+from limpet.linux.netlink.table_codec import OWNED, TableId, new_table
+from limpet.linux.netlink.transactions import NftablesSocket
 from limpet.linux.nftables import Nftables
 from tests.beds.namespaces import NetnsFactory
+from tests.effort import effort
 
 LARGE = "\n".join(
     (
@@ -85,3 +92,40 @@ def test_a_large_table_does_not_change_how_later_ones_are_printed(make_netns: Ne
             assert "ip saddr @peers accept # handle" in listed
 
     inside(make_netns, HandleNftables, check)
+
+
+def test_it_takes_a_socket_that_was_given_whatever_other_threads_open(
+    make_netns: NetnsFactory,
+) -> None:
+    """Its own is told from theirs, and none of theirs is lost."""
+    ended = threading.Event()
+    lost: list[str] = []
+
+    def open_and_close() -> None:
+        while not ended.is_set():
+            with NftablesSocket() as theirs, open("/dev/null", "rb") as other:
+                if not theirs.number or other.read(1):
+                    lost.append("another's")
+                theirs.commit([])
+
+    with make_netns().entered(), NftablesSocket() as netlink:
+        table = TableId("inet", NFT_TABLE)
+        netlink.commit([new_table(table, OWNED)])
+        threads = [threading.Thread(target=open_and_close) for _ in range(2)]
+        for each in threads:
+            each.start()
+        try:
+            for number in range(effort(50, 500)):
+                nft = Nftables(netlink=netlink)
+                assert nft.shares
+                nft.run(f"add chain inet {NFT_TABLE} c{number}", what="a chain")
+                nft.close()
+        finally:
+            ended.set()
+            for each in threads:
+                each.join()
+        other = Nftables()
+        with pytest.raises(KernelError, match="not permitted"):
+            other.run(f"add chain inet {NFT_TABLE} d", what="a chain")
+        other.close()
+    assert lost == []

@@ -27,7 +27,12 @@ pytestmark = pytest.mark.timeout(900)
 _SERVICES = Path(__file__).parents[1] / "unit/datapath/services/table.nft"
 _TRIAL = """
 import json, sys
+from limpet.linux.netlink.transactions import NftablesSocket
 from limpet.linux.nftables import Nftables
+with NftablesSocket() as netlink:
+    nft = Nftables(netlink=netlink)
+    assert nft.shares, "it does not take a socket that is given"
+    nft.close()
 for text in json.load(sys.stdin):
     _, family, name = text.split("{")[0].split()
     nft = Nftables(name, family=family)

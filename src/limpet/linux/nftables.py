@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,6 +18,8 @@ from typing import NamedTuple
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_TABLE
 from limpet.base.process.memory import give_memory_back
+from limpet.linux.netlink.socket import NETLINK_NETFILTER
+from limpet.linux.netlink.transactions import NftablesSocket
 
 _SONAME = "libnftables.so.1"
 _NFT_CTX_OUTPUT_STATELESS = 1 << 2
@@ -26,13 +30,22 @@ _NAMED_PRIORITY = "hook output priority dstnat;"
 """The same: older versions of nft know that name for prerouting alone."""
 _LARGE_BYTES = 64 << 10
 """Size of commands and output beyond which what libnftables keeps of them is freed."""
+_TRIES = 8
 
 
 class Nftables:
     """For the network namespace of the thread that makes and uses it."""
 
-    def __init__(self, table: str = NFT_TABLE, *, family: str = "inet") -> None:
-        """`table`: the one of ours that it is for. Raises: LimpetError without the library."""
+    def __init__(
+        self,
+        table: str = NFT_TABLE,
+        *,
+        family: str = "inet",
+        netlink: NftablesSocket | None = None,
+    ) -> None:
+        """`table`: the one of ours that it is for. `netlink`: what this does comes by another's
+        socket, so that it may change tables that belong to it. Raises: LimpetError without the
+        library."""
         self._table = table
         self._at = f"{family} {table}"
         try:
@@ -53,22 +66,45 @@ class Nftables:
         self._lib.nft_ctx_free.argtypes = [ctypes.c_void_p]
         self._lib.nft_ctx_output_get_flags.argtypes = [ctypes.c_void_p]
         self._lib.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
-        self._context = self._new_context()
+        self._netlink = netlink
+        context = self._new_context()
+        self.shares = netlink is not None and context is not None
+        """What this does comes by the socket that was given."""
+        if context is None:
+            self._netlink, context = None, self._begin()
+        self._context = context
         self._put = _Print("")
         self._printed = _Print("")
         """What was put last, and what nft printed right after."""
 
-    def _new_context(self) -> ctypes.c_void_p:
+    def _begin(self) -> ctypes.c_void_p:
         context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
         self._lib.nft_ctx_buffer_output(context)
         self._lib.nft_ctx_buffer_error(context)
         return context
+
+    def _new_context(self) -> ctypes.c_void_p | None:
+        """With the socket that was given, if one was; None: it did not take it."""
+        if self._netlink is None:
+            return self._begin()
+        for _ in range(_TRIES):
+            before = _open_files()
+            context = self._begin()
+            # That of the context is among them. Another thread's may be so too.
+            made = [at for at, _ in _open_files() - before if _is_fresh_netfilter(at)]
+            if len(made) == 1:
+                self._netlink.stand_in_for(made[0])
+                return context
+            self._lib.nft_ctx_free(context)
+        return None
 
     def close(self) -> None:
         self._lib.nft_ctx_free(self._context)
 
     def run(self, commands: str, *, what: str) -> str:
         """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+        if self._netlink is not None:
+            self._netlink.quiet()
         failed = self._lib.nft_run_cmd_from_buffer(self._context, commands.encode())
         output: bytes = self._lib.nft_ctx_get_output_buffer(self._context)
         text: bytes = self._lib.nft_ctx_get_error_buffer(self._context)
@@ -82,9 +118,12 @@ class Nftables:
 
     def _start_over(self) -> None:
         """A context keeps what it has parsed and listed: of 5,000 peers' filter 17 MB."""
+        fresh = self._new_context()
+        if fresh is None:
+            return
         flags = self._lib.nft_ctx_output_get_flags(self._context)
         self._lib.nft_ctx_free(self._context)
-        self._context = self._new_context()
+        self._context = fresh
         self._lib.nft_ctx_output_set_flags(self._context, flags)
         give_memory_back()
 
@@ -168,6 +207,31 @@ class Nftables:
         if (printed.whole, put.whole) == (self._printed.whole, self._put.whole):
             return True
         return split_listing(listed)[1] == split_listing(wanted)[1]
+
+
+def _open_files() -> set[tuple[int, int]]:
+    """Numbers of this process's descriptors, and of what they lead to, which is never another's."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add((int(name), os.fstat(int(name)).st_ino))
+        except OSError:  # closed meanwhile, as that by which they are listed
+            continue
+    return found
+
+
+def _is_fresh_netfilter(descriptor: int) -> bool:
+    """A socket for netfilter's messages which has no number yet: it gets one when it first sends,
+    and libnftables may have learnt it."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:  # no socket, or closed meanwhile
+        return False
+    try:
+        kind = (found.family, found.proto)
+        return kind == (socket.AF_NETLINK, NETLINK_NETFILTER) and found.getsockname()[0] == 0
+    finally:
+        found.detach()
 
 
 Elements = dict[str, frozenset[str]]

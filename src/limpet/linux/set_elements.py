@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -13,11 +12,8 @@ from zlib import crc32
 from limpet.base.errors import KernelError
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import set_codec
-from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from limpet.linux.netlink.transactions import NftablesSocket
 
-_SO_SNDBUFFORCE = 32
-_MOST_BYTES = 64 << 20
-"""Largest transaction, which is one datagram."""
 _AT_ONCE = 512
 """Messages of one transaction, with some hundred elements each."""
 
@@ -39,14 +35,23 @@ Frame = Mapping[str, tuple[bytes, ...]]
 class SetElements:
     """For the network namespace of the thread that makes it."""
 
-    def __init__(self, table: str, *, family: int = set_codec.INET) -> None:
-        """`family`: only `change_keys` knows another than inet. Raises: KernelError."""
+    def __init__(
+        self,
+        table: str,
+        *,
+        family: int = set_codec.INET,
+        netlink: NftablesSocket | None = None,
+    ) -> None:
+        """`family`: only `change_keys` knows another than inet. `netlink`: another's, who closes
+        it. Raises: KernelError."""
         self._table = table
         self._family = family
-        self._netlink = _Batches()
+        self._is_own = netlink is None
+        self._netlink = netlink or NftablesSocket()
 
     def close(self) -> None:
-        self._netlink.close()
+        if self._is_own:
+            self._netlink.close()
 
     def read(self, name: str, like: Mapping[bytes, bytes] = _NOTHING) -> dict[bytes, bytes]:
         """Elements of one map; empty when it is not there. Raises: KernelError.
@@ -174,36 +179,3 @@ class SetElements:
 
 def _elements(messages: Iterable[wire.Message]) -> Iterator[tuple[bytes, bytes]]:
     return chain.from_iterable(map(set_codec.parse_elements, messages))
-
-
-class _Batches(NetlinkSocket):
-    def __init__(self) -> None:
-        super().__init__(NETLINK_NETFILTER)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _MOST_BYTES)
-        except PermissionError:  # in a user namespace: as much as the system allows
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
-
-    def commit(self, requests: list[wire.Request]) -> None:
-        """Raises: KernelError."""
-        whole = set_codec.batch(requests)
-        first = self._sequence + 1
-        self._sequence += len(whole)
-        last = first + len(requests)  # the end itself is not answered
-        frames = [
-            wire.frame(each, first + i, ack=first + i == last) for i, each in enumerate(whole)
-        ]
-        self._send(whole[0], b"".join(frames))
-        failure: KernelError | None = None
-        while True:
-            for message in wire.parse_messages(self._receive(whole[0])):
-                index = message.sequence - first
-                if message.type != wire.NLMSG_ERROR or not 0 <= index <= len(requests):
-                    continue
-                number, text = wire.parse_error(message)
-                if number and failure is None:
-                    failure = KernelError("change", whole[index].what, number, text)
-                if index == len(requests) or (index == 0 and number):
-                    if failure is not None:
-                        raise failure
-                    return

@@ -30,6 +30,7 @@ from limpet.linux.netlink import (
     nft_caller,
     route_codec,
     set_codec,
+    table_codec,
     vxlan,
     xfrm,
 )
@@ -183,11 +184,14 @@ def _elements() -> Iterator[bytes]:
     yield _datagram(*set_codec.add_elements("limpet", "verdicts", verdicts))
     yield _datagram(*set_codec.add_ranges("limpet", "ranges", [(_KEY, b"\xff" * 8), (_KEY, None)]))
     yield _datagram(set_codec.dump_sets("limpet"), set_codec.dump_rules("limpet"))
+    table = table_codec.TableId("bridge", "limpet")
+    yield _datagram(table_codec.new_table(table, 6), table_codec.dump_tables())
 
 
 @fuzzed(seeds=_elements, errors=_ERRORS, most_bytes=16_384)
 def netlink_sets(data: bytes) -> None:
     for each in _messages(data):
+        table_codec.parse_table(each)
         set_codec.parse_set(each, "limpet")
         set_codec.parse_chain(each, "limpet")
         set_codec.parse_rule(each, "limpet")
