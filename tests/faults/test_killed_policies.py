@@ -8,6 +8,7 @@ pass go one by one, and each is awaited.
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import socket
@@ -27,12 +28,14 @@ from limpet.agent.policies.keeper import OwnPolicies
 from limpet.base.errors import LimpetError
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachments import Attachments
+from limpet.lab.command import LabError
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from limpet.policies.heard import ReadPolicies
 from limpet.policies.policy import Key, PolicyPod
 from tests.agent.test_policies import CONF, listed, pod
 from tests.beds.namespaces import Netns
+from tests.beds.own_tables import others_can_delete
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.effort import effort
 from tests.waiting import PATIENCE_S, wait_until
@@ -187,9 +190,8 @@ def is_as_planned(node: LabNode) -> bool:
         attachments = Attachments(node.run_dir / "attachments")
         second = OwnPolicies(loop, kept, attachments, lambda name: str(links[name]["address"]))
         try:
-            loop.run("test", second.part)
-            account = loop.account(second.part)
-            return not account.failures and not account.last_changes
+            want = second.part.plan()
+            return second.part.state(want) == want
         finally:
             second.close()
             loop.close()
@@ -378,6 +380,8 @@ FOREIGN = (
     "flush table inet limpet_policy",
     "flush ruleset",
 )
+OPENING = ("delete table inet limpet_policy", "flush ruleset")
+"""Where nobody puts it right. br_netfilter may be on, so the other may open nothing."""
 TRACKS = [
     line
     for family in ("ip", "ip6")
@@ -445,39 +449,84 @@ class Flood(threading.Thread):
         self.join()
 
 
-def test_what_others_delete_opens_a_pod_for_a_moment_and_what_began_in_it_ends(
+class Shop:
+    """`web` is shut, with a connection that may go on; `flood` tries to get in all the time."""
+
+    def __init__(self, node: LabNode, undo: ExitStack) -> None:
+        web, client, stranger = (
+            pod(node, name, {"app": name}) for name in ("web", "client", "stranger")
+        )
+        node.ask("policy.apply", documents=[CLIENTS, SILENT])
+        address = str(web.addresses[0].ip)
+        listener = undo.enter_context(Netns(web.netns).listening(address, OPEN))
+        self._here = undo.enter_context(Netns(client.netns).connected(address, OPEN))
+        self._there = undo.enter_context(listener.accept()[0])
+        self._there.settimeout(PATIENCE_S)
+        self._node = node
+        self.flood = undo.enter_context(Flood(web, stranger))
+        self.planned = self.listed()
+
+    def listed(self) -> tuple[str, ...]:
+        tables = self._node.run("nft", "list", "tables")
+        families = [each for each in ("inet", "bridge") if f"{each} limpet_policy" in tables]
+        return tuple(
+            self._node.run("nft", "-s", "list", "table", f, "limpet_policy") for f in families
+        )
+
+    def goes_on(self, word: str) -> bool:
+        self._here.sendall(word.encode())
+        return self._there.recv(64) == word.encode()
+
+    def until_as_planned(self, words: str) -> None:
+        wait_until(lambda: self.listed() == self.planned, f"after {words} all is as planned")
+        wait_until(self.flood.is_kept_out, f"after {words} it is kept out again")
+        assert self.goes_on(words), "who is let in goes on"
+        assert self.flood.is_kept_out(), "and it stays so"
+
+
+@pytest.mark.skipif(others_can_delete(), reason="before Linux 6.9 tables belong to nobody")
+def test_others_cannot_delete_policies_of_an_agent_that_runs_and_no_pod_is_ever_open(
     node: LabNode,
 ) -> None:
-    web, client, stranger = (
-        pod(node, name, {"app": name}) for name in ("web", "client", "stranger")
-    )
-    node.ask("policy.apply", documents=[CLIENTS, SILENT])
-    address = str(web.addresses[0].ip)
+    with ExitStack() as undo:
+        shop = Shop(node, undo)
+        for agent in ("runs", "sleeps", "has begun anew"):
+            if agent == "sleeps":
+                os.kill(node.agent_pid, signal.SIGSTOP)
+            if agent == "has begun anew":
+                os.kill(node.agent_pid, signal.SIGCONT)
+                node.stop_agent(signal.SIGKILL)
+                node.start_agent()
+            for words in FOREIGN:
+                node.run("nft", "; ".join(TRACKS))
+                if words == "flush ruleset":
+                    node.run("nft", words)
+                    assert "other" not in node.run("nft", "list", "tables")
+                else:
+                    with pytest.raises(LabError, match="Operation not permitted"):
+                        node.run("nft", words)
+                assert shop.listed() == shop.planned
+                assert shop.goes_on(words)
+        assert shop.flood.is_kept_out()
+        assert shop.flood.arrived < 0, "nothing ever arrived"
+        assert is_as_planned(node)
 
-    def listed() -> tuple[str, ...]:
-        tables = node.run("nft", "list", "tables")
-        families = [each for each in ("inet", "bridge") if f"{each} limpet_policy" in tables]
-        return tuple(node.run("nft", "-s", "list", "table", f, "limpet_policy") for f in families)
 
+@pytest.mark.skipif(not others_can_delete(), reason="from Linux 6.9 on others cannot delete them")
+def test_where_the_kernel_cannot_keep_others_away_a_pod_is_open_for_a_moment_and_what_began_ends(
+    node: LabNode,
+) -> None:
     gaps_s: dict[str, float] = {}
     with ExitStack() as undo:
-        listener = undo.enter_context(Netns(web.netns).listening(address, OPEN))
-        here = undo.enter_context(Netns(client.netns).connected(address, OPEN))
-        there = undo.enter_context(listener.accept()[0])
-        there.settimeout(PATIENCE_S)
-        flood = undo.enter_context(Flood(web, stranger))
-        planned = listed()
+        shop = Shop(node, undo)
+        flood = shop.flood
         for words in FOREIGN:
             node.run("nft", "; ".join(TRACKS))
             assert flood.is_kept_out()
             before, began_s = flood.sent, time.monotonic()
             node.run("nft", words)
-            wait_until(lambda: listed() == planned, f"after {words} all is as planned")
-            wait_until(flood.is_kept_out, f"after {words} it is kept out again")
+            shop.until_as_planned(words)
             gaps_s[words] = flood.arrived_s - began_s if flood.arrived >= before else 0.0
-            here.sendall(words.encode())
-            assert there.recv(64) == words.encode(), "who is let in goes on"
-            assert flood.is_kept_out(), "and it stays so"
     for words, gap_s in gaps_s.items():
         sys.stderr.write(f"{words}: open for {gap_s * 1e3:.0f} ms\n")
     opened_s = [each for each in gaps_s.values() if each]
@@ -485,3 +534,59 @@ def test_what_others_delete_opens_a_pod_for_a_moment_and_what_began_in_it_ends(
     assert flood.answered
     assert min(opened_s) < 1  # the others may be so on a busy machine
     assert "connections that no policy allows were ended" in node.log()
+
+
+def test_what_others_delete_of_an_agent_that_was_killed_is_back_at_its_start_and_what_began_ends(
+    node: LabNode,
+) -> None:
+    """Nothing of ours is there then that could keep them from it, nor close the pods."""
+    with ExitStack() as undo:
+        shop = Shop(node, undo)
+        flood = shop.flood
+        for words in FOREIGN:
+            node.run("nft", "; ".join(TRACKS))
+            assert flood.is_kept_out()
+            before = flood.sent
+            node.stop_agent(signal.SIGKILL)
+            assert flood.is_kept_out(), "the agent's end alone opens nothing"
+            node.run("nft", words)
+            if words in OPENING:
+                wait_until(lambda: flood.arrived >= before, f"after {words} it is open")  # noqa: B023
+            node.start_agent()
+            shop.until_as_planned(words)
+            if not others_can_delete():
+                with pytest.raises(LabError, match="Operation not permitted"):
+                    node.run("nft", "delete table inet limpet_policy")
+        assert flood.answered
+        assert is_as_planned(node)
+    assert "connections that no policy allows were ended" in node.log()
+
+
+NOBODYS = r"""
+for family in inet bridge; do
+    (echo "delete table $family limpet_policy"
+     nft -s list table $family limpet_policy | sed '/^\tflags/d') | nft -f -
+done
+"""
+"""As an earlier Limpet has left them, which cannot change what has belonged to a socket."""
+
+
+@pytest.mark.skipif(others_can_delete(), reason="before Linux 6.9 tables belong to nobody")
+def test_an_agent_takes_tables_that_are_of_an_earlier_limpet_and_no_packet_is_wrong_meanwhile(
+    node: LabNode,
+) -> None:
+    web, client, stranger = (
+        pod(node, name, {"app": name}) for name in ("web", "client", "stranger")
+    )
+    node.ask("policy.apply", documents=[CLIENTS])
+    with Storm(web, client, stranger) as storm:
+        for _ in range(effort(3, 20)):
+            node.stop_agent(signal.SIGKILL)
+            node.run("sh", "-c", NOBODYS)
+            assert "flags" not in node.run("nft", "list", "table", "inet", "limpet_policy")
+            node.start_agent()
+            assert is_as_planned(node)
+            with pytest.raises(LabError, match="Operation not permitted"):
+                node.run("nft", "delete table bridge limpet_policy")
+            assert "spare" not in node.run("nft", "list", "tables")
+        storm.stop()

@@ -25,6 +25,12 @@ NFT_OVERLAY_TABLE = "limpet_overlay"
 NFT_POLICY_TABLE = "limpet_policy"
 """Tables of network policies: one of family inet, one of family bridge."""
 
+NFT_POLICY_SPARE_TABLE = "limpet_policy_spare"
+"""There for a moment, of the same families: it holds pods while those are put anew."""
+
+NFT_POLICY_TRIAL_TABLE = "limpet_policy_trial"
+"""Never there: it is made and deleted in one transaction, to see what the kernel can."""
+
 NFT_PORTS_TABLE = "limpet_ports"
 """Table of family bridge: what each pod may send from."""
 

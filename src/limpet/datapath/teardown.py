@@ -114,7 +114,9 @@ def _name_gateways(
 def _remove_table(family: str, table: str, report: Teardown) -> None:
     ours = Nftables(table, family=family)
     try:
-        if ours.keep(""):
+        if ours.list_table() is not None:
+            # Not added before, as `keep` does it: one that has belonged to a socket refuses that.
+            ours.run(f"delete table {family} {table}", what=f"table {table}")
             report.done.append(f"nftables table {family} {table}: removed")
     finally:
         ours.close()

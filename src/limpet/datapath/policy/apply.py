@@ -1,15 +1,25 @@
-"""The two tables in the kernel, through libnftables."""
+"""The two tables in the kernel, through libnftables and by one socket.
+
+Where the kernel can, they belong to that socket: nobody else can change or delete them, and they
+stay when the agent ends (`linux.netlink.table_codec`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from itertools import islice
 
+import structlog
+
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
-from limpet.base.ownership import NFT_POLICY_TABLE
+from limpet.base.ownership import (
+    NFT_POLICY_SPARE_TABLE,
+    NFT_POLICY_TABLE,
+    NFT_POLICY_TRIAL_TABLE,
+)
 from limpet.datapath.policy.blocks import bounds_of_text
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, NOTHING, PolicyTables
 from limpet.datapath.policy.table import (
@@ -18,15 +28,24 @@ from limpet.datapath.policy.table import (
     Table,
     change_steps,
     fillings,
+    is_put_anew,
     put_commands,
     read_listing,
 )
 from limpet.linux.conntrack import forget_those
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.netlink.table_codec import TableId
+from limpet.linux.netlink.transactions import NftablesSocket, OwnTables
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements, SetPrint
 
+_log = structlog.get_logger("policy")
+
 _WHAT = "network policies"
+_TABLES, _SPARE = (
+    [TableId(family, name) for family in ("inet", "bridge")]
+    for name in (NFT_POLICY_TABLE, NFT_POLICY_SPARE_TABLE)
+)
 _MOST_LISTED = 50_000
 """Elements that libnftables may list: of each it keeps two kilobytes meanwhile."""
 _SAMPLES = 32
@@ -49,24 +68,40 @@ class _Left:
 class PolicyKernel:
     """In the network namespace of the thread that makes and uses it."""
 
-    def __init__(self) -> None:
-        """Raises: LimpetError without the library."""
+    def __init__(self, *, alone: bool = True) -> None:
+        """`alone`: nobody else shall be able to change the tables, if the kernel can hold that.
+
+        Raises: LimpetError without the library.
+        """
         self.put_whole = 0
         """Times that the difference was refused."""
-        self._inet = Nftables(NFT_POLICY_TABLE)
+        self._netlink = NftablesSocket()
+        self._inet = Nftables(NFT_POLICY_TABLE, netlink=self._netlink)
+        """What changes the tables."""
         self._bridge = Nftables(NFT_POLICY_TABLE, family="bridge")
-        self._sets = SetElements(NFT_POLICY_TABLE)
+        self._sets = SetElements(NFT_POLICY_TABLE, netlink=self._netlink)
+        trial = TableId("inet", NFT_POLICY_TRIAL_TABLE)
+        self._tables = OwnTables(self._netlink, trial, alone=alone and self._inet.shares)
+        if not self._tables.are_closed:
+            _log.info("other programs can delete the tables of policies: from Linux 6.9 on not")
         self._left: _Left | None = None
         """Where it has large sets only: others are read."""
 
     def close(self) -> None:
-        """The tables stay."""
+        """The tables stay, and are nobody's."""
         self._inet.close()
         self._bridge.close()
         self._sets.close()
+        self._netlink.close()
+
+    def holds(self, tables: PolicyTables) -> bool:
+        """Whether these are ours alone, as far as the kernel can, since they were read or changed
+        last, and nothing else of ours is there."""
+        return self._tables.hold(_ids(tables)) and not self._tables.has(_SPARE)
 
     def read(self) -> PolicyTables:
         """Raises: KernelError."""
+        self._tables.look()
         return PolicyTables(self._read_inet(), _read("bridge", self._bridge))
 
     def _read_inet(self) -> Table:
@@ -97,22 +132,46 @@ class PolicyKernel:
         return all(self._sets.has(name, bounds_of_text(each, version)[0]) for each in some)
 
     def change(self, before: PolicyTables, after: PolicyTables) -> None:
-        """Both, step by step; `before`: as far as is known. Raises: KernelError."""
+        """Both, step by step, and they are ours. `before`: as far as is known.
+
+        Raises: KernelError.
+        """
+        left, self._left = self._left, None
+        anew = is_put_anew(before.inet, after.inet) or is_put_anew(before.bridge, after.bridge)
+        if anew or not self._tables.take(_ids(after)):
+            self._put_anew(after)
+        else:
+            try:
+                self._walk(before, after)
+            except KernelError:
+                # The kernel has something else, or nft cannot do the difference: the whole.
+                self.put_whole += 1
+                self._put_anew(after)
+        if self._tables.has(_SPARE):
+            self._tables.empty(_SPARE, ())
+        self._tables.look()
+        self._note(left, before.inet, after.inet)
+
+    def _walk(self, before: PolicyTables, after: PolicyTables) -> None:
+        """Raises: KernelError."""
         inet = change_steps(before.inet, after.inet)
         bridge = change_steps(before.bridge, after.bridge)
         made, turned = fillings(before.inet, after.inet)
-        left, self._left = self._left, None
-        try:
-            for ours, bridged, elements in zip(inet, bridge, (made, turned, []), strict=True):
-                if commands := ours + bridged:
-                    self._inet.run(commands, what=_WHAT)
-                self._fill(elements)
-        except KernelError:
-            # The kernel has something else, or nft cannot do the difference: the whole.
-            self.put_whole += 1
-            self._inet.run(put_commands(after.inet) + put_commands(after.bridge), what=_WHAT)
-            self._fill(fillings(NOTHING.inet, after.inet)[0])
-        self._note(left, before.inet, after.inet)
+        for ours, bridged, elements in zip(inet, bridge, (made, turned, []), strict=True):
+            if commands := ours + bridged:
+                self._inet.run(commands, what=_WHAT)
+            self._fill(elements)
+
+    def _put_anew(self, after: PolicyTables) -> None:
+        """Whatever is there. What libnftables says of a table takes its owner away, so that the
+        table cannot be replaced in one transaction: others of the same rules hold pods meanwhile.
+        They stay until `change` is through, or the next one. Raises: KernelError."""
+        both = (after.inet, after.bridge)
+        spare = (replace(each, name=NFT_POLICY_SPARE_TABLE) for each in both)
+        self._inet.run("".join(map(put_commands, spare)), what=_WHAT)
+        self._tables.look()
+        self._tables.empty(_TABLES, _ids(after))
+        self._walk(NOTHING, after)
 
     def _note(self, left: _Left | None, before: Table, after: Table) -> None:
         """What there is now is as it should be. `left`: before. Raises: KernelError."""
@@ -158,6 +217,11 @@ class PolicyKernel:
     def dropped_packets(self) -> int:
         """Since the table was made."""
         return self._inet.read_counter(DROPPED_COUNTER)
+
+
+def _ids(tables: PolicyTables) -> list[TableId]:
+    """Names of those that are not empty."""
+    return [TableId(each.family, each.name) for each in (tables.inet, tables.bridge) if each]
 
 
 def _version(lines: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
-from limpet.base.ownership import NFT_POLICY_TABLE
+from limpet.base.ownership import NFT_POLICY_SPARE_TABLE, NFT_POLICY_TABLE
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.policy.apply import PolicyKernel
@@ -59,7 +59,8 @@ class PolicyPart(Part[PolicyTables, Change]):
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
-        return Owned(nft_tables=(NFT_POLICY_TABLE,), nft_bridge_tables=(NFT_POLICY_TABLE,))
+        names = (NFT_POLICY_TABLE, NFT_POLICY_SPARE_TABLE)
+        return Owned(nft_tables=names, nft_bridge_tables=names)
 
     def close(self) -> None:
         """What is in the kernel stays."""
@@ -105,8 +106,8 @@ class PolicyPart(Part[PolicyTables, Change]):
         return self._have
 
     def diff(self, want: PolicyTables, have: PolicyTables) -> list[Change]:
-        self._unjudged = self._unjudged or (have != want and self._was_damaged(have))
-        if have == want and not self._unjudged:
+        self._unjudged = self._unjudged or (have != want and self._was_damaged(have, want))
+        if have == want and not self._unjudged and self._kernel.holds(want):
             self._left = want
             return []
         return [(have, want)]
@@ -115,7 +116,7 @@ class PolicyPart(Part[PolicyTables, Change]):
         for before, after in changes:
             self._have = None
             try:
-                if before != after:
+                if before != after or not self._kernel.holds(after):
                     self._kernel.change(before, after)
                 if self._unjudged:
                     self._judge_again()
@@ -125,9 +126,15 @@ class PolicyPart(Part[PolicyTables, Change]):
             self._have = self._left = after
         return []
 
-    def _was_damaged(self, tables: PolicyTables) -> bool:
-        """Another program had a hand in them, or they were gone when this agent began."""
-        return tables == NOTHING if self._left is None else tables != self._left
+    def _was_damaged(self, have: PolicyTables, want: PolicyTables) -> bool:
+        """Another program had a hand in them, or what every packet meets was not there when this
+        agent began."""
+        if self._left is not None:
+            return have != self._left
+        return (have.inet.met_by_all, have.bridge.met_by_all) != (
+            want.inet.met_by_all,
+            want.bridge.met_by_all,
+        )
 
     def _judge_again(self) -> None:
         """What got through meanwhile goes on only if it may. Raises: KernelError."""

@@ -55,6 +55,11 @@ class Table:
         return bool(self.chains)
 
     @property
+    def met_by_all(self) -> dict[str, tuple[str, ...]]:
+        """The base chains."""
+        return {name: rules for name, rules in self.chains.items() if _has_hook(self, name)}
+
+    @property
     def text(self) -> str:
         """As a file for nft; what nft lists is the same but for order and line breaks, and the
         elements of large sets."""
@@ -73,27 +78,38 @@ class Table:
 
 
 def put_commands(table: Table) -> str:
-    """The table becomes this, whatever is there."""
+    """The table becomes this, whatever is there, unless it belongs to a socket or has done."""
     at = f"{table.family} {table.name}"
     return f"add table {at}\ndelete table {at}\n{table.text if table else ''}"
 
 
 def change_steps(before: Table, after: Table) -> tuple[str, str, str]:
     """What turns one into the other, but for elements of large sets: three transactions, each of
-    which may be empty.
+    which may be empty. The table is there; it is none that has to be put anew.
 
     The first makes what is new and nobody goes to yet, the second changes what is gone to, the
     third takes away what nobody goes to any more. In one, packets of the moment in which it is done
     would find new sets of intervals without their elements, since the kernel fills these last
     (nft_set_commit_update), and new chains without their rules.
     """
-    if not after or _is_rebuilt(before, after):
-        return "", "" if before == after else put_commands(after), ""
     at = f"{after.family} {after.name}"
+    if not after:
+        return "", f"delete table {at}\n" if before else "", ""
     return (
         "".join(f"{line}\n" for line in _making(at, before, after)),
         "".join(f"{line}\n" for line in _turning(at, before, after)),
         "".join(f"{line}\n" for line in _taking_away(at, before, after)),
+    )
+
+
+def is_put_anew(before: Table, after: Table) -> bool:
+    """Something differs that has the same name, and cannot become the other."""
+    sets = before.sets.keys() & after.sets.keys()
+    hooks = [name for name in before.chains if _has_hook(before, name)]
+    return bool(before and after) and (
+        any(before.chains[name][:1] != after.chains.get(name, ())[:1] for name in hooks)
+        or any(before.sets[name].lines != after.sets[name].lines for name in sets)
+        or before.counters != after.counters
     )
 
 
@@ -103,8 +119,6 @@ def fillings(before: Table, after: Table) -> tuple[list[Filling], list[Filling]]
         return [], []
     large = {name: each for name, each in after.sets.items() if each.is_large}
     new = [Filling(name, each.lines, frozenset(), each.elements) for name, each in large.items()]
-    if _is_rebuilt(before, after):
-        return [], new if before != after else []
     kept = {
         name: (before.sets[name], each)
         for name, each in after.sets.items()
@@ -123,7 +137,6 @@ def _is_large(held: NamedSet, each: NamedSet) -> bool:
 
 def _making(at: str, before: Table, after: Table) -> Iterable[str]:
     if not before:
-        yield f"add table {at}"
         yield from (f"add counter {at} {name}" for name in after.counters)
     sets = [name for name in after.sets if name not in before.sets]
     chains = [
@@ -150,7 +163,8 @@ def _turning(at: str, before: Table, after: Table) -> Iterable[str]:
     for name, rules in after.chains.items():
         if name in before.chains and before.chains[name] != rules:
             yield f"flush chain {at} {name}"
-            yield from (f"add rule {at} {name} {rule}" for rule in rules)
+            rest = rules[1:] if _has_hook(after, name) else rules
+            yield from (f"add rule {at} {name} {rule}" for rule in rest)
         elif name not in before.chains and _has_hook(after, name):
             yield f"add chain {at} {name} {{ {rules[0]} }}"
             yield from (f"add rule {at} {name} {rule}" for rule in rules[1:])
@@ -168,17 +182,6 @@ def _taking_away(at: str, before: Table, after: Table) -> Iterable[str]:
 def _has_hook(table: Table, chain: str) -> bool:
     """One that another program has flushed is empty."""
     return any(line.startswith("type ") for line in table.chains[chain][:1])
-
-
-def _is_rebuilt(before: Table, after: Table) -> bool:
-    """Something differs that has the same name, and cannot become the other."""
-    sets = before.sets.keys() & after.sets.keys()
-    hooks = [name for name in before.chains if _has_hook(before, name)]
-    return bool(before) and (
-        any(before.chains[name] != after.chains.get(name) for name in hooks)
-        or any(before.sets[name].lines != after.sets[name].lines for name in sets)
-        or before.counters != after.counters
-    )
 
 
 def _elements(verb: str, at: str, name: str, elements: Iterable[str]) -> list[str]:

@@ -1,0 +1,18 @@
+"""Whether this kernel keeps others away from the tables of policies."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import cache
+
+from limpet.base.ownership import NFT_POLICY_TRIAL_TABLE
+from limpet.linux.netlink.table_codec import TableId
+from limpet.linux.netlink.transactions import NftablesSocket, OwnTables
+
+
+@cache
+def others_can_delete() -> bool:
+    """Before Linux 6.9. Nothing comes of asking."""
+    with closing(NftablesSocket()) as netlink:
+        trial = TableId("inet", NFT_POLICY_TRIAL_TABLE)
+        return not OwnTables(netlink, trial, alone=True).are_closed
