@@ -10,6 +10,8 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+from limpet.base.bounds.servers import ECHOES
+
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
 IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, IPV6_MTU = 23, 2, 24
 """Source: linux/in.h, linux/in6.h."""
@@ -85,8 +87,9 @@ class Echo:
 
     async def _received(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        while True:
+        for _ in range(ECHOES.most):
             yield await loop.sock_recv(self._socket, _RECEIVED_BYTES)
+            await asyncio.sleep(0)  # what is there already is read without a turn for others
 
     def _head(self, body: bytes) -> bytes:
         """Header of a ping; the kernel fills in the checksum of ICMPv6."""

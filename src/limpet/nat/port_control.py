@@ -10,6 +10,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, ip_address
 from typing import TypeVar
 
+from limpet.base.bounds.servers import GATEWAY_DATAGRAMS
 from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError, PortLease
 
@@ -52,13 +53,12 @@ async def _ask(opened: socket.socket, request: bytes, parse: Callable[[bytes], T
     """What `parse` makes of the answer. Raises: PortControlError, OSError."""
     loop = asyncio.get_running_loop()
     for wait_s in TRIES_S:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await loop.sock_sendall(opened, request)
-                while True:
+                for _ in range(GATEWAY_DATAGRAMS.most):
                     found = parse(await loop.sock_recv(opened, 1200))
                     if found is not None:
                         return found
-        except TimeoutError:
-            continue
+                    await asyncio.sleep(0)  # as in `upnp`: others have their turn
     raise PortControlError("no answer")

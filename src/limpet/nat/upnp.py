@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from limpet.base.bounds.servers import GATEWAY_DATAGRAMS
 from limpet.nat.port_control_codec import (
     SEARCHED,
     SSDP,
@@ -42,20 +43,22 @@ async def find_gateway(gateway: IPv4Address, own: IPv4Address) -> str:
                 for where in (gateway, SSDP[0]):
                     with contextlib.suppress(OSError):
                         opened.sendto(encode_search(target), (str(where), SSDP[1]))
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    return await _location(opened, gateway)
-            except TimeoutError:
-                continue
+                    if found := await _location(opened, gateway):
+                        return found
     raise PortControlError("UPnP: no answer")
 
 
 async def _location(opened: socket.socket, gateway: IPv4Address) -> str:
+    """Empty: so many others have answered that nobody is listened to any more."""
     loop = asyncio.get_running_loop()
-    while True:
+    for _ in range(GATEWAY_DATAGRAMS.most):
         data, source = await loop.sock_recvfrom(opened, 2048)
         if ip_address(source[0]) == gateway and (found := parse_location(data, gateway)):
             return found
+        await asyncio.sleep(0)  # what is there already is read without a turn for others
+    return ""
 
 
 class UpnpGateway:

@@ -107,6 +107,13 @@ NETCHECK_ANSWER = Bound(
     "what a controller answers `limpet netcheck`, whoever it is", 16 << 10, "bytes", Above.CUT
 )
 
+NETCHECK_QUESTIONS = Bound(
+    "questions that came to `limpet netcheck` itself, as its own come back by a NAT",
+    1024,
+    "questions",
+    Above.OLDEST_OUT,
+)
+
 # The names' process, which pods ask: they may run anybody's program.
 DNS_CONNECTIONS = Bound(
     "TCP connections to the names' process", 256, "connections", Above.OLDEST_OUT

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, neighbours, pods, signers, strangers, visitors, words
+from limpet.base.bounds import (
+    members,
+    neighbours,
+    pods,
+    servers,
+    signers,
+    strangers,
+    visitors,
+    words,
+)
 from limpet.base.bounds.bound import Bound
 
 
@@ -16,6 +25,7 @@ TABLE = {
     "signers": _rows(signers),
     "pods": _rows(pods),
     "strangers": _rows(strangers),
+    "servers": _rows(servers),
     "visitors": _rows(visitors),
     "anybody": _rows(words),
 }

@@ -7,10 +7,12 @@ import contextlib
 import os
 import socket
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from limpet.base.addresses import Address, Endpoint
+from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
 from limpet.cluster.datagrams.peer_datagram import DatagramError
 from limpet.cluster.datagrams.reflection import (
     NONCE_BYTES,
@@ -22,6 +24,8 @@ from limpet.cluster.datagrams.reflection import (
 from limpet.linux.echo import HEADERS_BYTES
 
 _RECEIVED_BYTES = 1 << 16
+_AT_ONCE = 64
+"""Datagrams that are read before others have their turn."""
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _WHOLE = {
     4: (socket.IPPROTO_IP, 10, 3),
@@ -59,8 +63,8 @@ class MappingSocket:
             self._socket.close()
             raise
         self._waiting: dict[bytes, asyncio.Future[Reflected]] = {}
-        self.heard: set[bytes] = set()
-        """Nonces of questions that came here: of ourselves, by the NAT."""
+        self.heard: OrderedDict[bytes, None] = OrderedDict()
+        """Nonces of the last questions that came here: of ourselves, by the NAT, or of anybody."""
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     @property
@@ -75,7 +79,7 @@ class MappingSocket:
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while True:
+            for _ in range(_AT_ONCE):
                 try:
                     data = self._socket.recv(_RECEIVED_BYTES)
                 except BlockingIOError:
@@ -83,13 +87,18 @@ class MappingSocket:
                 except OSError:  # an ICMP error of an earlier question
                     continue
                 if is_question(data):
-                    self.heard.add(data[5 : 5 + NONCE_BYTES])
+                    self._note(data[5 : 5 + NONCE_BYTES])
                     continue
                 with contextlib.suppress(DatagramError):
                     found = parse_answer(data)
                     waiter = self._waiting.get(found.nonce)
                     if waiter is not None and not waiter.done():
                         waiter.set_result(found)
+
+    def _note(self, nonce: bytes) -> None:
+        self.heard[nonce] = None
+        while len(self.heard) > NETCHECK_QUESTIONS.most:
+            self.heard.popitem(last=False)
 
     async def ask(
         self, where: Endpoint, *, packet_bytes: int = 0, tries_s: tuple[float, ...] = _TRIES_S

@@ -16,9 +16,10 @@ from tests.unit.base.bounds.probes import PROBES
 _HERE = Path(__file__).parent
 _REPOSITORY = _HERE.parents[3]
 
-for _path in _HERE.glob("*.py"):
+for _path in _HERE.rglob("*.py"):
     if _path.stem not in {"__init__", Path(__file__).stem}:
-        importlib.import_module(f"{__package__}.{_path.stem}")
+        _parts = _path.relative_to(_HERE).with_suffix("").parts
+        importlib.import_module(".".join((str(__package__), *_parts)))
 
 ROWS = [(f"{party}.{name}", row) for party, rows in TABLE.items() for name, row in rows.items()]
 _PROBED_HERE = [

@@ -1,0 +1,1 @@
+"""Probes of what is answered by those who are asked: the party `servers`."""

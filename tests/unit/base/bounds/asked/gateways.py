@@ -1,0 +1,85 @@
+"""Probes of what a gateway answers, or whoever writes its address on something."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from contextlib import ExitStack, closing
+from ipaddress import IPv4Address
+
+from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS
+from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
+from limpet.cli.netcheck.udp import MappingSocket
+from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
+from limpet.linux.echo import Echo
+from limpet.nat import upnp
+from tests.unit.base.bounds.probes import probe
+
+_FOUND = b"HTTP/1.1 200 OK\r\nLOCATION: http://127.0.0.1:5000/rootDesc.xml\r\n\r\n"
+
+
+def bound_socket(undo: ExitStack, address: str) -> socket.socket:
+    opened = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    opened.bind((address, 0))
+    opened.setblocking(False)
+    return opened
+
+
+@probe(GATEWAY_DATAGRAMS)
+def _(amount: int) -> bool:
+    """The gateway's answer is the last of so many that have come."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            asking, gateway = bound_socket(undo, "127.0.0.1"), bound_socket(undo, "127.0.0.1")
+            other = bound_socket(undo, "127.0.0.2")
+            for sender in (*[other] * (amount - 1), gateway):
+                sender.sendto(_FOUND, asking.getsockname())
+            return await upnp._location(asking, IPv4Address("127.0.0.1")) != ""
+
+    return asyncio.run(body())
+
+
+@probe(ECHOES)
+def _(amount: int) -> bool:
+    """The answer is the last of so many packets of the machine."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            peer = bound_socket(undo, "127.0.0.1")
+            with closing(Echo(*peer.getsockname())) as echo:
+                answer = asyncio.create_task(echo.ask(100, 30.0))
+                question = b""
+                while not question:
+                    await asyncio.sleep(0)
+                    try:
+                        question, asker = peer.recvfrom(2048)
+                    except BlockingIOError:
+                        continue
+                for said in (*[b"another"] * (amount - 1), question):
+                    peer.sendto(said, asker)
+                    await asyncio.sleep(0)
+                return await answer is not None
+
+    return asyncio.run(body())
+
+
+@probe(NETCHECK_QUESTIONS)
+def _(amount: int) -> bool:
+    """The first of so many is still known."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            asker = MappingSocket(4)
+            undo.callback(asker.close)
+            sender = bound_socket(undo, "127.0.0.1")
+            nonces = [number.to_bytes(NONCE_BYTES) for number in range(amount)]
+            for nonce in nonces:
+                sender.sendto(encode_question(nonce), ("127.0.0.1", asker.port))
+                deadline_s = time.monotonic() + 30
+                while nonce not in asker.heard and time.monotonic() < deadline_s:
+                    await asyncio.sleep(0)
+            return nonces[0] in asker.heard
+
+    return asyncio.run(body())
