@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from itertools import cycle, repeat
 from typing import Generic, TypeVar
 
+from limpet.base.bounds.strangers import (
+    DNS_READY,
+    DNS_READY_ANSWER,
+    DNS_READY_BYTES,
+    DNS_READY_QUESTION,
+)
 from limpet.dns import wire
 from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt, Deliver, Effect, Forwarder
 from limpet.dns.forward.health import Upstream
@@ -16,9 +22,6 @@ from limpet.dns.wire import DnsAnswer, Query, QueryRefused
 from limpet.services.rotation import Here
 from limpet.services.values import ServiceName
 
-_MOST_READY = 8192
-"""Answers that are kept as bytes for a message just like the last one."""
-_LONGEST_READY_BYTES = 300
 _BY_TCP = b"T"
 """Behind a message, in the key of its answer: by TCP nothing is cut. No message that is answered
 has anything behind its end."""
@@ -67,27 +70,38 @@ class Counts:
 
 @dataclass(slots=True)
 class _Ready:
-    """Answers behind the number of the message that they answer."""
+    """Answers behind the number of the message that they answer, for a message just like the last
+    one."""
 
     answers: dict[bytes, Iterator[bytes]] = field(default_factory=dict)
     of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
+    sizes: dict[bytes, int] = field(default_factory=dict)
+    size_bytes: int = 0
+    """Of all answers, in all their orders."""
 
     def put(self, key: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
         """One after the other is told, and then the first again."""
-        if len(self.answers) >= _MOST_READY:
+        told = [each[2:] for each in responses]
+        size = sum(map(len, told))
+        if len(key) > DNS_READY_QUESTION.most or size > DNS_READY_ANSWER.most:
+            return
+        if len(self.answers) >= DNS_READY.most or self.size_bytes + size > DNS_READY_BYTES.most:
             self.clear()
-        if len(key) <= _LONGEST_READY_BYTES:
-            told = [each[2:] for each in responses]
-            self.answers[key] = cycle(told) if len(told) > 1 else repeat(told[0])
-            self.of.setdefault(of, []).append(key)
+        self.answers[key] = cycle(told) if len(told) > 1 else repeat(told[0])
+        self.of.setdefault(of, []).append(key)
+        self.sizes[key] = size
+        self.size_bytes += size
 
     def drop(self, of: ServiceName | None) -> None:
         for key in self.of.pop(of, ()):
             self.answers.pop(key, None)
+            self.size_bytes -= self.sizes.pop(key, 0)
 
     def clear(self) -> None:
         self.answers.clear()
         self.of.clear()
+        self.sizes.clear()
+        self.size_bytes = 0
 
 
 class Resolver(Generic[C]):

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.bounds.strangers import DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
 from limpet.dns.forward.forwarder import (
     GIVE_UP_S,
-    MOST_OF_ONE,
-    MOST_QUESTIONS,
     AskUpstream,
     CloseAttempt,
     Deliver,
@@ -336,9 +335,11 @@ def test_an_upstream_that_fails_for_long_is_looked_at_now_and_then() -> None:
 def test_a_client_with_very_many_questions_leaves_room_for_others() -> None:
     world = World()
 
-    flood = [world.ask(f"{number}.example.com", "10.1.0.66") for number in range(MOST_QUESTIONS)]
+    flood = [
+        world.ask(f"{number}.example.com", "10.1.0.66") for number in range(DNS_FORWARDED.most)
+    ]
     refused = [waiter for waiter in flood if waiter in world.told]
-    assert len(refused) == MOST_QUESTIONS - MOST_OF_ONE
+    assert len(refused) == DNS_FORWARDED.most - DNS_FORWARDED_OF_ONE.most
     assert {world.code(waiter) for waiter in refused} == {wire.SERVFAIL}
     other = world.ask("other.example.com")
     world.answer(world.sent[-1], "other.example.com. 60 A 192.0.2.80")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from itertools import count, product
+from itertools import chain, count, islice, product
 
 import dns.flags
 import dns.message
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.bounds.strangers import DNS_READY_BYTES
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import AskUpstream, Forwarder
 from limpet.dns.forward.health import Upstream
@@ -207,3 +208,26 @@ def test_a_question_of_another_class_is_refused_and_sent_nowhere() -> None:
     assert told is not None
     assert dns.message.from_wire(told).rcode() == dns.rcode.REFUSED
     assert not any(isinstance(each, AskUpstream) for each in resolver.effects)
+
+
+def test_who_asks_by_tcp_for_all_of_a_large_service_with_other_capitals_takes_no_more_memory() -> (
+    None
+):
+    catalog = Catalog()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    for part in range(4):  # as an API server has them, at most 1,000 each
+        ends = tuple(Endpoint(f"10.{part}.{number >> 8}.{number & 255}") for number in range(1000))
+        ports = (EndpointPort("p", "TCP", 80),)
+        catalog.put(EndpointSlice("x", f"a-{part}", "a", 4, ports, ends))
+    resolver = resolver_of(catalog)
+    name = f"a.x.svc.{DOMAIN}"
+    written = {"".join(each) for each in islice(product(*((c, c.upper()) for c in name)), 20)}
+    messages = [dns.message.make_query(each, "A").to_wire() for each in written]
+
+    for message in messages:
+        answer = resolver.take(message, "client", 0.0, by_tcp=True)
+        assert answer is not None
+        assert len(answer) > 60_000
+
+    in_order = [list(islice(each, 16)) for each in resolver._ready.answers.values()]
+    assert sum({id(each): len(each) for each in chain(*in_order)}.values()) <= DNS_READY_BYTES.most

@@ -15,6 +15,7 @@ class Above(Enum):
     OLDEST_OUT = "the oldest makes room"
     CLOSED = "the connection is closed"
     WAITS = "waits for its turn"
+    NOT_KEPT = "taken, and not kept"
 
 
 @dataclass(frozen=True, slots=True)

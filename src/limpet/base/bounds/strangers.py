@@ -132,6 +132,28 @@ DNS_WAITING = Bound(
     "questions by UDP that wait while others are answered", 4096, "questions", Above.DROPPED
 )
 DNS_WAITING_OF_ONE = Bound("... of one address", 1024, "questions", Above.DROPPED)
+DNS_READY = Bound(
+    "answers for names of the cluster that are kept as bytes, by question",
+    8192,
+    "answers",
+    Above.OLDEST_OUT,
+)
+"""All of them do: they are soon there again."""
+DNS_READY_BYTES = Bound(
+    "... all of them together, in all orders of their records", 8 << 20, "bytes", Above.OLDEST_OUT
+)
+DNS_READY_ANSWER = Bound("... one of them", 64 << 10, "bytes", Above.NOT_KEPT)
+"""Sixteen of the longest by UDP fit. By TCP a pod may ask for all of a thousand endpoints, each
+time with other capitals."""
+DNS_READY_QUESTION = Bound("... the question of one of them", 300, "bytes", Above.NOT_KEPT)
+DNS_FORWARDED = Bound(
+    "questions for other names that are under way", 2048, "questions", Above.REFUSED
+)
+DNS_FORWARDED_OF_ONE = Bound(
+    "... that one address was the first to ask", 512, "questions", Above.REFUSED
+)
+"""Who asks for thousands of names leaves room for others."""
+DNS_ASKERS = Bound("... who wait for one of them", 256, "questions", Above.REFUSED)
 
 # What a person was sent, and gives to a command.
 JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "bytes", Above.REFUSED)

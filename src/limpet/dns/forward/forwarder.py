@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.base.rate_limit import DueQueue
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache, CachedAnswer, Key
@@ -26,12 +27,6 @@ GIVE_UP_S = 4.5
 """Resolvers of C libraries ask again after 5 s."""
 RECHECK_S = 5.0
 """What could not be refreshed is not tried again before."""
-MOST_QUESTIONS = 2048
-"""Questions that are under way at one time."""
-MOST_OF_ONE = 512
-"""Questions begun by one client: one that asks for thousands of names leaves room for others."""
-MOST_WAITING = 256
-"""Askers who wait for one question; the others ask again."""
 MOST_ATTEMPTS = 6
 _LOOP_TYPE = wire.HINFO
 
@@ -192,7 +187,9 @@ class Forwarder(Generic[W]):
         if kept is not None and now_s < self._recheck.get(key, 0.0):
             return [_stale(waiter, kept)]
         order = in_order(self.healths, now_s)
-        is_crowded = len(self._asked) >= MOST_QUESTIONS or self._begun[who] >= MOST_OF_ONE
+        is_crowded = (
+            len(self._asked) >= DNS_FORWARDED.most or self._begun[who] >= DNS_FORWARDED_OF_ONE.most
+        )
         if is_crowded or not order:
             return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
         asked = _Asked(query.question, flags, query.wants_dnssec, now_s, who)
@@ -211,7 +208,7 @@ class Forwarder(Generic[W]):
     ) -> list[Effect[W]]:
         if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
             return [_stale(waiter, kept)]
-        if len(asked.waiting) >= MOST_WAITING:
+        if len(asked.waiting) >= DNS_ASKERS.most:
             return [_failed(waiter)]
         asked.waiting.append(waiter)
         self._due.put(key, self._due_s(key, asked, now_s))
@@ -340,7 +337,7 @@ class Forwarder(Generic[W]):
         kept = self.cache.get(key, now_s)
         if kept is None:
             return self._finish(key, asked, asked.worst or DnsAnswer(wire.SERVFAIL))
-        if len(self._recheck) >= MOST_QUESTIONS:
+        if len(self._recheck) >= DNS_FORWARDED.most:
             self._recheck = {k: until for k, until in self._recheck.items() if until > now_s}
         self._recheck[key] = now_s + RECHECK_S
         told: list[Effect[W]] = [_stale(waiter, kept) for waiter in asked.waiting]

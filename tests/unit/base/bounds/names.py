@@ -6,15 +6,20 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
 from limpet.base.bounds import strangers
 from limpet.dns import server as server_module
+from limpet.dns.forward.cache import Cache
+from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
+from limpet.dns.forward.health import Upstream
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import DnsServer
 from limpet.dns.turns import ClientTurns
+from limpet.dns.wire import Query
 from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 from tests.unit.dns.test_resolver import resolver_of
@@ -152,3 +157,76 @@ def _(amount: int) -> bool:
         strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most
     )
     return all(turns.put("pod", number) for number in range(amount))
+
+
+def _ready() -> Resolver[Any]:
+    return resolver_of(Catalog())
+
+
+@probe(strangers.DNS_READY)
+def _(amount: int) -> bool:
+    """The first answer is still there."""
+    resolver = _ready()
+    for number in range(amount):
+        name = f"{number:05}".encode()
+        question = b"\5" + name + b"\1x\3svc\7cluster\5local\0\0\1\0\1"
+        assert resolver.take(_QUESTION[:12] + question, "pod", 0.0) is not None
+    first = b"\x0500000\1x\3svc\7cluster\5local\0\0\1\0\1"
+    resolver.take(_QUESTION[:12] + first, "pod", 0.0)
+    return resolver.counts.ready == 1
+
+
+def _keeps(resolver: Resolver[Any], key: bytes, *sizes: int) -> bool:
+    """An answer with records in so many orders, each of that size."""
+    resolver._ready.put(key, [bytes(size + 2) for size in sizes], None)
+    return key in resolver._ready.answers
+
+
+@probe(strangers.DNS_READY_BYTES)
+def _(amount: int) -> bool:
+    resolver, part = _ready(), strangers.DNS_READY_ANSWER.most // 2
+    whole, rest = divmod(amount, part)
+    for number, size in enumerate([part] * whole + [rest] * bool(rest)):
+        assert _keeps(resolver, str(number).encode(), size)
+    return b"0" in resolver._ready.answers
+
+
+@probe(strangers.DNS_READY_ANSWER)
+def _(amount: int) -> bool:
+    return _keeps(_ready(), b"name", amount // 2, amount - amount // 2)
+
+
+@probe(strangers.DNS_READY_QUESTION)
+def _(amount: int) -> bool:
+    return _keeps(_ready(), b"x" * amount, 100)
+
+
+def _forwarded(amount: int, clients: int, names: int) -> bool:
+    """So many questions of so many clients for so many names wait for an upstream."""
+    forwarder: Forwarder[int] = Forwarder(Cache(most_bytes=1000, stale_s=0.0), lambda: 7)
+    for probing in forwarder.use([Upstream(ip_address("192.0.2.1"))], 0.0):
+        assert isinstance(probing, AskUpstream)
+        forwarder.failed(probing.attempt, 0.0)
+    assert not forwarder.under_way
+    for number in range(amount):
+        question = b"\5" + f"{number % names:05}".encode() + b"\0\0\1\0\1"
+        query = Query(number & 0xFFFF, 0, question, 512, has_edns=False, wants_dnssec=False)
+        told = forwarder.ask(query, number, 0.0, f"10.1.0.{number % clients}")
+        if any(isinstance(each, Deliver) for each in told):
+            return False
+    return True
+
+
+@probe(strangers.DNS_FORWARDED)
+def _(amount: int) -> bool:
+    return _forwarded(amount, clients=200, names=1 << 16)
+
+
+@probe(strangers.DNS_FORWARDED_OF_ONE)
+def _(amount: int) -> bool:
+    return _forwarded(amount, clients=1, names=1 << 16)
+
+
+@probe(strangers.DNS_ASKERS)
+def _(amount: int) -> bool:
+    return _forwarded(amount, clients=200, names=1)
