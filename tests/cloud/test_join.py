@@ -15,8 +15,9 @@ import pytest
 
 from limpet.agent.settings import Settings
 from limpet.base.bounds import members
+from limpet.base.bounds.servers import HTTP_ANSWER
 from limpet.base.errors import ConfigError, LimpetError
-from limpet.base.http.connection import MAX_ANSWER_BYTES, LinkError
+from limpet.base.http.connection import LinkError
 from limpet.base.settings import PodSettings
 from limpet.cli.install.joining import join_cluster
 from limpet.cloud.join import join
@@ -192,7 +193,7 @@ def test_pods_of_a_dead_machine_that_said_all_it_may_come_in_pages(
     asyncio.run(report())
     assert len(pages) > 1
     # A page is no more than a node may say at once, and so within what it takes for an answer.
-    assert max(size for size, _ in pages) <= members.REPORT_BODY.most < MAX_ANSWER_BYTES
+    assert max(size for size, _ in pages) <= members.REPORT_BODY.most < HTTP_ANSWER.most
     assert sorted(each.pod for _, page in pages for each in page.pods) == [
         each.pod for each in pods
     ]

@@ -14,6 +14,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.addresses import Prefix
+from limpet.base.bounds.servers import API_TOKEN
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.threads import in_thread
@@ -29,7 +30,6 @@ from limpet.kubernetes.resources import GROUP, NETWORK_OBJECT, VERSION
 
 _log = structlog.get_logger("join")
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
-_MOST_TOKEN_BYTES = 64 << 10
 
 
 class _Network(Viewed, frozen=True, kw_only=True, rename="camel"):
@@ -125,9 +125,9 @@ def read_token(path: Path) -> str:
     """Raises: LimpetError."""
     try:
         with open(path, "rb") as file:
-            content = file.read(_MOST_TOKEN_BYTES + 1)
-        if len(content) > _MOST_TOKEN_BYTES:
-            raise ValueError("it is larger than 64 KiB")
+            content = file.read(API_TOKEN.most + 1)
+        if len(content) > API_TOKEN.most:
+            raise ValueError(f"it is larger than {API_TOKEN.most >> 10} KiB")
         return content.decode("ascii").strip()
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else error

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from limpet.base.bounds.servers import FEED_LINE
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Connection, HttpAnswer, LinkError
 from limpet.base.http.kept import KeptConnections
@@ -20,8 +21,6 @@ from limpet.cloud.https import connect_to_controller
 from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
 from limpet.cluster.identity import Identity, keep_controllers
 
-MAX_LINE_BYTES = 1 << 20
-"""Longest line of a watch: an entry holds at most two documents of 64 KiB, in base64."""
 SILENCE_S = 90.0
 """Silence that ends a watch: three bookmarks are missing."""
 
@@ -141,9 +140,9 @@ class ControllerLink:
             )
             async with aclosing(chunks):
                 if status != 200:
-                    body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
+                    body = await read_whole(chunks, most_bytes=FEED_LINE.most)
                     read_answer(HttpAnswer(status, body), Refused, self.controller)
-                async for lines in read_lines(chunks, most_bytes=MAX_LINE_BYTES):
+                async for lines in read_lines(chunks, most_bytes=FEED_LINE.most):
                     yield [_line(line, self.controller) for line in lines]
         except ValueError as error:
             raise _not_a_controller(self.controller, str(error)) from error

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from limpet.base import faults
+from limpet.base.bounds.servers import DNS_CACHE
 from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import for_ever, notify_service_manager
@@ -39,7 +40,6 @@ from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("dns")
 
-_CACHE_BYTES = 8 << 20
 _LOOK_AGAIN_S = 10.0
 """At what tells nobody that it changed: the link, folders that were not there."""
 _SWITCH_S = 0.0005
@@ -87,7 +87,7 @@ class _Process:
     def __init__(self, settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
         """Raises: LimpetError."""
         self._settings = settings
-        cache = Cache(most_bytes=_CACHE_BYTES, stale_s=settings.stale_s)
+        cache = Cache(most_bytes=DNS_CACHE.most, stale_s=settings.stale_s)
         forwarder: Forwarder[Asker[Client]] = Forwarder(cache, random_numbers(os.urandom))
         self._resolver: Resolver[Client] = Resolver(forwarder)
         self._resolver.serve(settings.domain)

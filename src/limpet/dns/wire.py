@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from limpet.base.bounds.servers import DNS_TTL_S
+
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV, OPT, ANY = 1, 2, 5, 6, 12, 16, 28, 33, 41, 255
 HINFO = 13
 IN = 1
@@ -29,7 +31,6 @@ _HEADER = struct.Struct("!HHHHHH")
 _SHORTS = struct.Struct("!HH")
 _RECORD = struct.Struct("!HHIH")
 _TTL = struct.Struct("!I")
-LARGEST_TTL_S = 86_400
 
 
 class QueryRefused(Exception):
@@ -280,12 +281,12 @@ def _look_through(
             at += 10 + length
             if at > len(message):
                 raise ValueError("a record that is longer than its message")
-            ttl_s = 0 if ttl_s >> 31 else min(ttl_s, LARGEST_TTL_S)  # RFC 2181 section 8
+            ttl_s = 0 if ttl_s >> 31 else min(ttl_s, DNS_TTL_S.most)  # RFC 2181 section 8
             if section == 0:
                 held_s.append(ttl_s)
                 is_answered = is_answered or asked in (kind, ANY)
             elif section == 1 and kind == SOA and length >= 20:
-                negative_s = min(ttl_s, _TTL.unpack_from(message, at - 4)[0], LARGEST_TTL_S)
+                negative_s = min(ttl_s, _TTL.unpack_from(message, at - 4)[0], DNS_TTL_S.most)
             kept[section] += 1
     return DnsAnswer(
         flags & (AD | _RCODE),

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from limpet.base.bounds.servers import CACHED_LIST, WATCH_LINE
 from limpet.base.decoding import Decoder, json_decoder
 from limpet.base.http.connection import Connection, Headers, HttpAnswer, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
@@ -26,10 +27,6 @@ from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 
 PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""
-MAX_CACHED_LIST_BYTES = 64 << 20
-"""Size of a cache's answer, which comes whole: 5,000 objects of four kilobytes, thrice."""
-MAX_LINE_BYTES = 4 << 20
-"""Longest line of a watch: etcd keeps 1.5 MiB of an object."""
 ANSWER_S = 20.0
 _CONNECTIONS = 4
 _USER_AGENT = "limpet"
@@ -166,12 +163,12 @@ class Client:
             )
             async with aclosing(chunks):
                 if status != 200:
-                    body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
+                    body = await read_whole(chunks, most_bytes=WATCH_LINE.most)
                     self.check(HttpAnswer(status, body), resource, what)
                 self._refused.granted(what)
                 self._clock.tell(connection.date, time.monotonic())
                 yield []
-                async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
+                async with aclosing(read_lines(chunks, most_bytes=WATCH_LINE.most)) as parts:
                     async for lines in parts:
                         yield lines
         except ValueError as error:
@@ -355,7 +352,7 @@ class Client:
     async def _connect(self) -> Connection:
         connection = await Connection.open(self._credentials.server())
         if self.is_cache:
-            connection.most_answer_bytes = MAX_CACHED_LIST_BYTES
+            connection.most_answer_bytes = CACHED_LIST.most
         return connection
 
     def _stranger(self, what: str, error: Exception) -> LinkError:

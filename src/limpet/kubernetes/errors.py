@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.base.bounds.servers import REFUSAL_WORDS, RETRY_AFTER_S
 from limpet.base.errors import LimpetError
 from limpet.kubernetes.objects import Resource, Status, StatusDetails
 
@@ -34,7 +35,8 @@ class StatusError(LimpetError):
         super().__init__(words)
         self.status = status
         details = status.details or StatusDetails()
-        self.retry_after_s = retry_after_s or float(details.retry_after_seconds) or None
+        after_s = max(0, min(details.retry_after_seconds, RETRY_AFTER_S.most))
+        self.retry_after_s = retry_after_s or float(after_s) or None
         """When to ask again, as it asks for."""
 
 
@@ -81,7 +83,7 @@ def refusal(
     kind, hint = _kind_and_hint(resource, status)
     if status.code == 403 and not lasts:
         hint = _NOT_YET
-    said = " ".join(status.message.split())[:1000] or f"HTTP status {status.code}"
+    said = " ".join(status.message.split())[: REFUSAL_WORDS.most] or f"HTTP status {status.code}"
     words = f"{what}: {said}" + (f" ({hint})" if hint else "")
     return kind(words, status, retry_after_s=retry_after_s)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from urllib.parse import urlencode
 
+from limpet.base.bounds.servers import EXEC_MESSAGE
 from limpet.base.decoding import decode_json
 from limpet.base.http.connection import Connection, LinkError
 from limpet.base.http.websocket import (
@@ -28,8 +29,6 @@ from limpet.kubernetes.objects import Status
 from limpet.kubernetes.pods import PODS, Pod
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-_MOST_BYTES = 1 << 20
-"""Size of one message: kubelets read 32 KiB at a time."""
 _SWITCHED = 101
 _KEY_BYTES, _MASK_BYTES = 16, 4
 
@@ -89,7 +88,7 @@ async def _hear_all(
     connection: Connection, what: str, hear: Callable[[ExecStream, bytes], None], silence_s: float
 ) -> bytes:
     """How it ended: the error stream's message. Raises: LinkError, ValueError."""
-    reader = MessageReader(most_bytes=_MOST_BYTES)
+    reader = MessageReader(most_bytes=EXEC_MESSAGE.most)
     while data := await connection.read(what, silence_s):
         for message in reader.take(data):
             ended = _take(connection, message, hear)

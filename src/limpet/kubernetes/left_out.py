@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from limpet.base.bounds.servers import LEFT_OUT_VALUE
 from limpet.base.bounds.words import LEFT_OUT
 from limpet.base.text.escaping import shortened
-
-_MOST_CHARACTERS = 60
 
 
 class LeftOut:
@@ -19,7 +18,7 @@ class LeftOut:
         """`where`: as kubectl calls it, such as `ports[1].nodePort`."""
         self._count += 1
         if len(self._words) < LEFT_OUT.most:
-            shown = repr(shortened(value, _MOST_CHARACTERS)) if isinstance(value, str) else value
+            shown = repr(shortened(value, LEFT_OUT_VALUE.most)) if isinstance(value, str) else value
             self._words.append(f"{where}{'' if value is None else f' {shown}'}: {why}")
 
     @property

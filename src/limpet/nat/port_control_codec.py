@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.servers import GATEWAY_LEASE_S
 from limpet.base.errors import LimpetError
 
 PORT = 5351
@@ -96,7 +97,12 @@ def parse_pcp_map(data: bytes, nonce: bytes, port: int) -> PortLease | None:
     if result:
         raise PortControlError(f"PCP: the gateway refuses: {_word(_PCP_RESULTS, result)}")
     address = IPv6Address(packed)
-    return PortLease(address.ipv4_mapped or address, external, lifetime_s)
+    return PortLease(address.ipv4_mapped or address, external, _in_bounds(lifetime_s))
+
+
+def _in_bounds(lifetime_s: int) -> int:
+    """A gateway that says a year would be asked again in half of one, and may have forgotten."""
+    return min(lifetime_s, GATEWAY_LEASE_S.most)
 
 
 def encode_pmp_address() -> bytes:
@@ -121,7 +127,7 @@ def parse_pmp_map(data: bytes, port: int) -> PortLease | None:
     if not _is_pmp(data, _PMP_MAP_UDP, _PMP_MAP_ANSWER.size):
         return None
     *_, its_port, external, lifetime_s = _PMP_MAP_ANSWER.unpack_from(data)
-    return PortLease(None, external, lifetime_s) if its_port == port else None
+    return PortLease(None, external, _in_bounds(lifetime_s)) if its_port == port else None
 
 
 def _is_pmp(data: bytes, opcode: int, size: int) -> bool:

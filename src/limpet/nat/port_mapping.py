@@ -15,6 +15,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.addresses import Endpoint, is_public
+from limpet.base.bounds.servers import GATEWAY_LEASE_S
 from limpet.base.errors import KernelError
 from limpet.base.process.threads import in_thread
 from limpet.linux.underlay import default_gateway
@@ -22,7 +23,7 @@ from limpet.nat.port_control_codec import NONCE_BYTES, PortControlError, PortLea
 
 _log = structlog.get_logger("port-mapping")
 
-LIFETIME_S = 3600
+LIFETIME_S = GATEWAY_LEASE_S.most
 """Asked for; renewed at half of what is given."""
 _SHORTEST_S = 60.0
 _AGAIN_S = 600.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 from pathlib import Path
 
-from limpet.dns.forward.upstreams import MOST_UPSTREAMS, read_upstreams
+from limpet.base.bounds.servers import DNS_UPSTREAMS
+from limpet.dns.forward.upstreams import read_upstreams
 
 OWN = (ip_address("169.254.20.10"), ip_address("fd5b:9ad1:7e3c::53"))
 
@@ -38,4 +39,4 @@ def test_nonsense_is_passed_over_and_no_file_is_no_server(tmp_path: Path) -> Non
     assert read(tmp_path, "\n".join(lines)) == []
     assert read_upstreams(tmp_path / "none", OWN) == ()
     many = "".join(f"nameserver 192.0.2.{n}\n" for n in range(1, 20))
-    assert len(read(tmp_path, many)) == MOST_UPSTREAMS
+    assert len(read(tmp_path, many)) == DNS_UPSTREAMS.most

@@ -23,3 +23,48 @@ ECHOES = Bound(
     "packets",
     Above.DROPPED,
 )
+GATEWAY_LEASE_S = Bound(
+    "time for which a gateway says that it forwards a port", 3600, "seconds", Above.CUT
+)
+"""As long as it was asked for. After half of it it is asked again: it may have forgotten."""
+
+# Name servers that the names' process asks.
+
+DNS_UPSTREAMS = Bound("name servers of a resolv.conf", 6, "name servers", Above.CUT)
+DNS_TTL_S = Bound(
+    "time that an answer of a name server holds, as it says", 86_400, "seconds", Above.CUT
+)
+DNS_NO_TTL_S = Bound("... where it says that there is nothing", 900, "seconds", Above.CUT)
+"""A name that has come to be is found by then. Source: RFC 2308 section 5 allows three hours."""
+DNS_CACHE = Bound("answers of name servers that are remembered", 8 << 20, "bytes", Above.OLDEST_OUT)
+
+# Controllers and API servers, by HTTP.
+
+HTTP_HEAD = Bound("the head of an answer by HTTP", 16 << 10, "bytes", Above.CLOSED)
+HTTP_ANSWER = Bound("an answer by HTTP", 4 << 20, "bytes", Above.CLOSED)
+"""The pods of a whole machine take one mebibyte."""
+CACHED_LIST = Bound("... of a cache on this machine, to a list", 64 << 20, "bytes", Above.CLOSED)
+"""It comes whole: 5,000 objects of four kilobytes, thrice."""
+WATCH_LINE = Bound("a line of an API server's watch", 4 << 20, "bytes", Above.CLOSED)
+"""etcd keeps 1.5 MiB of an object."""
+FEED_LINE = Bound("a line of a controller's watch", 1 << 20, "bytes", Above.CLOSED)
+"""An entry holds at most two documents of 64 KiB, in base64."""
+EXEC_MESSAGE = Bound(
+    "one message of a command that runs in a pod for a person", 1 << 20, "bytes", Above.CLOSED
+)
+"""Kubelets read 32 KiB at a time."""
+RETRY_AFTER_S = Bound(
+    "time after which a server wants to be asked again", 3600, "seconds", Above.CUT
+)
+REFUSAL_WORDS = Bound("an API server's words for a refusal", 1000, "characters", Above.CUT)
+UNREAD_CAUSE = Bound(
+    "why a Service or an EndpointSlice cannot be read, in words", 300, "characters", Above.CUT
+)
+LEFT_OUT_VALUE = Bound(
+    "a value of an object that nobody can use, in words", 60, "characters", Above.CUT
+)
+API_TOKEN = Bound("a token for an API server, in a file", 64 << 10, "bytes", Above.REFUSED)
+API_CERTIFICATES = Bound(
+    "certificates of an API server's authority, in a file", 1 << 20, "bytes", Above.REFUSED
+)
+KUBECONFIG = Bound("a kubeconfig", 1 << 20, "bytes", Above.REFUSED)

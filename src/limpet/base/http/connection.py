@@ -13,14 +13,12 @@ from typing import Any
 
 import h11
 
+from limpet.base.bounds.servers import HTTP_ANSWER, HTTP_HEAD, RETRY_AFTER_S
 from limpet.base.errors import LimpetError
 from limpet.base.process.threads import in_thread
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0
-MAX_ANSWER_BYTES = 4 << 20
-"""Size of one answer: the pods of a whole machine take one mebibyte."""
-_MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
 _VERSIONS = (b"1.1", b"1.0")
 """h11 takes any, and would read what HTTP/0.9 or 2 says as if it were 1.1."""
@@ -92,10 +90,10 @@ class Connection:
         self._server = server
         self._reader = reader
         self._writer = writer
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HTTP_HEAD.most)
         self.answered = False
         """Whether anything has come back to the last request."""
-        self.most_answer_bytes = MAX_ANSWER_BYTES
+        self.most_answer_bytes = HTTP_ANSWER.most
         self.date = ""
         """Date header of the last answer: what time it is there, as it says."""
         self._early = b""
@@ -236,17 +234,15 @@ class Connection:
 
     async def _whole(self, path: str) -> bytes:
         """The body. Raises: TooLargeError."""
-        parts: list[bytes] = []
-        size = 0
+        body = bytearray()  # not many small parts, each of which takes more than it holds
         while (data := await self._data()) is not None:
-            size += len(data)
-            if size > self.most_answer_bytes:
+            if len(body) + len(data) > self.most_answer_bytes:
                 raise TooLargeError(
                     f"ask {self._server.name} for {path}: it answers with more than "
                     f"{self.most_answer_bytes >> 20} MiB"
                 )
-            parts.append(data)
-        return b"".join(parts)
+            body += data
+        return bytes(body)
 
     async def _data(self) -> bytes | None:
         """The next bytes of the body; None: it is complete."""
@@ -255,12 +251,21 @@ class Connection:
 
     async def _event(self) -> h11.Event | type[h11.PAUSED]:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            data = await self._reader.read(_READ_BYTES)
+            data = await self._reader.read(self._room_bytes())
             self.answered = self.answered or bool(data)
             if not self.answered:
                 raise ConnectionAbortedError
             self._http.receive_data(data)
         return event  # type: ignore[return-value]
+
+    def _room_bytes(self) -> int:
+        """What is read next: of a head no more than there may be. Raises: RemoteProtocolError."""
+        if self._http.their_state is not h11.SEND_RESPONSE:
+            return _READ_BYTES
+        left = HTTP_HEAD.most - len(self._http.trailing_data[0])
+        if left <= 0:
+            raise h11.RemoteProtocolError("its head is too large")
+        return left
 
     @contextlib.contextmanager
     def _closed_on_failure(self, path: str, timeout_s: float) -> Iterator[None]:
@@ -290,8 +295,8 @@ def _text_of(head: h11.Response | h11.InformationalResponse, wanted: bytes) -> s
 
 def _retry_after_s(head: h11.Response) -> float | None:
     for name, value in head.headers:
-        if name == b"retry-after" and value.isdigit() and len(value) < 6:
-            return float(value)
+        if name == b"retry-after" and value.isdigit():
+            return float(min(int(value[:6]), RETRY_AFTER_S.most))
     return None
 
 

@@ -9,12 +9,15 @@ async def read_lines(
     chunks: AsyncIterator[bytes], *, most_bytes: int
 ) -> AsyncGenerator[list[bytes], None]:
     """Whole lines as they come, each time all that are there. Raises: ValueError in words."""
-    rest = b""
+    rest = bytearray()  # a line may come byte by byte
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > most_bytes:
-            raise ValueError("a line of it has no end")
-        if lines:
+        first, *others = chunk.split(b"\n")
+        rest += first
+        if max((len(rest), *map(len, others))) > most_bytes:
+            raise ValueError(f"a line of it has more than {most_bytes} bytes")
+        if others:
+            lines = [bytes(rest), *others[:-1]]
+            rest = bytearray(others[-1])
             yield lines
     if rest:
         raise ValueError("it stopped half way in a line")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from limpet.base.bounds.servers import UNREAD_CAUSE
 from limpet.base.bounds.words import NAME, UNREAD
 from limpet.base.text.escaping import shortened
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
-
-_MOST_CHARACTERS = 300
 
 
 class UnreadObjects:
@@ -31,7 +30,7 @@ class UnreadObjects:
             if each.is_gone:
                 self._forget(kind, key)
             elif (kind, key) in self._causes or len(self._causes) < UNREAD.most:
-                self._causes[kind, key] = shortened(each.cause, _MOST_CHARACTERS)
+                self._causes[kind, key] = shortened(each.cause, UNREAD_CAUSE.most)
                 since.add(key)
         if changes.listed:
             for key in [key for found, key in self._causes if found == kind and key not in since]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from limpet.base.bounds.servers import DNS_NO_TTL_S
 from limpet.dns.wire import DnsAnswer
 
 STALE_TTL_S = 30
 """For so long an asker may keep a stale answer. Source: RFC 8767 section 4."""
 _ENTRY_BYTES = 400
 """Memory that an entry takes beside its records, about."""
-LONGEST_NO_S = 900
-"""A name that has come to be is found by then. Source: RFC 2308 section 5 allows three hours."""
 
 Key = tuple[bytes, int]
 """The question with small letters; DO and CD as they were asked."""
@@ -67,7 +66,7 @@ class Cache:
         if answer.ttl_s <= 0:
             return
         self._drop(key)
-        holds_s = min(answer.ttl_s, LONGEST_NO_S) if not answer.counts[0] else answer.ttl_s
+        holds_s = min(answer.ttl_s, DNS_NO_TTL_S.most) if not answer.counts[0] else answer.ttl_s
         self._kept[key] = CachedAnswer(answer, now_s, now_s + holds_s)
         self._bytes += _size(key, answer)
         while self._bytes > self._most_bytes:

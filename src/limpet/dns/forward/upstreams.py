@@ -7,10 +7,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.servers import DNS_UPSTREAMS
 from limpet.base.disk import read_if_there
 from limpet.dns.forward.health import Upstream
-
-MOST_UPSTREAMS = 6
 
 
 def read_upstreams(resolv_conf: Path, own: Collection[Address]) -> tuple[Upstream, ...]:
@@ -29,4 +28,4 @@ def read_upstreams(resolv_conf: Path, own: Collection[Address]) -> tuple[Upstrea
                 address = address.ipv4_mapped
             if address not in own:
                 found[Upstream(address)] = None
-    return tuple(found)[:MOST_UPSTREAMS]
+    return tuple(found)[: DNS_UPSTREAMS.most]

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+from limpet.base.bounds.servers import API_CERTIFICATES, API_TOKEN
 from limpet.base.http.connection import Headers, HttpServer, HttpWords
 from limpet.base.http.tls import NO_CHECK_TIME
 from limpet.kubernetes.access.access import Access, AccessError, Material
@@ -21,7 +22,6 @@ _WORDS = HttpWords(
     "is the port right?)",
     no_name="is there a DNS server? An address in place of the name works without",
 )
-_MAX_TOKEN_BYTES = 64 << 10
 
 Stamp = tuple[object, ...]
 
@@ -63,7 +63,7 @@ class Credentials:
         with self._named("token", path):
             stamp = _stamp(path)
             if stamp != self._token_stamp:
-                token = _read(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+                token = _read(path, API_TOKEN.most).decode("ascii").strip()
                 if not token or not token.isprintable() or " " in token:
                     raise ValueError("it holds no token")
                 self._token, self._token_stamp = token, stamp
@@ -114,7 +114,7 @@ def _context(access: Access) -> ssl.SSLContext:
 
 
 def _pem(material: Material) -> bytes:
-    return _read(material, 1 << 20) if isinstance(material, Path) else material
+    return _read(material, API_CERTIFICATES.most) if isinstance(material, Path) else material
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from limpet.base.bounds.servers import KUBECONFIG
 from limpet.base.errors import LimpetError
 from limpet.kubernetes.access.access import (
     Access,
@@ -21,7 +22,6 @@ from limpet.kubernetes.access.access import (
 )
 from limpet.kubernetes.access.yaml_text import parse_yaml
 
-_MAX_BYTES = 1 << 20
 _INSTEAD = "use a client certificate, a token or a tokenFile"
 _REFUSED_OF_USER = {
     "exec": f"a program that makes tokens is not run ({_INSTEAD})",
@@ -143,11 +143,11 @@ def _read(path: Path) -> _Table:
     path = path.absolute()
     try:
         with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+            content = file.read(KUBECONFIG.most + 1)
     except OSError as error:
         raise AccessError(f"read kubeconfig {path}: {error.strerror}") from error
-    if len(content) > _MAX_BYTES:
-        raise AccessError(f"read kubeconfig {path}: it is larger than {_MAX_BYTES >> 20} MiB")
+    if len(content) > KUBECONFIG.most:
+        raise AccessError(f"read kubeconfig {path}: it is larger than {KUBECONFIG.most >> 20} MiB")
     try:
         document = _parse(content)
     except LimpetError:

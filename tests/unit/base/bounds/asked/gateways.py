@@ -8,11 +8,12 @@ import time
 from contextlib import ExitStack, closing
 from ipaddress import IPv4Address
 
-from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS
+from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS, GATEWAY_LEASE_S
 from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
 from limpet.cli.netcheck.udp import MappingSocket
 from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
 from limpet.linux.echo import Echo
+from limpet.nat import port_control_codec as codec
 from limpet.nat import upnp
 from tests.unit.base.bounds.probes import probe
 
@@ -83,3 +84,17 @@ def _(amount: int) -> bool:
             return nonces[0] in asker.heard
 
     return asyncio.run(body())
+
+
+@probe(GATEWAY_LEASE_S)
+def _(amount: int) -> bool:
+    nonce, port = bytes(codec.NONCE_BYTES), (51820).to_bytes(2)
+    by_pcp = b"\2\x81\0\0" + amount.to_bytes(4) + bytes(16) + nonce + b"\x11\0\0\0" + port * 2
+    by_pmp = b"\0\x81\0\0" + bytes(4) + port * 2 + amount.to_bytes(4)
+    leases = (
+        codec.parse_pcp_map(by_pcp + bytes(10) + b"\xff\xff\xcb\0\x71\1", nonce, 51820),
+        codec.parse_pmp_map(by_pmp, 51820),
+    )
+    taken = {lease is not None and lease.lifetime_s == amount for lease in leases}
+    assert len(taken) == 1
+    return taken.pop()

@@ -1,0 +1,208 @@
+"""Probes of what controllers and API servers answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, closing
+from pathlib import Path
+
+import h11
+import msgspec
+
+from limpet.base.bounds import servers
+from limpet.base.errors import LimpetError
+from limpet.base.http.connection import Connection, LinkError, _retry_after_s
+from limpet.cloud.enrollment import read_token
+from limpet.cloud.link import ControllerLink
+from limpet.cloud.workloads.unread import UnreadObjects
+from limpet.cluster.api import WatchKind, WatchLine
+from limpet.kubernetes.access.access import Access, AccessError, parse_server
+from limpet.kubernetes.access.credentials import Credentials, _pem
+from limpet.kubernetes.access.kubeconfig import read_kubeconfig
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.errors import refusal
+from limpet.kubernetes.exec import _hear_all
+from limpet.kubernetes.left_out import LeftOut
+from limpet.kubernetes.objects import CONFIG_MAPS, Status, StatusDetails, Viewed
+from limpet.kubernetes.reflector_state import ObjectChanges
+from limpet.kubernetes.watch_event import Unreadable
+from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving
+from tests.unit.base.bounds.probes import probe
+
+
+def _is_understood(
+    serve: Serve, work: Callable[[Client], Awaitable[object]], is_cache: bool = False
+) -> bool:
+    """What such a server says to a client."""
+
+    async def run() -> bool:
+        async with serving(serve, None) as at:
+            with closing(
+                Client(Access(parse_server(f"http://{at}"), "test", is_cache=is_cache))
+            ) as client:
+                try:
+                    await work(client)
+                except LinkError:
+                    return False
+                return True
+
+    return asyncio.run(run())
+
+
+def _filled(document: object, size: int) -> bytes:
+    """As JSON, filled up with white space."""
+    data = msgspec.json.encode(document)
+    return data[:-1] + b" " * (size - len(data)) + data[-1:]
+
+
+@probe(servers.HTTP_HEAD)
+def _(amount: int) -> bool:
+    head, end = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", b"\r\n\r\n"
+    filled = b"Filled: " + b"x" * (amount - len(head) - len(b"Filled: ") - len(end))
+    return _is_understood(says(head + filled + end + b"{}"), lambda client: client.ask("GET", "/"))
+
+
+@probe(servers.HTTP_ANSWER)
+def _(amount: int) -> bool:
+    return _is_understood(says(answer(bytes(amount))), lambda client: client.ask("GET", "/"))
+
+
+@probe(servers.CACHED_LIST)
+def _(amount: int) -> bool:
+    said = answer(_filled({"metadata": {"resourceVersion": "1"}, "items": []}, amount))
+    return _is_understood(says(said), lambda client: client.list_page(CONFIG_MAPS), is_cache=True)
+
+
+@probe(servers.WATCH_LINE)
+def _(amount: int) -> bool:
+    said = STREAM + chunk(b"x" * amount + b"\n") + b"0\r\n\r\n"
+
+    async def watch(client: Client) -> None:
+        lines = client.watch(CONFIG_MAPS, "1", for_s=60.0, silence_s=60.0)
+        async with aclosing(lines):
+            assert [len(each) async for part in lines for each in part] == [amount]
+
+    return _is_understood(says(said), watch)
+
+
+@probe(servers.FEED_LINE)
+def _(amount: int) -> bool:
+    line = _filled(WatchLine(WatchKind.BOOKMARK, version="1"), amount)
+
+    async def run(folder: Path) -> bool:
+        authority = Authority(folder / "authority")
+        said = STREAM + chunk(line + b"\n") + b"0\r\n\r\n"
+        async with serving(says(said), authority.server_context()) as at:
+            link = ControllerLink(authority.identity(at))
+            try:
+                async with aclosing(link.watch(None, revision=1)) as lines:
+                    return [len(part) async for part in lines] == [1]
+            except LinkError:
+                return False
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(Path(folder)))
+
+
+@probe(servers.EXEC_MESSAGE)
+def _(amount: int) -> bool:
+    """With the byte that says of which stream it is."""
+    said = b"\x82\x7f" + amount.to_bytes(8) + b"\x01" + bytes(amount - 1) + b"\x82\x01\x03"
+    heard: list[bytes] = []
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+
+    async def run() -> bool:
+        async with serving(serve, None) as at:
+            client = Client(Access(parse_server(f"http://{at}"), "test"))
+            connection: Connection = await client._connect()
+            try:
+                await _hear_all(connection, "run", lambda _, data: heard.append(data), 60.0)
+            except (ValueError, LinkError):
+                return False
+            finally:
+                connection.close()
+            return [len(each) for each in heard] == [amount - 1]
+
+    return asyncio.run(run())
+
+
+@probe(servers.RETRY_AFTER_S)
+def _(amount: int) -> bool:
+    """By either way of saying it."""
+    headers = [("Retry-After", str(amount))]
+    status = Status(code=429, details=StatusDetails(retry_after_seconds=amount))
+    taken = {
+        _retry_after_s(h11.Response(status_code=429, headers=headers)) == amount,
+        refusal("list", CONFIG_MAPS, status).retry_after_s == amount,
+    }
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(servers.REFUSAL_WORDS)
+def _(amount: int) -> bool:
+    words = "x" * amount
+    return words in str(refusal("list", CONFIG_MAPS, Status(code=400, message=words)))
+
+
+@probe(servers.UNREAD_CAUSE)
+def _(amount: int) -> bool:
+    unread, cause = UnreadObjects(), "x" * amount
+    changes: ObjectChanges[Viewed] = ObjectChanges(unreadable=[Unreadable("web", cause)])
+    unread.hear("Service", changes)
+    return unread.cause("Service", ("", "web")) == cause
+
+
+@probe(servers.LEFT_OUT_VALUE)
+def _(amount: int) -> bool:
+    out, value = LeftOut(), "x" * amount
+    out.note("ports[0].name", value, "is none")
+    return out.words == (f"ports[0].name {value!r}: is none",)
+
+
+def _is_read(content: bytes, read: Callable[[Path], object]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file")
+        path.write_bytes(content)
+        try:
+            read(path)
+        except (LimpetError, ValueError):
+            return False
+        return True
+
+
+@probe(servers.API_TOKEN)
+def _(amount: int) -> bool:
+    server, content = parse_server("https://192.0.2.1:6443"), b"x" * amount
+    taken = {
+        _is_read(content, lambda at: Credentials(Access(server, "t", token_file=at)).headers()),
+        _is_read(content, read_token),
+    }
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(servers.API_CERTIFICATES)
+def _(amount: int) -> bool:
+    return _is_read(b"\n" * amount, _pem)
+
+
+@probe(servers.KUBECONFIG)
+def _(amount: int) -> bool:
+    document = {
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": {"server": "https://192.0.2.1:6443"}}],
+        "users": [{"name": "it", "user": {"token": "x"}}],
+    }
+    content = json.dumps(document).encode().ljust(amount)
+    try:
+        return _is_read(content, lambda path: read_kubeconfig([path]))
+    except AccessError:
+        return False

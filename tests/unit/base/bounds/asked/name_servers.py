@@ -1,0 +1,54 @@
+"""Probes of what name servers answer to the names' process, and of which there are."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import dns.message
+import dns.rrset
+
+from limpet.base.bounds import servers
+from limpet.dns import wire
+from limpet.dns.forward.cache import _ENTRY_BYTES, Cache
+from limpet.dns.forward.upstreams import read_upstreams
+from limpet.dns.wire import DnsAnswer
+from tests.unit.base.bounds.probes import probe
+
+
+@probe(servers.DNS_UPSTREAMS)
+def _(amount: int) -> bool:
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.writelines(f"nameserver 192.0.2.{number}\n" for number in range(amount))
+        file.flush()
+        return len(read_upstreams(Path(file.name), ())) == amount
+
+
+@probe(servers.DNS_TTL_S)
+def _(amount: int) -> bool:
+    query = dns.message.make_query("www.example.com", "A", use_edns=False, id=7)
+    response = dns.message.make_response(query)
+    response.answer.append(dns.rrset.from_text("www.example.com.", amount, "IN", "A", "192.0.2.1"))
+    question = query.to_wire()[wire.HEADER_BYTES :]
+    answer = wire.parse_response(response.to_wire(), 7, question)
+    assert answer is not None
+    return answer.ttl_s == amount
+
+
+@probe(servers.DNS_NO_TTL_S)
+def _(amount: int) -> bool:
+    cache = Cache(most_bytes=servers.DNS_CACHE.most, stale_s=0.0)
+    cache.put((b"name", 0), DnsAnswer(wire.NXDOMAIN, ttl_s=amount), 0.0)
+    kept = cache.get((b"name", 0), 0.0)
+    assert kept is not None
+    return kept.until_s == amount
+
+
+@probe(servers.DNS_CACHE)
+def _(amount: int) -> bool:
+    """The first of two answers is still there."""
+    cache = Cache(most_bytes=servers.DNS_CACHE.most, stale_s=0.0)
+    small, rest = bytes(100), bytes(amount - 2 * (_ENTRY_BYTES + 1) - 100)
+    for name, records in ((b"a", small), (b"b", rest)):
+        cache.put((name, 0), DnsAnswer(wire.NOERROR, (1, 0, 0), records, ttl_s=60), 0.0)
+    return cache.get((b"a", 0), 1.0) is not None
