@@ -16,7 +16,7 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.status.relays import RelayingTls
-from limpet.base.bounds.members import RELAY_TLS_NODES
+from limpet.base.bounds.members import RELAY_TLS_NODES, RELAY_UNREAD
 from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import allow_many_files
@@ -39,7 +39,6 @@ from limpet.relay.stream.codec import (
     encode_frame,
     parse_control,
 )
-from limpet.relay.stream.session import QUEUE_BYTES
 from tests.relay.relay_tls_bed import (
     RELAY,
     Cluster,
@@ -284,7 +283,7 @@ def test_a_slow_reader_loses_the_newest_packets_and_holds_up_nobody(cluster: Clu
             if number % 100 == 0:
                 await asyncio.sleep(0)
         dropped = relay.server.report()["refused"]["dropped"]
-        assert dropped * 1400 > count * 1400 - QUEUE_BYTES - (8 << 20)
+        assert dropped * 1400 > count * 1400 - RELAY_UNREAD.most - (8 << 20)
         there, back = await one.end_for(other, relay), await other.end_for(one, relay)
         one.tunnel.sendto(b"not held up", there)
         assert await other.receive() == (b"not held up", back)

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from limpet.base.bounds.signers import DOCUMENT_BODY
 from limpet.base.layered_map import alter
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ class Kind(Generic[T]):
     """Others cannot be checked without it: each node keeps it twice."""
     among_nodes: bool = False
     """Nodes tell it each other, and do not publish it in the cloud."""
-    most_bytes: int = 64 << 10
+    most_bytes: int = DOCUMENT_BODY.most
     """Size of the largest body; a grant with a hundred segments takes four kilobytes."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     """Fields that came later, and what they are where a body says nothing of them. A body leaves

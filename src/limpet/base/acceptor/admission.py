@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from limpet.base.acceptor.places import Places, Source
+from limpet.base.bounds.strangers import API_SOURCES
 from limpet.base.rate_limit import Rate, TokenBucket, TokenBuckets
 
 T = TypeVar("T", bound=Hashable)
-_MOST_SOURCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Hall(Generic[T]):
         """Who has been there longest comes first."""
         self._inside_of: Counter[Source] = Counter()
         self._rate = TokenBucket(*room.rate)
-        self._rate_of_one = TokenBuckets(*room.rate_of_one, most=_MOST_SOURCES)
+        self._rate_of_one = TokenBuckets(*room.rate_of_one, most=API_SOURCES.most)
 
     @property
     def waiting(self) -> int:
@@ -231,7 +231,7 @@ class Admission(Generic[T]):
         """A member has come from there."""
         self._known[source] = None
         self._known.move_to_end(source)
-        if len(self._known) > _MOST_SOURCES:
+        if len(self._known) > API_SOURCES.most:
             self._known.popitem(last=False)
 
     def take_overdue(self, now_s: float) -> list[T]:

@@ -146,3 +146,39 @@ RELAY_TELLS_PER_S = Bound("... for long", 1, "times a second", Above.DROPPED)
 NAT_OBSERVATIONS = Bound(
     "endpoints that say how they see a node from outside", 64, "endpoints", Above.OLDEST_OUT
 )
+
+# A relay's streams (TLS), at both ends; and relays as a node sees them, which are members too
+
+RELAY_PACKET = Bound(
+    "a packet, or a word, on a connection to a relay", 9_216, "bytes", Above.CLOSED
+)
+"""Jumbo frames have 9,000 bytes and a little more."""
+RELAY_UNREAD = Bound(
+    "packets that wait for who does not read such a connection", 256 << 10, "bytes", Above.DROPPED
+)
+"""7 ms at 300 Mbit/s."""
+RELAY_UNREAD_WORDS = Bound("... all else that waits", 16 << 10, "bytes", Above.CLOSED)
+RELAY_SILENT_S = Bound(
+    "time that a node on a relay over TLS says nothing", 45, "seconds", Above.CLOSED
+)
+"""Three pings that did not come."""
+RELAY_TOLD_ENDS = Bound(
+    "ends of pairs for which a relay counts how often it tells of them",
+    1 << 16,
+    "ends",
+    Above.OLDEST_OUT,
+)
+RELAY_ENDS = Bound(
+    "pairs of which one relay says that others have asked for them", 1_024, "pairs", Above.DROPPED
+)
+RELAY_PLACES = Bound("endpoints of a relay that are asked", 6, "endpoints", Above.CUT)
+RELAY_TLS_PLACES = Bound("... that are tried by TCP", 8, "endpoints", Above.CUT)
+RELAY_MOVES = Bound(
+    "times that a relay which does not answer names other endpoints, which are asked at once",
+    4,
+    "times",
+    Above.WAITS,
+)
+RATED_NODES = Bound(
+    "nodes for which the controller counts how much they ask", 1 << 16, "nodes", Above.OLDEST_OUT
+)

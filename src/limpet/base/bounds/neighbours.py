@@ -92,3 +92,39 @@ FOUND_PODS = Bound("pods in one answer to such a question", 8, "pods", Above.DRO
 HEARD_MEMBERS = Bound(
     "members that a node keeps in mind as heard", 1_024, "members", Above.OLDEST_OUT
 )
+POD_ASKERS = Bound(
+    "members for which a node counts how often they ask for pods",
+    1_024,
+    "members",
+    Above.OLDEST_OUT,
+)
+TUNNEL_RESETS = Bound(
+    "members for which a node counts how often they want its tunnel anew",
+    4_096,
+    "members",
+    Above.OLDEST_OUT,
+)
+UNPROVEN_KEPT = Bound(
+    "addresses, and members, for which probes are counted", 4_096, "of each", Above.OLDEST_OUT
+)
+PROVEN_KEPT = Bound(
+    "places where members have answered, and with whom, that are remembered",
+    16_384,
+    "places",
+    Above.OLDEST_OUT,
+)
+HEARD_CREDIT = Bound(
+    "what may be sent to a place that has proven nothing, for what came from there",
+    8_192,
+    "bytes",
+    Above.CUT,
+)
+"""Three times as much as came. Source: RFC 9000 section 8.1."""
+CONTACT_PLACES = Bound(
+    "addresses of a member that are written to where none has answered", 3, "addresses", Above.CUT
+)
+PROBED_ADDRESSES = Bound("... that are probed", 8, "addresses", Above.CUT)
+PROBED_TOLD = Bound(
+    "endpoints of its tunnel that it says, and are probed", 6, "endpoints", Above.CUT
+)
+PROBED_ENDPOINTS = Bound("... and all others together", 12, "endpoints", Above.CUT)

@@ -26,3 +26,6 @@ MAX_SHOWN_VERSION = Bound(
 FORGED_BURIED = Bound(
     "nodes that only a thief has granted, withdrawn for ever", 4096, "nodes", Above.DROPPED
 )
+DOCUMENT_BODY = Bound(
+    "a document that is neither a presence nor about pods", 64 << 10, "bytes", Above.REFUSED
+)

@@ -163,3 +163,24 @@ PAGE_SIGN_INS = Bound(
     "wrong tokens for the page from one address, at once", 10, "tokens", Above.REFUSED
 )
 """And one in six seconds for long."""
+
+# Of so many it is counted how often each of them comes; all of them together have a rate, too.
+API_SOURCES = Bound(
+    "addresses for which the controller counts TLS handshakes, and that it knows nodes by",
+    4096,
+    "addresses",
+    Above.OLDEST_OUT,
+)
+RELAY_SOURCES = Bound("... a relay", 4096, "addresses", Above.OLDEST_OUT)
+REFLECTED_SOURCES = Bound(
+    "addresses for which it is counted how often they ask where a datagram came from",
+    4096,
+    "addresses",
+    Above.OLDEST_OUT,
+)
+PAGE_SOURCES = Bound(
+    "addresses for which wrong tokens for the page are counted",
+    1024,
+    "addresses",
+    Above.OLDEST_OUT,
+)

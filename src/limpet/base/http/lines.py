@@ -14,7 +14,7 @@ async def read_lines(
         first, *others = chunk.split(b"\n")
         rest += first
         if max((len(rest), *map(len, others))) > most_bytes:
-            raise ValueError(f"a line of it has more than {most_bytes} bytes")
+            raise ValueError(f"a line of it has no end within {most_bytes} bytes")
         if others:
             lines = [bytes(rest), *others[:-1]]
             rest = bytearray(others[-1])

@@ -25,7 +25,6 @@ QUESTION_BYTES = 64
 _QUESTION, _ANSWER = MAGIC + bytes((BodyKind.REFLECT,)), MAGIC + bytes((BodyKind.REFLECTED,))
 _HEAD = len(_QUESTION)
 _BODY = struct.Struct(f"!{NONCE_BYTES}sHB16sH")
-_MOST_SOURCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class AddressReflector:
             each=(bounds.REFLECTIONS_OF_ONE_PER_S.most, bounds.REFLECTIONS_OF_ONE.most),
             strangers=(bounds.REFLECTIONS_PER_S.most, bounds.REFLECTIONS.most),
             members=None,
-            most=_MOST_SOURCES,
+            most=bounds.REFLECTED_SOURCES.most,
         )
 
     def answer(self, data: bytes, source: Endpoint, now_s: float) -> bytes | None:

@@ -31,9 +31,7 @@ PEER_LONG_BURST = bounds.UNPROVEN_PEER_LONG.most
 """The same for long: twelve endpoints once a minute, as often as a ladder asks for them."""
 _ANSWERED_S = 3600.0
 """Seconds after which an address may have become another's."""
-_MOST = 4096
-"""Addresses, and peers, that are kept in mind."""
-_MOST_ANSWERED = 4 * _MOST
+_MOST = bounds.UNPROVEN_KEPT.most
 
 
 class UnprovenBudget:
@@ -54,7 +52,7 @@ class UnprovenBudget:
         for key in (address, (uid, address)):
             self._answered_s[key] = now_s
             self._answered_s.move_to_end(key)
-        while len(self._answered_s) > _MOST_ANSWERED:
+        while len(self._answered_s) > bounds.PROVEN_KEPT.most:
             self._answered_s.popitem(last=False)
 
     def heard(self, uid: str, address: Address) -> None:

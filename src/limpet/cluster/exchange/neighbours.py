@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Protocol
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.neighbours import HEARD_MEMBERS
+from limpet.base.bounds.neighbours import CONTACT_PLACES, HEARD_CREDIT, HEARD_MEMBERS
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.documents import Key
 from limpet.cluster.exchange.messages import Listing, Message, datagram_bytes
@@ -18,10 +18,7 @@ AMPLIFICATION = 3
 """Bytes to an unproven address for each byte that came from it. Source: RFC 9000 section 8.1."""
 FRESH_S = 60.0
 """How long a proven address counts before others are tried too."""
-_MOST_CREDIT_BYTES = 8_192
 _MOST_HEARD = HEARD_MEMBERS.most
-_MOST_PLACES = 3
-"""Most places of one peer that are written to."""
 _PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000
 _ALL_BYTES_PER_S, _ALL_BYTES = 400_000, 1_000_000
 
@@ -163,7 +160,7 @@ class Neighbours:
         elif heard.place != place:
             heard.place, heard.credit_bytes = place, 0
         heard.ifindex, heard.at_s = ifindex, now_s
-        heard.credit_bytes = min(heard.credit_bytes + AMPLIFICATION * size, _MOST_CREDIT_BYTES)
+        heard.credit_bytes = min(heard.credit_bytes + AMPLIFICATION * size, HEARD_CREDIT.most)
         self.heard.move_to_end(uid)
         return is_new
 
@@ -190,7 +187,7 @@ class Neighbours:
         if contact is None or not contact.port:
             return []
         addresses = contact.addresses if inner is None else (inner,)
-        return [Destination(address, contact.port) for address in addresses[:_MOST_PLACES]]
+        return [Destination(address, contact.port) for address in addresses[: CONTACT_PLACES.most]]
 
     def recent(self, count: int, but: Collection[str]) -> list[str]:
         """Those heard last."""

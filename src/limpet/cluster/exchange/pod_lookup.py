@@ -33,7 +33,6 @@ _AGAIN_S = (0.4, 0.6, 1.0)
 """How long answers are waited for after each asking; a satellite takes 0.6 s."""
 _AT_ONCE, _PAUSE_S = 50, 0.02
 """So many are asked before others get their turn: their answers come together."""
-_MOST_ASKING = 1024
 
 OwnPods = Callable[[str, str], Iterable[ToldPod]]
 """Pods of this node by namespace (empty: any) and name."""
@@ -66,7 +65,9 @@ class PodLookup:
         self._places = places
         self._own_pods = own_pods
         self.rates = TokenBuckets(
-            bounds.POD_QUESTIONS_PER_S.most, bounds.POD_QUESTIONS_AT_ONCE.most, most=_MOST_ASKING
+            bounds.POD_QUESTIONS_PER_S.most,
+            bounds.POD_QUESTIONS_AT_ONCE.most,
+            most=bounds.POD_ASKERS.most,
         )
         """Questions that are answered, by the uid of who asks."""
         self._open: dict[bytes, Looked] = {}

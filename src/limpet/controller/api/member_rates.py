@@ -9,7 +9,6 @@ from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.api import Code
 from limpet.controller.registry.refusal import AFTER_S, RefusedError
 
-_MOST_NODES = 65_536
 _LONGEST_S = 60.0
 
 
@@ -22,7 +21,9 @@ class MemberRate:
         self._at_once = at_once
         self._per_minute = per_minute
         self._hint = hint
-        self._buckets = TokenBuckets(per_minute.most / 60, at_once.most, most=_MOST_NODES)
+        self._buckets = TokenBuckets(
+            per_minute.most / 60, at_once.most, most=members.RATED_NODES.most
+        )
 
     def take(self, uid: str, now_s: float, cost: int = 1) -> None:
         """Raises: RefusedError; nothing is lost by it, since a node tells its newest then."""

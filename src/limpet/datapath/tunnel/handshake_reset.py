@@ -25,6 +25,7 @@ from typing import TypeVar
 import structlog
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.neighbours import TUNNEL_RESETS
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
@@ -35,7 +36,7 @@ TOKEN_BYTES = 8
 _FRESH_S = 10.0
 _EVERY_S = 5.0
 """Between two tokens for one peer: sessions are lost by it."""
-_MOST = 4096
+_MOST = TUNNEL_RESETS.most
 _V = TypeVar("_V")
 
 

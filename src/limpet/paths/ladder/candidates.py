@@ -13,14 +13,11 @@ from limpet.base.addresses import (
     is_private,
     may_be_anothers,
 )
+from limpet.base.bounds.neighbours import PROBED_ADDRESSES, PROBED_ENDPOINTS, PROBED_TOLD
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.probe.messages import Candidate
-
-_MOST_ADDRESSES = 8
-_MOST_ENDPOINTS = 12
-_MOST_TOLD = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class CandidateFacts:
     @property
     def named(self) -> tuple[Address, ...]:
         """Addresses that the peer names, as many as are looked at."""
-        return self.addresses[:_MOST_ADDRESSES]
+        return self.addresses[: PROBED_ADDRESSES.most]
 
 
 def candidates_for(
@@ -130,12 +127,12 @@ def tunnel_endpoints(
         return ()
     own = ((address, presence.tunnel_port) for address in usable(presence.addresses))
     told = [end for end in presence.endpoints if end[1] and usable([end[0]])]
-    found = dict.fromkeys((*heard, *told[:_MOST_TOLD], *own))
+    found = dict.fromkeys((*heard, *told[: PROBED_TOLD.most], *own))
     prefixes = tuple(overlay)
     reachable = [end for end in found if not any(end[0] in prefix for prefix in prefixes)]
     return tuple(
         sorted(
-            reachable[:_MOST_ENDPOINTS],
+            reachable[: PROBED_ENDPOINTS.most],
             key=lambda end: nearness(end[0], links, ipv6_last=ipv6_last),
         )
     )

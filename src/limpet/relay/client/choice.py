@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.members import RELAY_ENDS
 from limpet.base.rate_limit import DueQueue
 from limpet.datapath.event import RelayEndsChanged
 from limpet.relay.client.contact import Contacts, Line, Pace, RelaySite
@@ -38,8 +39,6 @@ _CHECKS_PER_S = 40.0
 _SLOWEST_RECHECK_S = 25.0
 _FULL_S = 60.0
 _NUDGE_S, _HURRY_S, _MOVED_S = 1.0, 5.0, 5.0
-_MOST_ENDS = 1024
-"""Ends at one relay that others may make us bind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +291,7 @@ class RelayChoice:
         if end is None and not any(pair.nonce) and pair.port:
             line = self.contacts.best_line(relay)
             count = sum(relay in each.ends for each in self.peers.values())
-            if line is not None and line.at is not None and count < _MOST_ENDS:
+            if line is not None and line.at is not None and count < RELAY_ENDS.most:
                 peer = self.peers.setdefault(pair.peer, RelayPeer(pair.peer))
                 end = self._begin_end(peer, relay, line.at, now_s)
                 end.interest.wanted = False

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.members import RELAY_MOVES, RELAY_PLACES
 from limpet.base.rate_limit import TokenBucket
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
@@ -28,7 +29,7 @@ NEAR_S, FAR_S = 20.0, 180.0
 NEAREST = 3
 SLOWEST_S, URGENT_S = 60.0, 10.0
 """Longest wait between hellos on a dead line: usually, and while peers need a relay."""
-MOVED_S, MOVES = 10.0, 4
+MOVED_S, MOVES = 10.0, RELAY_MOVES.most
 """A relay that does not answer may name other endpoints so many times and is asked there at once;
 then so far apart."""
 SILENT_S = 0.4
@@ -37,7 +38,6 @@ _BLOCKED_AFTER_S = 1.0
 _SMOOTHING = 0.25
 _STICKY, _STICKY_S = 0.7, 0.005
 """A nearer relay takes the place of another when its round trip is shorter by more than that."""
-_MOST_ENDPOINTS = 6
 _KEPT_NONCES = 32
 RATE_PER_S, BURST = 100.0, 100.0
 """Rate limit of all messages to relays; the answer to a token comes on top."""
@@ -111,7 +111,7 @@ class Line:
         found = (*([self.at] if self.at is not None else []), *self.endpoints)
         if self.misses or not found:
             found = (*found, *self.fallbacks)
-        return tuple(dict.fromkeys(found))[:_MOST_ENDPOINTS]
+        return tuple(dict.fromkeys(found))[: RELAY_PLACES.most]
 
 
 class Contacts:

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from limpet.base.addresses import Endpoint, endpoint_text
+from limpet.base.bounds.members import RELAY_TLS_PLACES
 from limpet.base.errors import LimpetError
 from limpet.base.process.connecting import cause_of
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
@@ -38,7 +39,6 @@ _NEXT_ADDRESS_S = 0.25
 
 Source: RFC 8305, section 5.
 """
-_MOST_ADDRESSES = 8
 _OPENED_AT_ONCE = 16
 
 
@@ -90,7 +90,7 @@ class TlsRelays:
 
         Raises: LimpetError, within 3 s.
         """
-        where = tuple(addresses)[:_MOST_ADDRESSES]
+        where = tuple(addresses)[: RELAY_TLS_PLACES.most]
         name = self._membership.name_of
         what = f"reach {name(peer_uid)} over TLS by relay {name(relay_uid)}"
         try:

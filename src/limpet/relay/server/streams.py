@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from limpet.base.bounds.members import RELAY_ASKS, RELAY_ASKS_PER_S
+from limpet.base.bounds.members import RELAY_ASKS, RELAY_ASKS_PER_S, RELAY_SILENT_S
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.membership import Membership
@@ -35,8 +35,7 @@ from limpet.relay.stream.session import TlsSession
 
 _log = structlog.get_logger("relay")
 
-IDLE_S = 45.0
-"""Three pings of a node that did not come."""
+IDLE_S = float(RELAY_SILENT_S.most)
 
 
 class RelayRefused(LimpetError):

@@ -27,6 +27,7 @@ from limpet.base.bounds.strangers import (
     RELAY_HANDSHAKES_OF_ONE,
     RELAY_HANDSHAKES_OF_ONE_PER_S,
     RELAY_HANDSHAKES_PER_S,
+    RELAY_SOURCES,
 )
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.process.connecting import cause_of
@@ -44,7 +45,6 @@ _log = structlog.get_logger("relay-tls")
 GREETING_S = float(RELAY_GREETING_S.most)
 """From the TCP connection to a member's first frame."""
 _SWEEP_S = 5.0
-_MOST_SOURCES = 4096
 _RETRY_S = 30.0
 _BACKLOG = 256
 _ACCEPTED_PER_TURN = 16
@@ -212,7 +212,7 @@ def handshake_rates() -> SourceRates:
         each=(RELAY_HANDSHAKES_OF_ONE_PER_S.most, RELAY_HANDSHAKES_OF_ONE.most),
         strangers=(RELAY_HANDSHAKES_PER_S.most, RELAY_HANDSHAKES.most),
         members=None,
-        most=_MOST_SOURCES,
+        most=RELAY_SOURCES.most,
     )
 
 

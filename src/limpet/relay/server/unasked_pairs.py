@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from limpet.base.bounds.members import RELAY_TELLS, RELAY_TELLS_PER_S
+from limpet.base.bounds.members import RELAY_TELLS, RELAY_TELLS_PER_S, RELAY_TOLD_ENDS
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
@@ -21,7 +21,7 @@ _UNASKED = bytes(8)
 
 def tell_rates() -> TokenBuckets:
     """How often one end that is waited for is told, however often it is asked for."""
-    return TokenBuckets(RELAY_TELLS_PER_S.most, RELAY_TELLS.most, most=1 << 16)
+    return TokenBuckets(RELAY_TELLS_PER_S.most, RELAY_TELLS.most, most=RELAY_TOLD_ENDS.most)
 
 
 class UnaskedPairs:

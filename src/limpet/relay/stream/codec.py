@@ -16,13 +16,13 @@ import struct
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args
 
+from limpet.base.bounds.members import RELAY_PACKET
 from limpet.base.errors import LimpetError
 from limpet.relay.layout import Field, Layout, Uid
 from limpet.relay.messages import RefusalField
 
 VERSION = 1
-MAX_PACKET_BYTES = 9216
-"""Size of one packet: jumbo frames have 9000 bytes and a little more."""
+MAX_PACKET_BYTES = RELAY_PACKET.most
 MAX_CHANNEL = (1 << 16) - 1
 CONTROL = 0
 """The channel of control."""

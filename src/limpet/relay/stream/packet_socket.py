@@ -23,7 +23,7 @@ _HOP_LIMIT = struct.pack("=i", APART_HOP_LIMIT)
 _BUFFER_BYTES = 4 << 20
 _BATCHES = 16
 _LOOPBACK_BATCHES = 4
-"""Reads of at most 64 KiB: no more in one turn than a session's queue holds (QUEUE_BYTES)."""
+"""Reads of at most 64 KiB: no more in one turn than a session's queue holds (RELAY_UNREAD)."""
 
 Sink = Callable[[bytes], None]
 """Takes a packet and never fails."""

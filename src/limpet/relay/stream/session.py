@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from limpet.base.bounds.members import RELAY_UNREAD, RELAY_UNREAD_WORDS
 from limpet.base.process.connecting import cause_of
 from limpet.relay.stream.codec import (
     CONTROL,
@@ -27,10 +28,6 @@ from limpet.relay.stream.codec import (
     parse_control,
 )
 
-QUEUE_BYTES = 256 << 10
-"""Packets that wait for the other side to read: 7 ms at 300 Mbit/s."""
-_CONTROL_BYTES = 16 << 10
-"""Control that waits: whoever does not even read that is not served."""
 _RECORD_BYTES = 16 << 10
 """Largest content of a TLS record. Source: RFC 8446, section 5.1."""
 _RECORDS_PER_TURN = 8
@@ -61,7 +58,7 @@ class _Waiting:
     def take_packet(self, channel: int, packet: bytes) -> bool:
         """False: the queue is full, or no frame holds the packet."""
         size = HEADER_BYTES + len(packet)
-        if not 0 < len(packet) <= MAX_PACKET_BYTES or self._packet_bytes + size > QUEUE_BYTES:
+        if not 0 < len(packet) <= MAX_PACKET_BYTES or self._packet_bytes + size > RELAY_UNREAD.most:
             return False
         self._packets.append(encode_frame(channel, packet))
         self._packet_bytes += size
@@ -70,7 +67,7 @@ class _Waiting:
     def take_control(self, message: Control) -> bool:
         """False: the other side does not read."""
         self._control += encode_control(message)
-        return len(self._control) <= _CONTROL_BYTES
+        return len(self._control) <= RELAY_UNREAD_WORDS.most
 
     def next_record(self) -> bytes:
         """Control, then as many packets as one record holds whole."""

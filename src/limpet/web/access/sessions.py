@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from limpet.base.bounds.strangers import PAGE_SIGN_INS
+from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SOURCES
 from limpet.base.bounds.visitors import PAGE_SESSIONS
 from limpet.base.rate_limit import TokenBuckets
 
@@ -22,7 +22,6 @@ IDLE_S = 12 * 3600.0
 """A session nobody has used for so long is over."""
 LONGEST_S = 7 * 86_400.0
 _WRONG_PER_S = 1 / 6
-_SOURCES = 1024
 
 
 class PageToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ class Sessions:
         self._tokens = tokens
         self._links: set[str] = set()
         self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
-        self._wrong = TokenBuckets(_WRONG_PER_S, PAGE_SIGN_INS.most, most=_SOURCES)
+        self._wrong = TokenBuckets(_WRONG_PER_S, PAGE_SIGN_INS.most, most=PAGE_SOURCES.most)
 
     def new_link(self) -> str:
         """A secret that lets in once; any before it do no more."""

@@ -38,7 +38,7 @@ from limpet.picture.pair import Direction, Outward, Way
 from limpet.relay.server.pairs import PairEnd, Relaying
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
-from tests.unit.base.bounds.probes import probe
+from tests.unit.base.bounds.probes import is_remembered, probe
 from tests.unit.cluster_values import node_key, presence
 
 _RELAY = RelaySettings()
@@ -411,3 +411,13 @@ def _(amount: int) -> bool:
         view.see((IPv4Address("198.51.100.1"), 1 + port), seen_as, 0.0)
     asked_first = (IPv4Address("198.51.100.1"), 1)
     return view.see(asked_first, (IPv4Address("203.0.113.9"), 4001), 0.0)
+
+
+@probe(members.RELAY_TOLD_ENDS)
+def _(amount: int) -> bool:
+    return is_remembered(amount, tell_rates())
+
+
+@probe(members.RATED_NODES)
+def _(amount: int) -> bool:
+    return is_remembered(amount, MemberRates().watches._buckets)

@@ -29,7 +29,10 @@ from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.membership import Membership
-from tests.unit.base.bounds.probes import probe
+from limpet.datapath.tunnel.handshake_reset import HandshakeReset
+from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
+from tests.unit.base.bounds.probes import is_remembered, probe
+from tests.unit.cluster_values import presence
 
 _NONCE = bytes(8)
 _FROM = IPv4Address("192.0.2.1")
@@ -298,3 +301,94 @@ def _(amount: int) -> bool:
     for _ in range(amount):
         budget.heard("peer", _FIRST)
     return all(budget.may_ask("peer", _FIRST, now_s) for _ in range(amount))
+
+
+# How many are kept in mind, and of what they say how much.
+
+
+@probe(neighbours.POD_ASKERS)
+def _(amount: int) -> bool:
+    return is_remembered(amount, _question_rates())
+
+
+@probe(neighbours.TUNNEL_RESETS)
+def _(amount: int) -> bool:
+    resets = HandshakeReset(
+        cast(PeerSocket, _Courier()), may_talk=lambda _: True, take=lambda *_: None
+    )
+    return is_remembered(amount, resets._rate)
+
+
+@probe(neighbours.UNPROVEN_KEPT)
+def _(amount: int) -> bool:
+    """By how many addresses and members are asked, and who has asked from where."""
+    of_members, of_addresses, credits = UnprovenBudget(), UnprovenBudget(), UnprovenBudget()
+    for each in range(100):
+        of_members.may_ask("first", _FIRST + each, 0.0)
+        of_addresses.may_ask(f"before {each}", _FIRST, 0.0)
+    credits.heard("first", _FIRST)
+    for number in range(1, amount):
+        of_members.may_ask(f"{number}", _FIRST + number, 0.0)
+        of_addresses.may_ask(f"{number % 3000}", _FIRST + number, 0.0)
+        credits.heard(f"{number}", _FIRST)
+    kept = {
+        not of_members.may_ask("first", _FIRST + 100_000, 0.0),
+        not of_addresses.may_ask("another", _FIRST, 0.0),
+        credits._has_credit(("first", _FIRST)),
+    }
+    assert len(kept) == 1
+    return kept.pop()
+
+
+@probe(neighbours.PROVEN_KEPT)
+def _(amount: int) -> bool:
+    budget = UnprovenBudget()
+    for number in range(amount - 1):  # one is the address itself
+        budget.answered(f"{number}", _FIRST, 0.0)
+    return budget.has_answered(("0", _FIRST), 1.0)
+
+
+@probe(neighbours.HEARD_CREDIT)
+def _(amount: int) -> bool:
+    heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM
+    for _ in range(amount):
+        heard.hear("a", Destination(place, 7471), 1, 1, 0.0)
+    room = heard.room_bytes("a", Destination(place, 7471))
+    return room is not None and room >= amount
+
+
+class _Named(_Members):
+    def __init__(self, addresses: int) -> None:
+        self._contact = Contact(tuple(_FIRST + each for each in range(addresses)), 7471)
+
+    def contact(self, uid: str) -> Contact | None:
+        return self._contact
+
+
+@probe(neighbours.CONTACT_PLACES)
+def _(amount: int) -> bool:
+    found = Neighbours(_Named(amount), (), below=lambda most: 0, now_s=0.0)
+    return len(found.places("a", 0.0)) == amount
+
+
+@probe(neighbours.PROBED_ADDRESSES)
+def _(amount: int) -> bool:
+    addresses = tuple(_FIRST + each for each in range(amount))
+    return CandidateFacts(addresses=addresses).named == addresses
+
+
+def _tunnel_endpoints(told: int, heard: int) -> int:
+    """How many are probed of so many that a peer tells, and from where it was heard."""
+    ends = tuple((_FIRST + each, 7472) for each in range(told + heard))
+    said = presence(1, addresses=(), endpoints=ends[:told], tunnel_port=7472)
+    return len(tunnel_endpoints(said, ends[told:], ()))
+
+
+@probe(neighbours.PROBED_TOLD)
+def _(amount: int) -> bool:
+    return _tunnel_endpoints(amount, 0) == amount
+
+
+@probe(neighbours.PROBED_ENDPOINTS)
+def _(amount: int) -> bool:
+    return _tunnel_endpoints(0, amount) == amount

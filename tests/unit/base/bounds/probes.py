@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from limpet.base.bounds.bound import Bound
 
@@ -31,3 +32,17 @@ def probe(bound: Bound, *, above: int | None = None) -> Callable[[Takes], Takes]
         return takes
 
     return note
+
+
+class _Counted(Protocol):
+    def take(self, key: int, now_s: float, /) -> object: ...
+
+
+def is_remembered(amount: int, rates: _Counted) -> bool:
+    """Whether the first is, of so many that are each counted by themselves: it has used up its
+    share, and would have a new one."""
+    for _ in range(1 << 12):
+        rates.take(0, 0.0)
+    for other in range(1, amount):
+        rates.take(other, 0.0)
+    return not rates.take(0, 0.0)

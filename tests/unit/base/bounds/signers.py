@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from limpet.base.bounds.signers import (
+    DOCUMENT_BODY,
     FORGED_BURIED,
     KEY_ALARMS,
     MAX_ERA,
@@ -80,4 +81,15 @@ def _(amount: int) -> bool:
             )
         elif not bury_forged(tables, seal(GRANT, forged, thief), 0.0):
             return False
+    return True
+
+
+@probe(DOCUMENT_BODY)
+def _(amount: int) -> bool:
+    said = seal(GRANT, grant(1), CLUSTER_KEY).sealed.body
+    filled = said[:-1] + b" " * (amount - len(said)) + said[-1:]
+    try:
+        read_sealed(Sealed(GRANT.name, filled, b""), KINDS)
+    except SealError:
+        return False
     return True

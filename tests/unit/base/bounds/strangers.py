@@ -10,12 +10,13 @@ from limpet.base.acceptor.admission import Admission
 from limpet.base.bounds import strangers
 from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError
+from limpet.base.rate_limit import SourceRates
 from limpet.cli.netcheck.tcp import head_of
 from limpet.cli.options import given_token
 from limpet.cluster.datagrams.reflection import AddressReflector, encode_question
 from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
 from limpet.relay.server.tls_server import handshake_rates
-from tests.unit.base.bounds.probes import probe
+from tests.unit.base.bounds.probes import is_remembered, probe
 
 
 def _api() -> Admission[int]:
@@ -208,3 +209,36 @@ def _probe_relay(at_once: Bound, per_s: Bound, *, sources: int) -> None:
 
 _probe_relay(strangers.RELAY_HANDSHAKES, strangers.RELAY_HANDSHAKES_PER_S, sources=1000)
 _probe_relay(strangers.RELAY_HANDSHAKES_OF_ONE, strangers.RELAY_HANDSHAKES_OF_ONE_PER_S, sources=1)
+
+
+# Of how many it is counted how often they come.
+
+
+@probe(strangers.API_SOURCES)
+def _(amount: int) -> bool:
+    """Those that nodes have come from, and all that have begun a handshake."""
+    api, hall = _api(), _api()._halls[0]
+    for number in range(amount):
+        api.know(number.to_bytes(4))
+    kept = {bytes(4) in api._known, is_remembered(amount, hall._rate_of_one)}
+    assert len(kept) == 1
+    return kept.pop()
+
+
+def _are_kept(amount: int, rates: SourceRates) -> bool:
+    known = [f"known {number}" for number in range(amount)]
+    for each in known:
+        rates.know(each)
+    kept = {rates.knows(known[0]), is_remembered(amount, rates._each)}
+    assert len(kept) == 1
+    return kept.pop()
+
+
+@probe(strangers.RELAY_SOURCES)
+def _(amount: int) -> bool:
+    return _are_kept(amount, handshake_rates())
+
+
+@probe(strangers.REFLECTED_SOURCES)
+def _(amount: int) -> bool:
+    return _are_kept(amount, AddressReflector().rates)

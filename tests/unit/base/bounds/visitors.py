@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from limpet.base.bounds.strangers import PAGE_SIGN_INS
+from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SOURCES
 from limpet.base.bounds.visitors import PAGE_BODY, PAGE_QUERY, PAGE_SESSIONS, PAGE_STREAMS
 from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
-from tests.unit.base.bounds.probes import probe
+from tests.unit.base.bounds.probes import is_remembered, probe
 
 _TOKEN = PageToken(name="ann", digest=digest_of("read"), expires_at_s=1e12)
 Ask = Callable[[str, str, str], http.client.HTTPResponse]
@@ -82,3 +82,8 @@ def _query(size: int) -> bool:
             f'value="{"x" * size}"' in ask("GET", f"/nodes?q={'x' * size}", "").read().decode()
         )
     )
+
+
+@probe(PAGE_SOURCES)
+def _sources(count: int) -> bool:
+    return is_remembered(count, _sessions()._wrong)
