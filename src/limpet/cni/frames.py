@@ -17,14 +17,15 @@ from typing import Any
 
 import msgspec
 
+from limpet.base.bounds.pods import CNI_REQUEST, CNI_STDIN
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 
 REQUEST_HEADER_BYTES = 8
 ANSWER_HEADER_BYTES = 12
-MAX_REQUEST_BYTES = 4 << 20
+MAX_REQUEST_BYTES = CNI_REQUEST.most
 """Size of a whole request, header included."""
-MAX_STDIN_BYTES = 1 << 20
+MAX_STDIN_BYTES = CNI_STDIN.most
 MAX_ANSWER_BYTES = 1 << 20
 """Size of an answer's body: what the shim takes. An answer to an admin request may be longer."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from limpet.base.bounds.pods import RESOLV_CONF
 from limpet.base.errors import CniCode, CniError
 from limpet.base.settings import DnsSettings
 from limpet.cni.protocol.values import CniRequest, Dns, NetworkConf, ResultAddress
-
-_RESOLV_CONF_BYTES = 1 << 16
 
 
 def read_dns(conf: NetworkConf) -> Dns:
@@ -23,7 +22,7 @@ def read_dns(conf: NetworkConf) -> Dns:
         # Non-blocking: a FIFO must not hold us up.
         fd = os.open(conf.ipam.resolv_conf, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            text = os.read(fd, _RESOLV_CONF_BYTES).decode(errors="replace")
+            text = os.read(fd, RESOLV_CONF.most).decode(errors="replace")
         finally:
             os.close(fd)
     except OSError as error:

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
+from limpet.base.bounds.strangers import HEADERS
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 from limpet.base.process.listeners import listen_on_socket, open_listener
@@ -40,7 +41,6 @@ CheckRights = Callable[[str], Awaitable[str]]
 
 _log = structlog.get_logger("admin")
 _BACKLOG = 1024
-_MOST_HEADERS = 64
 _READ_BYTES = 16 << 10
 """Size of a body read before a handler wants it; beyond twice as much, no more is read."""
 _GOODBYE_S = 2.0
@@ -125,7 +125,7 @@ async def _runner(
         keepalive_timeout=settings.waits.idle_s,
         # Nobody packs a body, and what is packed may be anything's size.
         auto_decompress=False,
-        max_headers=_MOST_HEADERS,
+        max_headers=HEADERS.most,
         read_bufsize=_READ_BYTES,
     )
     await runner.setup()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.pods import DNS_ALIASES
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -21,7 +22,6 @@ Labels = tuple[bytes, ...]
 SCHEMA_VERSION = "1.1.0"
 TTL_S = 5
 """An endpoint that has gone is asked for no longer than that."""
-_MOST_ALIASES = 8
 _PROTOCOLS = (b"_tcp", b"_udp", b"_sctp")
 _SVC, _POD = b"svc", b"pod"
 _REVERSE = {4: (b"in-addr", b"arpa"), 6: (b"ip6", b"arpa")}
@@ -119,7 +119,7 @@ class ClusterNames:
     def _below_zone(self, name: Labels, kind: int) -> Found:
         found: list[Record] = []
         aliased = name
-        for _ in range(_MOST_ALIASES):
+        for _ in range(DNS_ALIASES.most):
             there = self._at(aliased)
             if there is None:
                 of = None if found else self._service_named(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
+from limpet.base.bounds.administrators import LOOKED_AT
+
 MOST_SERVING = 32
 """Nodes with endpoints that are watched; of further ones the ladder finds out as of any peer."""
-MOST_LOOKED_AT = 64
+MOST_LOOKED_AT = LOOKED_AT.most
 """Peers that are watched for people who look; at half a millisecond of a processor for each probe
 that is three hundredths of one; probe and answer of a peer are some 400 bytes a second."""
 LONGEST_LOOK_S = 60.0

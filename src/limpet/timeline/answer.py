@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from limpet.base.bounds.administrators import EVENTS_ASKED
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.picture.timeline import Entry, Timeline
 from limpet.timeline.log import Recorded, entries_of
 
-MOST_ENTRIES = 2_000
+MOST_ENTRIES = EVENTS_ASKED.most
 _LONGEST_WAIT_S = 50.0
 """Below what whoever asks waits for any answer."""
 

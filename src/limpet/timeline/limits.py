@@ -9,14 +9,20 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from limpet.base.bounds.words import (
+    EVENT_SUBJECTS,
+    EVENTS,
+    EVENTS_OF_ONE,
+    EVENTS_OF_ONE_PER_HOUR,
+    EVENTS_PER_HOUR,
+)
 from limpet.base.rate_limit import TokenBucket
 from limpet.picture.timeline import Happening
 
-EACH_AT_ONCE, EACH_PER_HOUR = 8, 6
+EACH_AT_ONCE, EACH_PER_HOUR = EVENTS_OF_ONE.most, EVENTS_OF_ONE_PER_HOUR.most
 """Most of one kind about one pair, or one node; of the same act of a person."""
-ALL_AT_ONCE, ALL_PER_HOUR = 240, 120
+ALL_AT_ONCE, ALL_PER_HOUR = EVENTS.most, EVENTS_PER_HOUR.most
 """Most of all together: in two weeks 40,000 entries at worst, of which the file has the last."""
-_MOST_SUBJECTS = 4_096
 _TOGETHER = 8
 """So many of one kind in one moment are told one by one."""
 _NAMED = 12
@@ -78,14 +84,14 @@ class Limits:
         bucket = self._each.get(subject)
         if bucket is None:
             bucket = self._each[subject] = TokenBucket(EACH_PER_HOUR / 3600, EACH_AT_ONCE, now_s)
-            if len(self._each) > _MOST_SUBJECTS:
+            if len(self._each) > EVENT_SUBJECTS.most:
                 self._each.popitem(last=False)
         self._each.move_to_end(subject)
         return bucket.has_room(now_s) and self._all.take(now_s) and bucket.take(now_s)
 
     def _hold(self, subject: Subject, happening: Happening) -> None:
         self._held[subject] = _Held(happening, happening)
-        if len(self._held) > _MOST_SUBJECTS:
+        if len(self._held) > EVENT_SUBJECTS.most:
             self._held.popitem(last=False)
             self.lost += 1
 

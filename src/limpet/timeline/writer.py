@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from limpet.base.bounds.words import EVENTS_WAITING
 from limpet.base.disk import cause
 from limpet.base.process.threads import in_thread
 from limpet.picture.said import Level
@@ -22,8 +23,6 @@ _log = structlog.get_logger("timeline")
 SYNC_S, SYNC_SOON_S = 60.0, 5.0
 """Until it survives a power cut: a disk is not worn out by links that flap. What warns does sooner.
 That the process ends loses nothing that was written."""
-_MOST_WAITING = 4_096
-"""Most entries that wait to be written; beyond that the oldest get into no file."""
 _OLD_S = 7 * 86_400.0
 """A file is begun anew after a week, so what is kept is never older than two."""
 
@@ -39,7 +38,7 @@ class Writer:
         self._folder = folder
         self._file = EventFile(folder)
         self._is_due_at = is_due
-        self._waiting: deque[Recorded] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Recorded] = deque(maxlen=EVENTS_WAITING.most)
         self._sync_at_s = math.inf
         self._writing: asyncio.Task[None] | None = None
         self.trouble = ""

@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
+from limpet.base.bounds.strangers import HEADERS
 from limpet.base.disk import cause
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import for_ever, notify_service_manager
@@ -30,7 +31,6 @@ from limpet.web.live.source import PictureSource
 
 _IDLE_S = 75.0
 _GOODBYE_S = 1.0
-_MOST_HEADERS = 64
 _NEW_LINK_S = 0.5
 _log = structlog.get_logger("page")
 
@@ -77,7 +77,7 @@ async def served(source: PictureSource, serving: Serving) -> AsyncIterator[tuple
         keepalive_timeout=_IDLE_S,
         auto_decompress=False,
         handler_cancellation=True,  # a stream whose browser is gone ends at once
-        max_headers=_MOST_HEADERS,
+        max_headers=HEADERS.most,
     )
     await runner.setup()
     assert runner.server is not None

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.bounds.administrators import PAGE_TOKEN_S, PAGE_TOKENS
 from limpet.base.errors import LimpetError
 from limpet.web.access.sessions import digest_of
-from limpet.web.access.tokens import LONGEST_S, MOST, TokenFile
+from limpet.web.access.tokens import TokenFile
 
 
 def test_what_lets_in_is_not_in_the_file_and_the_file_is_its_owners_alone(tmp_path: Path) -> None:
@@ -37,10 +38,10 @@ def test_names_are_once_times_have_an_end_and_so_has_the_file(tmp_path: Path) ->
     with pytest.raises(LimpetError, match="there is one of that name"):
         file.create("ann", "b", may_write=False, for_s=60.0)
     with pytest.raises(LimpetError, match="no time"):
-        file.create("bob", "b", may_write=False, for_s=LONGEST_S + 1)
+        file.create("bob", "b", may_write=False, for_s=PAGE_TOKEN_S.most + 1)
     with pytest.raises(LimpetError, match="bob"):
         file.remove("bob")
-    for at in range(MOST - 1):
+    for at in range(PAGE_TOKENS.most - 1):
         file.create(f"n{at}", str(at), may_write=False, for_s=60.0)
     with pytest.raises(LimpetError, match="at most"):
         file.create("more", "more", may_write=False, for_s=60.0)

@@ -182,3 +182,5 @@ RELAY_MOVES = Bound(
 RATED_NODES = Bound(
     "nodes for which the controller counts how much they ask", 1 << 16, "nodes", Above.OLDEST_OUT
 )
+BOOT_IDS = Bound("former boots of a node that are remembered", 8, "boots", Above.OLDEST_OUT)
+"""One of them that comes again is another machine with its key."""

@@ -162,7 +162,7 @@ JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "byte
 PAGE_SIGN_INS = Bound(
     "wrong tokens for the page from one address, at once", 10, "tokens", Above.REFUSED
 )
-"""And one in six seconds for long."""
+PAGE_SIGN_INS_PER_MINUTE = Bound("... for long", 10, "tokens a minute", Above.REFUSED)
 
 # Of so many it is counted how often each of them comes; all of them together have a rate, too.
 API_SOURCES = Bound(
@@ -183,4 +183,17 @@ PAGE_SOURCES = Bound(
     1024,
     "addresses",
     Above.OLDEST_OUT,
+)
+
+# Whoever reaches the controller's port, where the API server judges tokens.
+ACCOUNT_TOKEN = Bound("a token of an account of Kubernetes", 16 << 10, "characters", Above.REFUSED)
+REVIEWS = Bound(
+    "tokens that the API server is asked about for administrators, at once",
+    50,
+    "tokens",
+    Above.REFUSED,
+)
+REVIEWS_PER_S = Bound("... for long", 5, "tokens a second", Above.REFUSED)
+HEADERS = Bound(
+    "headers of a request to the controller, or to the page", 64, "headers", Above.REFUSED
 )

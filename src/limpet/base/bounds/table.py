@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from limpet.base.bounds import (
+    administrators,
     members,
     neighbours,
     pods,
@@ -27,6 +28,7 @@ TABLE = {
     "strangers": _rows(strangers),
     "servers": _rows(servers),
     "visitors": _rows(visitors),
+    "administrators": _rows(administrators),
     "anybody": _rows(words),
 }
 """Party (the name of its module) to the name of each row and the row."""

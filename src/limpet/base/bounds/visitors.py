@@ -9,3 +9,5 @@ PAGE_STREAMS = Bound("streams of what changes, of one session", 8, "streams", Ab
 """One for each tab."""
 PAGE_BODY = Bound("a form of the page", 16 << 10, "bytes", Above.REFUSED)
 PAGE_QUERY = Bound("what is looked for on the page", 128, "characters", Above.CUT)
+PAGE_IDLE_S = Bound("time that a session is not used", 43_200, "seconds", Above.REFUSED)
+PAGE_LONGEST_S = Bound("... since it was signed in", 604_800, "seconds", Above.REFUSED)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from limpet.base.bounds.words import LOG_LINES, LOG_REFUSALS
+from limpet.base.bounds.words import (
+    LOG_KINDS,
+    LOG_LINES,
+    LOG_LINES_PER_S,
+    LOG_REFUSALS,
+    LOG_REFUSALS_PER_MINUTE,
+)
 from limpet.base.rate_limit import TokenBuckets
-
-_LINES_PER_S = 20.0
-_REFUSALS_PER_S = 0.2
-_MOST_KINDS = 1000
-"""Kinds are written in the code; a library's may hold anything."""
-
 
 _Key = tuple[str, bool, str]
 
@@ -20,8 +20,10 @@ class LogLimits:
     """Token buckets by the text of a line, without its values."""
 
     def __init__(self) -> None:
-        self._lines = TokenBuckets(_LINES_PER_S, LOG_LINES.most, most=_MOST_KINDS)
-        self._refusals = TokenBuckets(_REFUSALS_PER_S, LOG_REFUSALS.most, most=_MOST_KINDS)
+        self._lines = TokenBuckets(LOG_LINES_PER_S.most, LOG_LINES.most, most=LOG_KINDS.most)
+        self._refusals = TokenBuckets(
+            LOG_REFUSALS_PER_MINUTE.most / 60, LOG_REFUSALS.most, most=LOG_KINDS.most
+        )
         self._left_out: Counter[_Key] = Counter()
 
     def take(self, kind: str, now_s: float, *, by_others: bool, who: str = "") -> int | None:
@@ -32,7 +34,7 @@ class LogLimits:
         key = (kind, by_others, who)
         if self._buckets(by_others=by_others).take(key, now_s):
             return self._left_out.pop(key, 0)
-        if key in self._left_out or len(self._left_out) < _MOST_KINDS:
+        if key in self._left_out or len(self._left_out) < LOG_KINDS.most:
             self._left_out[key] += 1
         return None
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from limpet.base.bounds.words import PROGRAM_LOG
 from limpet.base.errors import KernelError
 
 _START_TIMEOUT_S = 10.0
@@ -22,7 +23,6 @@ _STOP_TIMEOUT_S = 5.0
 _LOOK_AGAIN_MS = 2
 _LOG_SHOWN = 300
 """Characters, the last ones: enough for what it failed with."""
-_LARGEST_LOG_BYTES = 256 << 10
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def cut_log(log: Path) -> None:
     """Empties a log that has grown for months; one that cannot be cut is no reason to have no
     tunnel."""
     try:
-        if log.stat().st_size > _LARGEST_LOG_BYTES:
+        if log.stat().st_size > PROGRAM_LOG.most:
             os.truncate(log, 0)
     except OSError:
         return

@@ -13,9 +13,6 @@ from typing import Any
 from limpet.cluster.documents import Head, Kind
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
-MOST_BYTES = 32 << 10
-"""Largest document as JSON: neighbours tell it each other in one datagram."""
-
 
 @dataclass(frozen=True, slots=True)
 class SignedPolicy:

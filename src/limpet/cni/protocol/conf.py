@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from limpet.base.addresses import ifname_problem
+from limpet.base.bounds.pods import CNI_NAME
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam
@@ -20,7 +21,6 @@ VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
 # Source: cni pkg/utils ValidateNetworkName and ValidateContainerID share this pattern.
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_FILE_NAME_BYTES = 255
 
 PER_REQUEST_KEYS = (
     "args",
@@ -99,11 +99,11 @@ def _parse_core(top: Fields) -> NetworkConf:
     name = top.text("name")
     if not name:
         raise CniError(CniCode.INVALID_NETWORK_CONFIG, "name: missing in the network configuration")
-    if not NAME.fullmatch(name) or len(name) > _FILE_NAME_BYTES:
+    if not NAME.fullmatch(name) or len(name) > CNI_NAME.most:
         raise top.invalid(
             "name",
             "is not a valid network name",
-            "a letter or digit, then letters, digits, _ . or -; 255 characters at most",
+            f"a letter or digit, then letters, digits, _ . or -; {CNI_NAME.most} at most",
         )
     ipam = top.object("ipam", IPAM)
     return NetworkConf(

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from limpet.base.addresses import Address, Prefix
+from limpet.base.bounds.pods import CNI_SHOWN
 from limpet.base.errors import CniCode, CniError
 from limpet.base.text.escaping import escaped
 
 Keys = Mapping[str, str]
 """Lower case name to name, as `keys()` makes it."""
 
-_SHOWN_CHARS = 160
 _MAC = re.compile(r"[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}")
 
 
@@ -34,7 +34,7 @@ def show(value: object) -> str:
         text = msgspec.json.encode(value).decode()
     except (RecursionError, TypeError, ValueError):  # too deep; a lone surrogate
         text = ascii(value) if isinstance(value, str) else f"<{type(value).__name__}>"
-    return escaped(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…")
+    return escaped(text if len(text) <= CNI_SHOWN.most else text[: CNI_SHOWN.most] + "…")
 
 
 def invalid(path: str, value: object, problem: str, hint: str = "") -> CniError:

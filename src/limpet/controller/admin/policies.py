@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from limpet.base.bounds.administrators import POLICY_BODY
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds import POLICY
-from limpet.cluster.kinds.policy import MOST_BYTES, SignedPolicy
+from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.controller.admin.communities import Verb
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
@@ -41,10 +42,10 @@ class PolicyAdmin:
                 raise PolicyError(f"document {number}: {error}") from error
             kept = {key: document[key] for key in _KEPT if key in document}
             size = len(msgspec.json.encode(kept))
-            if size > MOST_BYTES:
+            if size > POLICY_BODY.most:
                 raise LimpetError(
-                    f"apply {name}: {size} bytes as JSON, of {MOST_BYTES} at most that nodes tell "
-                    "each other (split it: policies of one pod add up)"
+                    f"apply {name}: {size} bytes as JSON, of {POLICY_BODY.most} at most that nodes "
+                    "tell each other (split it: policies of one pod add up)"
                 )
             found[name] = kept
         changed = await self._cluster.change(lambda tables: _sign(tables, found))

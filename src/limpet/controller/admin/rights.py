@@ -6,6 +6,7 @@ import time
 
 import structlog
 
+from limpet.base.bounds.strangers import ACCOUNT_TOKEN, REVIEWS, REVIEWS_PER_S
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.api import ADMIN_AUDIENCE, ADMIN_HEADER, Code
@@ -20,9 +21,6 @@ from limpet.kubernetes.reviews import (
 )
 
 _NEEDED = ResourceAttributes(verb="administer", group="limpet.dev", resource="clusternetworks")
-_MAX_TOKEN_CHARACTERS = 16 << 10
-_PER_S, _BURST = 5.0, 50
-"""Reviews: whoever reaches the port can ask for one."""
 _log = structlog.get_logger("admin")
 
 
@@ -32,7 +30,7 @@ class Rights:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rate = TokenBucket(_PER_S, _BURST, time.monotonic())
+        self._rate = TokenBucket(REVIEWS_PER_S.most, REVIEWS.most, time.monotonic())
 
     async def check(self, token: str) -> str:
         """The name of who holds the token, and may administer.
@@ -43,7 +41,7 @@ class Rights:
             raise RefusedError(
                 Code.BAD_TOKEN, f"administer: no token came with it (header {ADMIN_HEADER})"
             )
-        if len(token) > _MAX_TOKEN_CHARACTERS or token.count(".") != 2 or not token.isascii():
+        if len(token) > ACCOUNT_TOKEN.most or token.count(".") != 2 or not token.isascii():
             raise RefusedError(Code.BAD_TOKEN, "administer: what came is no token of an account")
         if not self._rate.take(time.monotonic()):
             raise RefusedError(

@@ -9,6 +9,7 @@ from typing import Any, NewType
 
 import structlog
 
+from limpet.base.bounds.administrators import JOIN_TOKEN_S
 from limpet.cluster.api import (
     ApiError,
     Token,
@@ -27,7 +28,6 @@ from limpet.controller.state.authority import digest_of
 from limpet.controller.state.cluster import Cluster
 
 _log = structlog.get_logger("admin")
-_LONGEST_TOKEN_S = 365 * 86_400
 
 Who = NewType("Who", str)
 """Who asks. A verb that has such a parameter is told; nobody can say it in a request's body."""
@@ -52,7 +52,7 @@ class TokenAdmin:
         communities: tuple[str, ...] = (),
         labels: dict[str, str] = {},  # noqa: B006 - each call has its own
     ) -> dict[str, Any]:
-        if not 0 < ttl_s <= _LONGEST_TOKEN_S:
+        if not 0 < ttl_s <= JOIN_TOKEN_S.most:
             raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
         known_roles(roles, "create token")
         for check, names in ((name_problem, communities), (label_key_problem, labels)):

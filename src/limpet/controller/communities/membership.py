@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from limpet.base.bounds.administrators import COMMUNITIES
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities.selectors import parse_selector
@@ -15,8 +16,6 @@ from limpet.controller.registry.records import COMMUNITY, CommunityRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 
-MAX_COMMUNITIES = 64
-"""Communities of one node at most: a grant larger than its limit is taken by no node."""
 _parsed = lru_cache(maxsize=1_024)(parse_selector)
 
 
@@ -43,11 +42,11 @@ def communities_of(
     """What the grant of a node says, in order. `node`: its name. Raises: RefusedError."""
     chosen = (name for name in tables.communities if takes_in(tables, name, node, labels))
     found = tuple(sorted({*named, *chosen}))
-    if len(found) > MAX_COMMUNITIES:
+    if len(found) > COMMUNITIES.most:
         raise RefusedError(
             Code.BAD_REQUEST,
             f"put node {node} into its communities: they would be {len(found)}, and a node is in "
-            f"{MAX_COMMUNITIES} at most (choose with narrower selectors, or take it out of some)",
+            f"{COMMUNITIES.most} at most (choose with narrower selectors, or take it out of some)",
         )
     return found
 

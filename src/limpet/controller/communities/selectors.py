@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from limpet.base.bounds.administrators import SELECTOR
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import label_key_problem
 
-MAX_CHARACTERS = 1_024
 _REQUIREMENT = re.compile(r"([^=!]*)(!=|==|=)(.*)", re.DOTALL)
 
 
@@ -49,9 +49,9 @@ class NodeSelector:
 
 def parse_selector(text: str) -> NodeSelector:
     """Raises: SelectorError for what is none, or can't choose any node."""
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > SELECTOR.most:
         raise SelectorError(
-            f"read selector: it has {len(text)} characters, more than {MAX_CHARACTERS}"
+            f"read selector: it has {len(text)} characters, more than {SELECTOR.most}"
         )
     found = dict.fromkeys(_requirement(part.strip(), text) for part in text.split(","))
     equal: dict[str, str] = {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from limpet.base.bounds.strangers import ACCOUNT_TOKEN
 from limpet.cluster.api import ACCOUNT_AUDIENCE, AGENT_ACCOUNT, Code, JoinRequest
 from limpet.controller.registry.refusal import RefusedError
 from limpet.kubernetes.objects import TokenReview, TokenReviewSpec
 
-MAX_TOKEN_CHARACTERS = 16 << 10
 _EXTRA = "authentication.kubernetes.io"
 
 
@@ -24,7 +24,7 @@ class AgentPod:
 def question_about(request: JoinRequest) -> TokenReview:
     """What the API server is asked. Raises: RefusedError for what can't be a pod's token."""
     token = request.token
-    if len(token) > MAX_TOKEN_CHARACTERS or token.count(".") != 2 or not token.isascii():
+    if len(token) > ACCOUNT_TOKEN.most or token.count(".") != 2 or not token.isascii():
         raise RefusedError(
             Code.BAD_TOKEN,
             f"join {request.name}: what it shows is no token of a pod's service account",

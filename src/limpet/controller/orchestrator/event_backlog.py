@@ -6,14 +6,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
+from limpet.base.bounds.words import KUBE_EVENTS, KUBE_EVENTS_OF_ONE, KUBE_EVENTS_OF_ONE_PER_MINUTE
 from limpet.base.rate_limit import DueQueue, TokenBuckets
 
 EventType = Literal["Normal", "Warning"]
 REPEAT_S = 60.0
 """Time between two writes of one Event whose count grows."""
-MOST = 1_024
-"""Events that are known by their words; one that is forgotten is written as a new one."""
-_PER_S, _BURST = 1 / 60, 20
+MOST = KUBE_EVENTS.most
+_PER_S, _BURST = KUBE_EVENTS_OF_ONE_PER_MINUTE.most / 60, KUBE_EVENTS_OF_ONE.most
 """Different Events about one object."""
 
 

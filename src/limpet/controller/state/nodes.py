@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from limpet.base.addresses import Prefix
+from limpet.base.bounds.administrators import BEHIND
 from limpet.base.text.nearest import hint
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant, Role
@@ -18,8 +19,6 @@ from limpet.controller.registry.tables import Tables
 from limpet.controller.state.grants import bury, change_grant, live_grant
 from limpet.controller.state.problems import relay_problem
 
-MAX_BEHIND = 64
-"""Prefixes behind one node: a grant has a size that no node takes more than."""
 T = TypeVar("T")
 
 
@@ -139,10 +138,10 @@ def _checked_behind(tables: Tables, grant: Grant, behind: Altered[Prefix]) -> tu
     wanted = sorted(
         behind.of(held), key=lambda each: (each.version, int(each.network_address), each.prefixlen)
     )
-    if len(wanted) > MAX_BEHIND:
+    if len(wanted) > BEHIND.most:
         raise RefusedError(
             Code.BAD_REQUEST,
-            f"put {len(wanted)} prefixes behind {grant.name}: at most {MAX_BEHIND} are possible "
+            f"put {len(wanted)} prefixes behind {grant.name}: at most {BEHIND.most} are possible "
             "(name wider ones)",
         )
     others = [

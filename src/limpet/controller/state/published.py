@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.bounds.members import BOOT_IDS
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.kinds import KINDS
@@ -13,8 +14,6 @@ from limpet.controller.registry.records import PRESENCE, DocumentRecord, Presenc
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.grants import live_grant
-
-_KEPT_BOOT_IDS = 8
 
 
 def publish(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
@@ -60,7 +59,7 @@ def _presence_record(tables: Tables, document: Document, now_s: float) -> Presen
         )
     retired = known.retired_boot_ids
     if boot_id != known.boot_id:
-        retired = (*retired, known.boot_id)[-_KEPT_BOOT_IDS:]
+        retired = (*retired, known.boot_id)[-BOOT_IDS.most :]
     return replace_fields(
         known,
         sequence=document.version,

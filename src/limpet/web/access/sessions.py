@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SOURCES
-from limpet.base.bounds.visitors import PAGE_SESSIONS
+from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SIGN_INS_PER_MINUTE, PAGE_SOURCES
+from limpet.base.bounds.visitors import PAGE_IDLE_S, PAGE_LONGEST_S, PAGE_SESSIONS
 from limpet.base.rate_limit import TokenBuckets
 
-IDLE_S = 12 * 3600.0
+IDLE_S = float(PAGE_IDLE_S.most)
 """A session nobody has used for so long is over."""
-LONGEST_S = 7 * 86_400.0
-_WRONG_PER_S = 1 / 6
+LONGEST_S = float(PAGE_LONGEST_S.most)
 
 
 class PageToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +72,9 @@ class Sessions:
         self._tokens = tokens
         self._links: set[str] = set()
         self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
-        self._wrong = TokenBuckets(_WRONG_PER_S, PAGE_SIGN_INS.most, most=PAGE_SOURCES.most)
+        self._wrong = TokenBuckets(
+            PAGE_SIGN_INS_PER_MINUTE.most / 60, PAGE_SIGN_INS.most, most=PAGE_SOURCES.most
+        )
 
     def new_link(self) -> str:
         """A secret that lets in once; any before it do no more."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.bounds.administrators import PAGE_TOKEN_S, PAGE_TOKENS
 from limpet.base.decoding import decode_json
 from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
@@ -22,8 +23,6 @@ CERTIFICATE_FOLDER = "page"
 """In the folder of the controller's database."""
 PREFIX = "limpet-page-"
 """So that scanners for secrets, and people, know one when they see it."""
-LONGEST_S = 365 * 86_400.0
-MOST = 256
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -46,7 +45,7 @@ class TokenBook(ABC):
         """Raises: LimpetError."""
         if problem := name_problem(name):
             raise LimpetError(f"create page token {name[:80]!r}: {problem}")
-        if not 0 < for_s <= LONGEST_S:
+        if not 0 < for_s <= PAGE_TOKEN_S.most:
             raise LimpetError(f"create page token {name}: {for_s:g} s is no time up to a year")
         now_s = time.time()
         kept = [each for each in self.all() if each.expires_at_s > now_s - 86_400]
@@ -55,9 +54,9 @@ class TokenBook(ABC):
                 f"create page token {name}: there is one of that name (limpet ui token remove "
                 f"{name}, or another name)"
             )
-        if len(kept) >= MOST:
+        if len(kept) >= PAGE_TOKENS.most:
             raise LimpetError(
-                f"create page token {name}: there are {len(kept)}, and at most {MOST} "
+                f"create page token {name}: there are {len(kept)}, and at most {PAGE_TOKENS.most} "
                 "are kept (remove some: limpet ui token list)"
             )
         token = PageToken(

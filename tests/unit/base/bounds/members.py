@@ -30,6 +30,7 @@ from limpet.cluster.seal import read_sealed, seal
 from limpet.controller.api.member_rates import MemberRate, MemberRates
 from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.state.published import publish
 from limpet.controller.state.report_parts import merge_report
 from limpet.nat.mapping import NatView
 from limpet.paths.report import NodeReport, PairReport, PathReport
@@ -39,7 +40,8 @@ from limpet.relay.server.pairs import PairEnd, Relaying
 from limpet.relay.server.streams import ask_rate
 from limpet.relay.server.unasked_pairs import tell_rates
 from tests.unit.base.bounds.probes import is_remembered, probe
-from tests.unit.cluster_values import node_key, presence
+from tests.unit.cluster_values import node_key, presence, seal_presence
+from tests.unit.controller.state.cluster_tables import join, new_tables
 
 _RELAY = RelaySettings()
 
@@ -421,3 +423,19 @@ def _(amount: int) -> bool:
 @probe(members.RATED_NODES)
 def _(amount: int) -> bool:
     return is_remembered(amount, MemberRates().watches._buckets)
+
+
+@probe(members.BOOT_IDS)
+def _(amount: int) -> bool:
+    """Whether the first boot is known as one of another machine."""
+    tables = new_tables()
+    join(tables, 1, "n1")
+    for number in range(amount + 1):
+        said = presence(1, number + 1, boot_id=f"b{number}")
+        publish(tables, said.uid, seal_presence(said, node_key(1)), 0.0)
+    again = presence(1, amount + 2, boot_id="b0")
+    try:
+        publish(tables, again.uid, seal_presence(again, node_key(1)), 0.0)
+    except RefusedError:
+        return True
+    return False

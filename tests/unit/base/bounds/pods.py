@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 import zlib
+from collections.abc import Callable
 
-from limpet.base.bounds.pods import ALLOWED_ADDRESSES, ALLOWED_MACS, PROBER_ANSWER
+from limpet.base.bounds.pods import (
+    ALLOWED_ADDRESSES,
+    ALLOWED_MACS,
+    CNI_NAME,
+    CNI_REQUEST,
+    CNI_SHOWN,
+    CNI_STDIN,
+    DNS_ALIASES,
+    PROBER_ANSWER,
+    RESOLV_CONF,
+)
 from limpet.base.errors import CniError, LimpetError
 from limpet.cli.connectivity.tasks import decode_outcomes
+from limpet.cni import frames
 from limpet.cni.protocol.request import parse_request
+from limpet.cni.protocol.values import CniRequest
+from limpet.cni.resolv_conf import read_dns
+from limpet.dns import wire
+from limpet.dns.names import ClusterNames
+from limpet.services.catalog import Catalog
+from limpet.services.values import Service
 from tests.unit.base.bounds.probes import probe
 
 
@@ -52,3 +71,81 @@ def _(amount: int) -> bool:
         return decode_outcomes("z:" + packed.decode()) == []
     except LimpetError:
         return False
+
+
+@probe(DNS_ALIASES)
+def _(amount: int) -> bool:
+    catalog = Catalog()
+    for number in range(amount - 1):
+        to = f"a{number + 1}.x.svc.cluster.local"
+        catalog.put(Service("x", f"a{number}", type="ExternalName", external_name=to))
+    catalog.put(Service("x", f"a{amount - 1}", cluster_ips=("10.96.0.1",)))
+    names = ClusterNames(catalog, "cluster.local")
+    found = names.look_up((b"a0", b"x", b"svc", b"cluster", b"local"), wire.A)
+    return found is not None and found.code == wire.NOERROR
+
+
+# What a container runtime hands on
+
+_ADD = {
+    "CNI_COMMAND": "ADD",
+    "CNI_CONTAINERID": "c",
+    "CNI_NETNS": "/run/netns/x",
+    "CNI_IFNAME": "eth0",
+}
+
+
+def _is_understood(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except (CniError, frames.FrameError):
+        return False
+    return True
+
+
+@probe(CNI_REQUEST)
+def _(amount: int) -> bool:
+    header = b"LMP1" + (amount - frames.REQUEST_HEADER_BYTES).to_bytes(4, "little")
+    return _is_understood(lambda: frames.request_length(header))
+
+
+@probe(CNI_STDIN)
+def _(amount: int) -> bool:
+    return _is_understood(lambda: frames.decode_request(b"C\0\0" + bytes(amount)))
+
+
+def _request(**conf: object) -> CniRequest:
+    whole = {
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "type": "limpet",
+        "ipam": {"type": "limpet"},
+        **conf,
+    }
+    return parse_request(_ADD, json.dumps(whole).encode())
+
+
+@probe(CNI_NAME)
+def _(amount: int) -> bool:
+    return _is_understood(lambda: _request(name="x" * amount))
+
+
+@probe(CNI_SHOWN)
+def _(amount: int) -> bool:
+    name = "/" + "x" * (amount - len('"/"'))
+    try:
+        _request(name=name)
+    except CniError as error:
+        return json.dumps(name) in str(error)
+    return False
+
+
+@probe(RESOLV_CONF)
+def _(amount: int) -> bool:
+    """Its last line is read to its end."""
+    with tempfile.NamedTemporaryFile() as file:
+        last = b"\nnameserver 192.0.2.1"
+        file.write(b"#" * (amount - len(last)) + last)
+        file.flush()
+        request = _request(ipam={"type": "limpet", "resolvConf": file.name})
+        return read_dns(request.conf).nameservers == ("192.0.2.1",)

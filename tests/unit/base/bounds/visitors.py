@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SOURCES
-from limpet.base.bounds.visitors import PAGE_BODY, PAGE_QUERY, PAGE_SESSIONS, PAGE_STREAMS
+from limpet.base.bounds.strangers import (
+    HEADERS,
+    PAGE_SIGN_INS,
+    PAGE_SIGN_INS_PER_MINUTE,
+    PAGE_SOURCES,
+)
+from limpet.base.bounds.visitors import (
+    PAGE_BODY,
+    PAGE_IDLE_S,
+    PAGE_LONGEST_S,
+    PAGE_QUERY,
+    PAGE_SESSIONS,
+    PAGE_STREAMS,
+)
 from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
@@ -87,3 +100,46 @@ def _query(size: int) -> bool:
 @probe(PAGE_SOURCES)
 def _sources(count: int) -> bool:
     return is_remembered(count, _sessions()._wrong)
+
+
+@probe(PAGE_SIGN_INS_PER_MINUTE)
+def _wrong_tokens_later(count: int) -> bool:
+    book = _sessions()
+    while book.enter("wrong", "192.0.2.1", 1.0) == LoginRefused():
+        pass
+    return all(book.enter("wrong", "192.0.2.1", 61.001) == LoginRefused() for _ in range(count))
+
+
+def _is_in(used_each_s: int, for_s: int) -> bool:
+    book = _sessions()
+    entered = book.enter("read", "192.0.2.1", 0.0)
+    assert not isinstance(entered, LoginRefused)
+    cookie = entered[0]
+    at_s = range(used_each_s, for_s, used_each_s)
+    return all(book.find(cookie, float(each)) for each in (*at_s, for_s))
+
+
+@probe(PAGE_IDLE_S)
+def _unused(seconds: int) -> bool:
+    return _is_in(seconds, seconds)
+
+
+@probe(PAGE_LONGEST_S)
+def _since(seconds: int) -> bool:
+    return _is_in(3600, seconds)
+
+
+@probe(HEADERS)
+def _headers(count: int) -> bool:
+    source = PictureSource(world(5))
+    with (
+        page(source) as (address, _),
+        socket.create_connection((urlsplit(address).hostname, urlsplit(address).port)) as asking,
+    ):
+        others = "".join(f"X-{number}: x\r\n" for number in range(count - 2))
+        asking.sendall(
+            f"GET /static/style.css HTTP/1.1\r\nHost: {urlsplit(address).netloc}\r\n"
+            f"Connection: close\r\n{others}\r\n".encode()
+        )
+        asking.settimeout(30)
+        return b" 400 " not in asking.recv(100)

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from limpet.base.bounds.administrators import COMMUNITIES
 from limpet.cluster.api import Code, JoinRequest, join_proof, parse_token, secret_digest
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities import communities
-from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.selectors import SelectorError, parse_selector
 from limpet.controller.registry.records import COMMUNITY, NODE, TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
@@ -244,7 +244,7 @@ def test_a_token_for_a_community_that_was_removed_lets_nobody_in() -> None:
 def test_a_node_is_in_so_many_communities_that_its_grant_stays_small() -> None:
     tables = new_tables()
     join(tables, 1, "crane")
-    for number in range(MAX_COMMUNITIES):
+    for number in range(COMMUNITIES.most):
         communities.create(tables, f"c{number}" + "x" * 240, ["crane"], None)
 
     error = refusal(lambda: communities.create(tables, "more", ["crane"], None))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from limpet.base.bounds.administrators import COMMUNITIES
 from limpet.controller.communities import communities
-from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.node_labels import take_labels
 from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, NodeSource
 from limpet.controller.registry.records import COMMUNITY, CommunityRecord
@@ -149,7 +149,7 @@ def test_a_node_that_is_in_too_many_communities_holds_up_no_other() -> None:
     create_cluster(tables, network())
     for number in (1, 2, 3):
         join(tables, number, f"n{number}")
-    for number in range(MAX_COMMUNITIES):
+    for number in range(COMMUNITIES.most):
         communities.create(tables, f"c{number}", ["n2"])
     (uid,) = tables.uids_of("n2")
     before, record = tables.grants[uid], tables.nodes[uid]
@@ -177,7 +177,7 @@ def test_a_community_that_cannot_be_made_keeps_no_label_from_being_taken() -> No
         join(tables, number, f"n{number}")
     take_labels(tables, {"n1": {FABEDGE: "harbour"}})
     communities.dissolve(tables, "harbour")
-    for number in range(MAX_COMMUNITIES):
+    for number in range(COMMUNITIES.most):
         communities.create(tables, f"c{number}", ["n1"])
 
     taken = take_labels(tables, {"n1": {FABEDGE: "harbour"}, "n2": {FABEDGE: "quay"}})

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Prefix
+from limpet.base.bounds.administrators import BEHIND
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, published
-from limpet.controller.state.nodes import MAX_BEHIND, Altered
+from limpet.controller.state.nodes import Altered
 from limpet.controller.state.problems import problems_of
 from tests.effort import examples
 from tests.unit.cluster_values import node_key, presence, seal_presence
@@ -108,7 +109,7 @@ def test_what_can_not_be_behind_a_node_is_refused_with_what_is_in_the_way() -> N
     assert "behind n2: an address" in refused(tables, 2, "10.3.0.0/16", "10.3.7.0/24")
     assert "which no node forwards" in refused(tables, 2, "169.254.0.0/16")
     assert "pod CIDR" in refused(tables, 2, "0.0.0.0/0")
-    many = [f"172.16.{number}.0/24" for number in range(MAX_BEHIND + 1)]
+    many = [f"172.16.{number}.0/24" for number in range(BEHIND.most + 1)]
     assert "name wider ones" in refused(tables, 2, *many)
     with pytest.raises(RefusedError, match=r"it is not there \(there are: 10.1.0.0/16, 2001:db8"):
         nodes.set_node(tables, "n1", KEEP_ROLES, Altered(drop=prefixes("10.9.0.0/16")))

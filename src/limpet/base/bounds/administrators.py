@@ -1,0 +1,22 @@
+"""What is taken of those who administer the cluster, or look into it by commands: they may err, and
+their tools more so."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.bound import Above, Bound
+
+SELECTOR = Bound("a selector of nodes", 1_024, "characters", Above.REFUSED)
+COMMUNITIES = Bound("communities of one node", 64, "communities", Above.REFUSED)
+"""A grant larger than its limit is taken by no node, as with what is behind it."""
+BEHIND = Bound("prefixes behind one node", 64, "prefixes", Above.REFUSED)
+POLICY_BODY = Bound("a policy, as JSON", 32 << 10, "bytes", Above.REFUSED)
+"""Neighbours tell it each other in one datagram."""
+PAGE_TOKENS = Bound("tokens of the page", 256, "tokens", Above.REFUSED)
+PAGE_TOKEN_S = Bound("time that one of them is good", 31_536_000, "seconds", Above.REFUSED)
+JOIN_TOKEN_S = Bound("time that a join token is good", 31_536_000, "seconds", Above.REFUSED)
+EVENTS_ASKED = Bound(
+    "events of a node or a controller in one answer", 2_000, "events", Above.REFUSED
+)
+LOOKED_AT = Bound(
+    "nodes to which a node watches its way by itself, since somebody looks", 64, "nodes", Above.CUT
+)

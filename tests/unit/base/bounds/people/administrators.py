@@ -1,0 +1,164 @@
+"""Probes of what administrators ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from limpet.base.bounds import administrators
+from limpet.base.bounds.strangers import ACCOUNT_TOKEN, REVIEWS, REVIEWS_PER_S
+from limpet.base.errors import LimpetError
+from limpet.base.http.connection import LinkError
+from limpet.cluster.api import JoinRequest
+from limpet.controller.admin.policies import PolicyAdmin
+from limpet.controller.admin.rights import Rights
+from limpet.controller.admin.tokens import TokenAdmin
+from limpet.controller.communities.membership import communities_of
+from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.orchestrator.account import question_about
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.nodes import Altered, set_node
+from limpet.kubernetes.access.access import plain_access
+from limpet.kubernetes.client import Client
+from limpet.paths.watching import Onlookers
+from limpet.timeline.answer import TimelineQuery
+from limpet.web.access.tokens import TokenFile
+from tests.unit.base.bounds.probes import probe
+from tests.unit.controller.state.cluster_tables import join, new_tables
+
+T = TypeVar("T")
+
+
+def _is_done(work: Callable[[], object]) -> bool:
+    try:
+        work()
+    except (LimpetError, ValueError):
+        return False
+    return True
+
+
+class _Cluster:
+    """One whose store is memory."""
+
+    def __init__(self) -> None:
+        self._tables = new_tables()
+
+    async def change(self, change: Callable[[Tables], T]) -> T:
+        return change(self._tables)
+
+
+def _administered(work: Callable[[Cluster], Coroutine[Any, Any, object]]) -> bool:
+    return _is_done(lambda: asyncio.run(work(cast(Cluster, _Cluster()))))
+
+
+@probe(administrators.SELECTOR)
+def _(amount: int) -> bool:
+    return _is_done(lambda: parse_selector("site=" + "x" * (amount - len("site="))))
+
+
+@probe(administrators.COMMUNITIES)
+def _(amount: int) -> bool:
+    names = [f"c{number}" for number in range(amount)]
+    return _is_done(lambda: communities_of(new_tables(), "n1", names, {}))
+
+
+@probe(administrators.BEHIND)
+def _(amount: int) -> bool:
+    tables = new_tables()
+    join(tables, 1, "n1")
+    behind = frozenset(ip_network(f"172.16.{number}.0/24") for number in range(amount))
+    return _is_done(lambda: set_node(tables, "n1", Altered(), Altered(behind)))
+
+
+@probe(administrators.POLICY_BODY)
+def _(amount: int) -> bool:
+    policy: dict[str, Any] = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "web", "namespace": "shop", "annotations": {"a": ""}},
+        "spec": {"podSelector": {}},
+    }
+    filled = "x" * (amount - len(msgspec.json.encode(policy)))
+    policy["metadata"]["annotations"]["a"] = filled
+    return _administered(lambda cluster: PolicyAdmin(cluster)._apply([policy]))
+
+
+@probe(administrators.JOIN_TOKEN_S)
+def _(amount: int) -> bool:
+    def create(cluster: Cluster) -> Coroutine[Any, Any, object]:
+        return TokenAdmin(cluster)._create(cast(Any, "ann"), float(amount))
+
+    return _administered(create)
+
+
+def _create_page_tokens(count: int, for_s: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = TokenFile(Path(folder, "tokens.json"))
+        for number in range(count):
+            file.create(f"t{number}", f"secret {number}", may_write=False, for_s=for_s)
+
+
+@probe(administrators.PAGE_TOKENS)
+def _(amount: int) -> bool:
+    return _is_done(lambda: _create_page_tokens(amount, 3600))
+
+
+@probe(administrators.PAGE_TOKEN_S)
+def _(amount: int) -> bool:
+    return _is_done(lambda: _create_page_tokens(1, amount))
+
+
+@probe(administrators.EVENTS_ASKED)
+def _(amount: int) -> bool:
+    return _is_done(lambda: TimelineQuery(limit=amount))
+
+
+@probe(administrators.LOOKED_AT)
+def _(amount: int) -> bool:
+    onlookers, uids = Onlookers(), [f"{number}" for number in range(amount)]
+    onlookers.look(uids, 10.0)
+    return len(onlookers.looked_at(uids, 1.0)) == amount
+
+
+# As whom they come by Kubernetes
+
+
+def _rights() -> Rights:
+    """Of a controller whose API server is nowhere: whoever is asked about, is asked in vain."""
+    return Rights(Client(plain_access("http://127.0.0.1:9")))
+
+
+@probe(ACCOUNT_TOKEN)
+def _(amount: int) -> bool:
+    """Of a person, and of an agent's pod."""
+    token = "a.b." + "x" * (amount - len("a.b."))
+    try:
+        asyncio.run(_rights().check(token))
+    except (LinkError, RefusedError) as error:
+        is_asked_about = isinstance(error, LinkError)
+    request = JoinRequest(token, "n1", b"", b"")
+    taken = {is_asked_about, _is_done(lambda: question_about(request))}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(REVIEWS)
+def _(amount: int) -> bool:
+    rate = _rights()._rate
+    return all(rate.take(rate._at_s) for _ in range(amount))
+
+
+@probe(REVIEWS_PER_S)
+def _(amount: int) -> bool:
+    rate = _rights()._rate
+    later_s = rate._at_s + 1.0001
+    assert rate.take(rate._at_s, REVIEWS.most)
+    return all(rate.take(later_s) for _ in range(amount))
