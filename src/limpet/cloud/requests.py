@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from limpet.base.bounds.members import SHOW_BODY, SHOWN_DOCUMENTS
+from limpet.base.bounds.servers import CONTROLLER_WAIT_S
 from limpet.base.http.connection import LinkError
 from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cluster.api import (
@@ -24,7 +25,7 @@ from limpet.cluster.membership import Membership
 
 _log = structlog.get_logger("session")
 
-_MOST_WAITS, _LONGEST_WAIT_S = 10, 60.0
+_MOST_WAITS = 10
 """Until a batch of shown documents is taken."""
 PATIENCE = 4
 """How often one question is put again after what the controller wanted first."""
@@ -135,7 +136,7 @@ class Requests:
             except ControllerRefusedError as error:
                 if error.refused.code is not Code.TRY_AGAIN or error.refused.after_s is None:
                     raise
-                await asyncio.sleep(min(max(error.refused.after_s, 0.1), _LONGEST_WAIT_S))
+                await asyncio.sleep(_wait_s(error.refused.after_s))
             else:
                 return answer.taken
         raise self._insatiable()
@@ -159,3 +160,8 @@ def _batches(documents: list[Sealed]) -> Iterator[tuple[Sealed, ...]]:
         batch.append(document)
         size += added
     yield tuple(batch)
+
+
+def _wait_s(after_s: float) -> float:
+    """How long it is waited where a controller says so."""
+    return min(max(after_s, 0.1), float(CONTROLLER_WAIT_S.most))

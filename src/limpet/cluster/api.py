@@ -33,7 +33,9 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from limpet.base.bounds.administrators import ADMIN_BODY
 from limpet.base.bounds.members import NUMBER
+from limpet.base.bounds.words import NAME
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
@@ -52,9 +54,9 @@ ADMIN_ACCOUNT = "limpet-administrator"
 """The service account that a person asks the API server for a token of."""
 ADMIN_HEADER = "Limpet-Administrator"
 """Header of the token: the API server takes `Authorization` out of what it hands on."""
-MAX_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = ADMIN_BODY.most
 """Largest body of one request."""
-MAX_NAME_CHARACTERS = 253
+MAX_NAME_CHARACTERS = NAME.most
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _JOIN = "join"
 TOKEN_MARK = "lmp1"

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from limpet.base.bounds.signers import MAX_ERA, MAX_VERSION
+from limpet.base.bounds.words import NAME
 from limpet.base.decoding import decode_plain_json
 from limpet.cluster.documents import Document, Kind, Kinds, Lookup, Sealed
 from limpet.cluster.keys import RevokedKeyError, SealError, is_signed, sign
 
-MAX_NAME_CHARACTERS = 253
+MAX_NAME_CHARACTERS = NAME.most
 _MAX_VERSION = MAX_VERSION.most
 _MAX_ERA = MAX_ERA.most
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.servers import OWN_ENDPOINTS
 
-MOST = 8
 KEPT_S = 300.0
 """An endpoint that nothing confirms stays for so long."""
 DOUBTED_S = 10.0
@@ -75,4 +75,5 @@ class KnownEndpoints:
 
     def _wanted(self) -> tuple[Endpoint, ...]:
         newest_first = tuple(self._until)[::-1]
-        return tuple(dict.fromkeys((*self._static, *self._forwarded, *newest_first)))[:MOST]
+        wanted = dict.fromkeys((*self._static, *self._forwarded, *newest_first))
+        return tuple(wanted)[: OWN_ENDPOINTS.most]

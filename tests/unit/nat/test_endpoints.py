@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
-from limpet.nat.endpoints import DOUBTED_S, GATHER_S, KEPT_S, MOST, KnownEndpoints
+from limpet.base.bounds.servers import OWN_ENDPOINTS
+from limpet.nat.endpoints import DOUBTED_S, GATHER_S, KEPT_S, KnownEndpoints
 
 
 def at(port: int) -> Endpoint:
@@ -137,4 +138,4 @@ def test_tellings_are_seldom_bounded_and_each_is_new(
         assert after_s >= before_s + GATHER_S or before_s == 0
     for _, each in tellings:
         assert each[: len(STATIC)] == STATIC
-        assert len(each) == len(set(each)) <= MOST
+        assert len(each) == len(set(each)) <= OWN_ENDPOINTS.most

@@ -20,3 +20,4 @@ EVENTS_ASKED = Bound(
 LOOKED_AT = Bound(
     "nodes to which a node watches its way by itself, since somebody looks", 64, "nodes", Above.CUT
 )
+ADMIN_BODY = Bound("what a command sends to the controller", 1 << 20, "bytes", Above.REFUSED)

@@ -128,3 +128,21 @@ PROBED_TOLD = Bound(
     "endpoints of its tunnel that it says, and are probed", 6, "endpoints", Above.CUT
 )
 PROBED_ENDPOINTS = Bound("... and all others together", 12, "endpoints", Above.CUT)
+HEARD_SOURCES = Bound(
+    "addresses, and ports of them, whose signatures are counted", 8_192, "of both", Above.OLDEST_OUT
+)
+REPLAYED = Bound(
+    "datagrams that are known if they come again", 4_096, "datagrams", Above.OLDEST_OUT
+)
+TELLERS = Bound(
+    "members for which a node counts how many documents they tell",
+    1_024,
+    "members",
+    Above.OLDEST_OUT,
+)
+CHANGERS = Bound(
+    "nodes for which it counts how often they change what they say of themselves",
+    8_192,
+    "nodes",
+    Above.OLDEST_OUT,
+)

@@ -68,3 +68,17 @@ API_CERTIFICATES = Bound(
     "certificates of an API server's authority, in a file", 1 << 20, "bytes", Above.REFUSED
 )
 KUBECONFIG = Bound("a kubeconfig", 1 << 20, "bytes", Above.REFUSED)
+CONTROLLER_WAIT_S = Bound(
+    "time after which a controller wants to be shown more documents", 60, "seconds", Above.CUT
+)
+EARLY_DOCUMENTS = Bound(
+    "documents of an API server that came before what they stand under",
+    1024,
+    "documents",
+    Above.NOT_KEPT,
+)
+UNUSABLE_OBJECTS = Bound(
+    "objects of an API server that no node can use, in words", 1024, "objects", Above.NOT_KEPT
+)
+OWN_ENDPOINTS = Bound("endpoints of this node's tunnel that it tells", 8, "endpoints", Above.CUT)
+"""Others say how they see it, and gateways what they forward."""

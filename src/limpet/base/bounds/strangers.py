@@ -197,3 +197,10 @@ REVIEWS_PER_S = Bound("... for long", 5, "tokens a second", Above.REFUSED)
 HEADERS = Bound(
     "headers of a request to the controller, or to the page", 64, "headers", Above.REFUSED
 )
+ACCOUNT_REVIEWS = Bound(
+    "tokens of agents' pods that the API server is asked about, at once",
+    500,
+    "tokens",
+    Above.REFUSED,
+)
+ACCOUNT_REVIEWS_PER_S = Bound("... for long", 50, "tokens a second", Above.REFUSED)

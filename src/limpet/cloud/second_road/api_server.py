@@ -14,10 +14,13 @@ from typing import Any
 
 import msgspec
 
+from limpet.base.bounds.servers import EARLY_DOCUMENTS, UNREAD_CAUSE, UNUSABLE_OBJECTS
+from limpet.base.bounds.words import NAME
 from limpet.base.decoding import convert, decode_plain_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.settings import SourceSettings
+from limpet.base.text.escaping import shortened
 from limpet.cloud.following import Following
 from limpet.cloud.https import parse_controller
 from limpet.cloud.second_road.own_objects import Carrier, OwnObjects
@@ -37,8 +40,6 @@ from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
 
 _BATCH = 100
 """Documents checked at once, at some 0.1 ms each: the loop serves pods as well."""
-_MOST_WAITING = 1024
-"""Documents that came before what they stand under."""
 _MOST_TOLD = 8
 _TAKEN_S = 5.0
 """After a whole list, for what is done because of it."""
@@ -274,7 +275,8 @@ class ApiServerSource:
             self._note(*name, "")
             return
         kind = name[0]
-        if KINDS[kind].under and len(self._waiting) < _MOST_WAITING:
+        may_be_good = KINDS[kind].under and len(document.body) <= KINDS[kind].most_bytes
+        if may_be_good and len(self._waiting) < EARLY_DOCUMENTS.most:
             self._waiting[name] = document
         self._note(
             *name,
@@ -284,11 +286,11 @@ class ApiServerSource:
 
     def _note(self, kind: str, name: str, why: str) -> None:
         """Empty: the object is in order, or gone."""
-        called = f"{CARRIERS[kind].kind} {name}"
+        called = f"{CARRIERS[kind].kind} {shortened(name, NAME.most)}"
         if not why:
             self._unusable.pop(called, None)
-        elif called in self._unusable or len(self._unusable) < _MOST_WAITING:
-            self._unusable[called] = why
+        elif called in self._unusable or len(self._unusable) < UNUSABLE_OBJECTS.most:
+            self._unusable[called] = shortened(why, UNREAD_CAUSE.most)
 
 
 def _batches(names: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:

@@ -27,7 +27,6 @@ from limpet.cluster.identity import Identity
 GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
 _BROADCAST = IPv4Address("255.255.255.255")
-_MOST_REPLAYED, _MOST_SOURCES = 4096, 8192
 _REFUSALS_RATE = 10
 _PATIENCE_S = 2.0
 """Between two refusals of one removed node."""
@@ -68,7 +67,7 @@ class Rates:
                 neighbours.STRANGERS_SIGNATURES.most,
             ),
             members=(neighbours.MEMBERS_SIGNATURES_PER_S.most, neighbours.MEMBERS_SIGNATURES.most),
-            most=_MOST_SOURCES,
+            most=neighbours.HEARD_SOURCES.most,
         )
         """Signatures that are checked, by address, and by the ports of it that members write from:
         a pod, or whoever shares a NAT with a node, uses up nothing of the node's."""
@@ -76,7 +75,7 @@ class Rates:
             each=(1 / _PATIENCE_S, 1),
             strangers=(_REFUSALS_RATE, _REFUSALS_RATE),
             members=None,
-            most=_MOST_SOURCES,
+            most=neighbours.HEARD_SOURCES.most,
         )
         """Refusals, by uid."""
         self.unproven = UnprovenBudget()
@@ -262,7 +261,7 @@ class PeerSocket:
             raise DatagramError(DropReason.OVER_RATE, "too many come")
         datagram.check()
         self._seen[datagram.signature] = None
-        if len(self._seen) > _MOST_REPLAYED:
+        if len(self._seen) > neighbours.REPLAYED.most:
             self._seen.popitem(last=False)
         received = Received(
             *arrival,

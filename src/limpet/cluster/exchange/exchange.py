@@ -27,8 +27,6 @@ from limpet.cluster.replica import Change, Outcome
 
 _log = structlog.get_logger("exchange")
 
-_MOST_MEMBERS, _MOST_CHANGED = 1024, 8192
-
 
 class ExchangeBudget:
     """For what others tell: by each member, by all others together, and of what one node says of
@@ -37,10 +35,14 @@ class ExchangeBudget:
 
     def __init__(self) -> None:
         told, strange = bounds.TOLD_PER_S, bounds.STRANGERS_TOLD_PER_S
-        self.of_members = TokenBuckets(told.most, bounds.TOLD_AT_ONCE.most, most=_MOST_MEMBERS)
+        self.of_members = TokenBuckets(
+            told.most, bounds.TOLD_AT_ONCE.most, most=bounds.TELLERS.most
+        )
         self.of_strangers = TokenBucket(strange.most, bounds.STRANGERS_TOLD_AT_ONCE.most)
         self.of_changes = TokenBuckets(
-            bounds.CHANGES_PER_MINUTE.most / 60, bounds.CHANGES_AT_ONCE.most, most=_MOST_CHANGED
+            bounds.CHANGES_PER_MINUTE.most / 60,
+            bounds.CHANGES_AT_ONCE.most,
+            most=bounds.CHANGERS.most,
         )
 
 

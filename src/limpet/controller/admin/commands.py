@@ -19,6 +19,7 @@ from aiohttp import web
 
 from limpet import __version__
 from limpet.base.addresses import Prefix
+from limpet.base.bounds.administrators import ADMIN_BODY
 from limpet.base.errors import LimpetError
 from limpet.base.text.escaping import shortened
 from limpet.cluster.api import (
@@ -93,7 +94,7 @@ class Admin:
         """Verbs that are told who asks."""
 
     def application(self) -> web.Application:
-        application = web.Application()
+        application = web.Application(client_max_size=ADMIN_BODY.most)
         for name in self._verbs:
             application.router.add_post(f"/{name}", partial(self.answer, name))
         application.add_routes(self.health_routes())
@@ -114,7 +115,7 @@ class Admin:
                     f"{name[:80]}: this controller knows no such command (another version?)"
                 )
             kind, verb = self._verbs[name]
-            arguments = decode(await request.read(), kind)
+            arguments = decode(await _body(request, name), kind)
             plain = msgspec.to_builtins(arguments)
             said_by = shortened(request.headers.get(BY_HEADER, ""), _WHO)
             by = f"{said_by}, as {who}" if who and said_by else who or said_by
@@ -340,3 +341,13 @@ def _any_uid(tables: Tables, name_or_uid: str) -> str:
     if name_or_uid in tables.grants:
         return name_or_uid
     return nodes.find_node(tables, name_or_uid).uid
+
+
+async def _body(request: web.Request, name: str) -> bytes:
+    """Raises: LimpetError."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise LimpetError(
+            f"{name}: what was sent has more than {ADMIN_BODY.most:,} bytes (send it in parts)"
+        ) from error

@@ -6,6 +6,7 @@ import time
 
 import structlog
 
+from limpet.base.bounds.strangers import ACCOUNT_REVIEWS, ACCOUNT_REVIEWS_PER_S
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.api import Code, JoinRequest
 from limpet.controller.orchestrator.account import question_about, read_review
@@ -13,8 +14,6 @@ from limpet.controller.registry.refusal import AFTER_S, RefusedError
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import TOKEN_REVIEWS
 
-_PER_S, _BURST = 50.0, 500
-"""Anybody may ask; each join is a request to the API server."""
 _log = structlog.get_logger("join")
 
 
@@ -25,7 +24,7 @@ class AccountCheck:
         """`client`: of its own, so that a flood of joins does not hold up the Lease."""
         self._client = client
         self._namespace = namespace
-        self._rate = TokenBuckets(_PER_S, _BURST, most=1)
+        self._rate = TokenBuckets(ACCOUNT_REVIEWS_PER_S.most, ACCOUNT_REVIEWS.most, most=1)
 
     async def __call__(self, request: JoinRequest) -> None:
         """Returns when the node is the one that the token's pod runs on.

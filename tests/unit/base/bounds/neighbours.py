@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from ipaddress import IPv4Address
+from types import SimpleNamespace
 from typing import cast
 
 from limpet.base.bounds import neighbours
 from limpet.base.bounds.bound import Bound
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError
+from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
+from limpet.cluster.datagrams.udp_sockets import Arrival
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.exchange.exchange import ExchangeBudget
@@ -28,6 +30,7 @@ from limpet.cluster.exchange.neighbours import Contact, Destination, Neighbours
 from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
+from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
@@ -392,3 +395,41 @@ def _(amount: int) -> bool:
 @probe(neighbours.PROBED_ENDPOINTS)
 def _(amount: int) -> bool:
     return _tunnel_endpoints(0, amount) == amount
+
+
+@probe(neighbours.HEARD_SOURCES)
+def _(amount: int) -> bool:
+    """What is counted of each, and of those who are refused."""
+    rates = _rates()
+    kept = {is_remembered(amount, rates.heard._each), is_remembered(amount, rates.refused._each)}
+    assert len(kept) == 1
+    return kept.pop()
+
+
+@probe(neighbours.TELLERS)
+def _(amount: int) -> bool:
+    return is_remembered(amount, ExchangeBudget().of_members)
+
+
+@probe(neighbours.CHANGERS)
+def _(amount: int) -> bool:
+    return is_remembered(amount, ExchangeBudget().of_changes)
+
+
+def _arrival(source: IPv4Address) -> Arrival:
+    return Arrival(source, 7471, 1, 64, IPv4Address("192.0.2.9"))
+
+
+@probe(neighbours.REPLAYED)
+def _(amount: int) -> bool:
+    """The first of so many is known as it comes again."""
+    other = Codec(b"2" * 32, bytes(32))
+    identity = cast(Identity, SimpleNamespace(private_key=b"1" * 32, pinned_key=bytes(32)))
+    node = PeerSocket(identity, port=7471, is_member=lambda _: True, is_removed=lambda _: None)
+    first = other.encode(1, b"0")
+    for number in range(amount):
+        node._rates = _rates()  # as if each came a while after the one before
+        data = first if not number else other.encode(1, str(number).encode())
+        node._hear(data, lambda: _arrival(_FROM), by_tunnel=False)
+    node._hear(first, lambda: _arrival(_FROM), by_tunnel=False)
+    return node.counters[DropReason.REPLAYED] == 1

@@ -30,6 +30,11 @@ from limpet.base.process.log_limits import LogLimits
 from limpet.base.text.names import name_problem
 from limpet.cli.output import put, put_table
 from limpet.cloud.workloads.unread import UnreadObjects
+from limpet.cluster.api import name_problem as problem_as_said
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds import POLICY
+from limpet.cluster.kinds.policy import SignedPolicy
+from limpet.cluster.seal import _document
 from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
@@ -93,7 +98,16 @@ def _printed(print_it: Callable[..., None], *words: Any) -> str:
 
 @probe(NAME)
 def _(amount: int) -> bool:
-    return name_problem("x" * amount) == ""
+    """Also of a document, and as a person says it to the controller."""
+    name = "x" * amount
+    sealed = Sealed(POLICY.name, b"", b"")
+    try:
+        is_document = _document(POLICY, sealed, SignedPolicy(name, 1)).name == name
+    except ValueError:
+        is_document = False
+    taken = {name_problem(name) == "", problem_as_said(name) is None, is_document}
+    assert len(taken) == 1
+    return taken.pop()
 
 
 @probe(FILE)

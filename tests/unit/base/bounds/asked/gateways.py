@@ -8,13 +8,14 @@ import time
 from contextlib import ExitStack, closing
 from ipaddress import IPv4Address
 
-from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS, GATEWAY_LEASE_S
+from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS, GATEWAY_LEASE_S, OWN_ENDPOINTS
 from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
 from limpet.cli.netcheck.udp import MappingSocket
 from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
 from limpet.linux.echo import Echo
 from limpet.nat import port_control_codec as codec
 from limpet.nat import upnp
+from limpet.nat.endpoints import KnownEndpoints
 from tests.unit.base.bounds.probes import probe
 
 _FOUND = b"HTTP/1.1 200 OK\r\nLOCATION: http://127.0.0.1:5000/rootDesc.xml\r\n\r\n"
@@ -96,5 +97,17 @@ def _(amount: int) -> bool:
         codec.parse_pmp_map(by_pmp, 51820),
     )
     taken = {lease is not None and lease.lifetime_s == amount for lease in leases}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(OWN_ENDPOINTS)
+def _(amount: int) -> bool:
+    """As others see the node, and as gateways forward to it."""
+    seen = tuple((IPv4Address("203.0.113.9"), 1 + port) for port in range(amount))
+    mapped, forwarded = KnownEndpoints(()), KnownEndpoints(())
+    mapped.confirm(seen, 0.0)
+    forwarded.set_forwarded(seen, 0.0)
+    taken = {len(each.tick(1.0) or ()) == amount for each in (mapped, forwarded)}
     assert len(taken) == 1
     return taken.pop()

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import h11
 import msgspec
@@ -17,9 +19,14 @@ from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Connection, LinkError, _retry_after_s
 from limpet.cloud.enrollment import read_token
 from limpet.cloud.link import ControllerLink
+from limpet.cloud.requests import _wait_s
+from limpet.cloud.second_road.api_server import ApiServerSource
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.cluster.api import WatchKind, WatchLine
-from limpet.kubernetes.access.access import Access, AccessError, parse_server
+from limpet.cluster.documents import Sealed
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Outcome
+from limpet.kubernetes.access.access import Access, AccessError, parse_server, plain_access
 from limpet.kubernetes.access.credentials import Credentials, _pem
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
@@ -206,3 +213,31 @@ def _(amount: int) -> bool:
         return _is_read(content, lambda path: read_kubeconfig([path]))
     except AccessError:
         return False
+
+
+@probe(servers.CONTROLLER_WAIT_S)
+def _(amount: int) -> bool:
+    return _wait_s(float(amount)) == amount
+
+
+def _source() -> ApiServerSource:
+    """Of a node that hears no API server yet."""
+    nobody: Membership = cast(Membership, SimpleNamespace(uid="own"))
+    return ApiServerSource(nobody, lambda: plain_access("http://127.0.0.1:9"), random=lambda: 0.5)
+
+
+@probe(servers.EARLY_DOCUMENTS)
+def _(amount: int) -> bool:
+    source = _source()
+    for number in range(amount):
+        sealed = Sealed("presence", b"{}", b"")
+        source._judge(("presence", f"n{number}"), sealed, Outcome.BAD)
+    return len(source._waiting) == amount
+
+
+@probe(servers.UNUSABLE_OBJECTS)
+def _(amount: int) -> bool:
+    source = _source()
+    for number in range(amount):
+        source._note("grant", f"n{number}", "nobody has signed it")
+    return len(source._unusable) == amount

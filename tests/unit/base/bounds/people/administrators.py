@@ -10,18 +10,29 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from aiohttp import web
 
 from limpet.base.bounds import administrators
-from limpet.base.bounds.strangers import ACCOUNT_TOKEN, REVIEWS, REVIEWS_PER_S
+from limpet.base.bounds.strangers import (
+    ACCOUNT_REVIEWS,
+    ACCOUNT_REVIEWS_PER_S,
+    ACCOUNT_TOKEN,
+    REVIEWS,
+    REVIEWS_PER_S,
+)
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
+from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.api import JoinRequest
+from limpet.controller.admin.commands import Admin
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.rights import Rights
 from limpet.controller.admin.tokens import TokenAdmin
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account import question_about
+from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
@@ -47,6 +58,8 @@ def _is_done(work: Callable[[], object]) -> bool:
 
 class _Cluster:
     """One whose store is memory."""
+
+    timeline = None
 
     def __init__(self) -> None:
         self._tables = new_tables()
@@ -162,3 +175,46 @@ def _(amount: int) -> bool:
     later_s = rate._at_s + 1.0001
     assert rate.take(rate._at_s, REVIEWS.most)
     return all(rate.take(later_s) for _ in range(amount))
+
+
+def _account_check() -> TokenBuckets:
+    return AccountCheck(Client(plain_access("http://127.0.0.1:9")), "limpet-system")._rate
+
+
+@probe(ACCOUNT_REVIEWS)
+def _(amount: int) -> bool:
+    rate = _account_check()
+    return all(rate.take("", 0.0) for _ in range(amount))
+
+
+@probe(ACCOUNT_REVIEWS_PER_S)
+def _(amount: int) -> bool:
+    rate = _account_check()
+    assert rate.take("", 0.0, ACCOUNT_REVIEWS.most)
+    return all(rate.take("", 1.0001) for _ in range(amount))
+
+
+@probe(administrators.ADMIN_BODY)
+def _(amount: int) -> bool:
+    """It is refused in words that say the bound."""
+
+    async def ask() -> bytes:
+        admin = Admin(cast(Cluster, _Cluster()), Metrics({}), restore_margin=0)
+        runner = web.AppRunner(admin.application())
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            reader, writer = await asyncio.open_connection(*runner.addresses[0])
+            writer.write(b"POST /node.list HTTP/1.1\r\nHost: controller\r\nConnection: close\r\n")
+            writer.write(f"Content-Length: {amount}\r\n\r\n".encode())
+            writer.write(b"{" + b" " * (amount - 1))
+            answer = await reader.read()
+            writer.close()
+        finally:
+            await runner.cleanup()
+        return answer
+
+    answer = asyncio.run(ask())
+    assert b" 400 " in answer, answer  # the object in it has no end
+    return f"more than {administrators.ADMIN_BODY.most:,} bytes".encode() not in answer
