@@ -77,7 +77,7 @@ class _Ready:
     of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
     sizes: dict[bytes, int] = field(default_factory=dict)
     size_bytes: int = 0
-    """Of all answers, in all their orders."""
+    """Size of all answers, in all their orders."""
 
     def put(self, key: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
         """One after the other is told, and then the first again."""

@@ -184,3 +184,10 @@ RATED_NODES = Bound(
 )
 BOOT_IDS = Bound("former boots of a node that are remembered", 8, "boots", Above.OLDEST_OUT)
 """One of them that comes again is another machine with its key."""
+PACKET_SOURCES = Bound(
+    "addresses of a node that its packets, and its tunnel's, may come from",
+    16,
+    "addresses",
+    Above.CUT,
+)
+"""It says them itself."""

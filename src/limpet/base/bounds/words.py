@@ -5,6 +5,10 @@ from __future__ import annotations
 from limpet.base.bounds.bound import Above, Bound
 
 NAME = Bound("name of a pod, a namespace, a container or a node", 253, "characters", Above.REFUSED)
+LABEL = Bound("name, or value, of a label", 63, "characters", Above.REFUSED)
+"""Source: k8s.io/apimachinery/pkg/util/validation."""
+MARKS = Bound("marks on one letter, as accents are", 3, "marks", Above.CUT)
+"""Each further one is written as its number: hundreds would stand over the lines around."""
 LOG_VALUE = Bound("one value in a line of a log", 1000, "characters", Above.CUT)
 LOG_TRACEBACK = Bound("a traceback in a line of a log", 16000, "characters", Above.CUT)
 LOG_FIELDS = Bound("values in a line of a log", 40, "values", Above.CUT)

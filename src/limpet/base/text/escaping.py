@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from unicodedata import combining
 
+from limpet.base.bounds.words import MARKS
+
 _UNSEEN = frozenset(
     map(
         chr,
@@ -23,8 +25,6 @@ _UNSEEN = frozenset(
 
 Source: Unicode, DerivedCoreProperties.txt, Default_Ignorable_Code_Point; and braille's blank.
 """
-_MOST_MARKS = 3
-"""On one letter, as many as a language writes; hundreds would stand over the lines around."""
 
 
 def escaped(text: str, keep: str = "") -> str:
@@ -38,7 +38,7 @@ def escaped(text: str, keep: str = "") -> str:
     for character in text:
         marks = marks + 1 if combining(character) else 0
         if character in keep or (
-            character.isprintable() and character not in _UNSEEN and marks <= _MOST_MARKS
+            character.isprintable() and character not in _UNSEEN and marks <= MARKS.most
         ):
             found.append(character)
         else:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 
-from limpet.base.bounds.words import NAME
+from limpet.base.bounds.words import LABEL, NAME
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_MOST_OF_LABEL = 63
-"""Source: k8s.io/apimachinery/pkg/util/validation."""
 
 
 def name_problem(name: str) -> str:
@@ -29,10 +27,10 @@ def name_problem(name: str) -> str:
 def label_problem(key: str, value: str) -> str:
     """Problem with a label, as Kubernetes allows them."""
     prefix, slash, name = key.rpartition("/")
-    if not _LABEL.fullmatch(name) or len(name) > _MOST_OF_LABEL:
+    if not _LABEL.fullmatch(name) or len(name) > LABEL.most:
         return "is no name of a label (63 letters, digits, '.', '_' and '-' at most)"
     if slash and (not _PREFIX.fullmatch(prefix) or len(prefix) > NAME.most):
         return "is no name of a label (before its '/' stands a domain)"
-    if value and (not _LABEL.fullmatch(value) or len(value) > _MOST_OF_LABEL):
+    if value and (not _LABEL.fullmatch(value) or len(value) > LABEL.most):
         return "has a value that no label has (63 letters, digits, '.', '_' and '-' at most)"
     return ""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ipaddress import collapse_addresses
 
 from limpet.base.addresses import NO_NODE_BOUNDS, Address, Endpoint, Prefix, bounds_of, is_within
+from limpet.base.bounds.members import PACKET_SOURCES
 from limpet.base.layered_map import alter
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC, TUNNEL_PORTS
 from limpet.cluster.nodes import NodeEntry
@@ -33,8 +34,6 @@ from limpet.datapath.overlay.state import (
 
 Without = tuple[Prefix, str]
 """A prefix that nothing is planned for, and the reason."""
-_OUTER_MOST = 16
-"""Addresses of a peer that its packets may come from; it says them itself."""
 
 
 def plan_peer(view: View, uid: str) -> PeerPart:
@@ -113,7 +112,7 @@ def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address
     found = [] if underlay is None else [underlay]
     if entry.presence is not None:
         signed = entry.grant.is_flannel  # by the cluster, not by the peer itself
-        for each in entry.presence.addresses[:_OUTER_MOST]:
+        for each in entry.presence.addresses[: PACKET_SOURCES.most]:
             here = signed or is_within(int(each), view.sites[each.version])
             if here and each not in found:
                 found.append(each)
@@ -124,7 +123,7 @@ def _addresses(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
     underlay = path.underlay if path is not None else None
     found = [] if underlay is None else [underlay]
     if entry.presence is not None:
-        found += entry.presence.addresses[:_OUTER_MOST]
+        found += entry.presence.addresses[: PACKET_SOURCES.most]
     return tuple(dict.fromkeys(found))
 
 
@@ -134,7 +133,9 @@ def _tunnel_ends(entry: NodeEntry, path: PeerPath | None) -> tuple[Endpoint, ...
     presence = entry.presence
     found: list[Endpoint] = []
     if presence is not None and presence.tunnel_port in TUNNEL_PORTS:
-        found += [(each, presence.tunnel_port) for each in presence.addresses[:_OUTER_MOST]]
+        found += [
+            (each, presence.tunnel_port) for each in presence.addresses[: PACKET_SOURCES.most]
+        ]
     if path is not None and path.endpoint is not None and not path.relay:
         found.append(path.endpoint)
     return tuple(dict.fromkeys(found))

@@ -9,6 +9,7 @@ from typing import cast
 
 from limpet.base.bounds import neighbours
 from limpet.base.bounds.bound import Bound
+from limpet.base.bounds.members import PACKET_SOURCES
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError, DropReason
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
@@ -32,6 +33,8 @@ from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership
+from limpet.cluster.nodes import NodeEntry
+from limpet.datapath.overlay.plan import _addresses, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from tests.unit.base.bounds.probes import is_remembered, probe
@@ -433,3 +436,13 @@ def _(amount: int) -> bool:
         node._hear(data, lambda: _arrival(_FROM), by_tunnel=False)
     node._hear(first, lambda: _arrival(_FROM), by_tunnel=False)
     return node.counters[DropReason.REPLAYED] == 1
+
+
+@probe(PACKET_SOURCES)
+def _(amount: int) -> bool:
+    """In clear, and of its tunnel."""
+    said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)), tunnel_port=23000)
+    entry = cast(NodeEntry, SimpleNamespace(presence=said))
+    taken = {len(each(entry, None)) == amount for each in (_addresses, _tunnel_ends)}
+    assert len(taken) == 1
+    return taken.pop()

@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 _REPOSITORY = _HERE.parents[3]
 
 for _path in _HERE.rglob("*.py"):
-    if _path.stem not in {"__init__", Path(__file__).stem}:
+    if _path.stem != "__init__" and not _path.stem.startswith("test_"):
         _parts = _path.relative_to(_HERE).with_suffix("").parts
         importlib.import_module(".".join((str(__package__), *_parts)))
 

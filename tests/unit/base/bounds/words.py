@@ -12,6 +12,7 @@ from typing import Any
 from limpet.base.bounds.words import (
     CELL,
     FILE,
+    LABEL,
     LEFT_OUT,
     LEFT_OUT_OBJECTS,
     LINE,
@@ -20,6 +21,7 @@ from limpet.base.bounds.words import (
     LOG_REFUSALS,
     LOG_TRACEBACK,
     LOG_VALUE,
+    MARKS,
     NAME,
     SLICE_ENDPOINTS,
     UNREAD,
@@ -27,7 +29,8 @@ from limpet.base.bounds.words import (
 from limpet.base.disk import read_regular
 from limpet.base.process.log import in_bounds
 from limpet.base.process.log_limits import LogLimits
-from limpet.base.text.names import name_problem
+from limpet.base.text.escaping import escaped
+from limpet.base.text.names import label_problem, name_problem
 from limpet.cli.output import put, put_table
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.cluster.api import name_problem as problem_as_said
@@ -147,3 +150,18 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     endpoints = [EndpointView(addresses=["10.1.0.2"])] * amount
     return len(slice_of(SliceView(address_type="IPv4", endpoints=endpoints)).endpoints) == amount
+
+
+@probe(LABEL)
+def _(amount: int) -> bool:
+    """Both, and a name behind a domain."""
+    text = "x" * amount
+    said = [(text, ""), ("site", text), (f"example.com/{text}", "")]
+    taken = {label_problem(key, value) == "" for key, value in said}
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(MARKS)
+def _(amount: int) -> bool:
+    return escaped("e" + "\u0301" * amount) == "e" + "\u0301" * amount
