@@ -21,7 +21,10 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Debian's name of an architecture, and everybody else's."""
 _NO_COMMIT_EPOCH_S = 315532800
 """1980, the first year that a zip file knows."""
-_SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "src", "shim", "bpf")
+_SOURCES = (
+    *("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"),
+    *("src", "shim", "bpf", "docs"),
+)
 
 
 class ReleaseError(Exception):

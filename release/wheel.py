@@ -31,6 +31,8 @@ from release.elf import read_elf
 
 BINARY = "limpet/bin/limpet-cni"
 OBJECTS = ("limpet/bpf/services.bpf.o",)
+PAGE = "limpet/docs/install.md"
+"""One of those that `limpet help` reads."""
 
 
 def platforms(machine: str) -> list[str]:
@@ -90,8 +92,8 @@ def put(path: Path, content: bytes, *, executable: bool) -> None:
 
 
 def check(unpacked: Path, machine: str) -> None:
-    """The binary is static and for that machine, the objects are for the kernel, and there is no
-    other machine code. Raises: ReleaseError."""
+    """The binary is static and for that machine, the objects are for the kernel, there is no
+    other machine code, and the documentation is there. Raises: ReleaseError."""
     binary = read_elf(unpacked / BINARY)
     if binary.machine != machine or not binary.static:
         raise ReleaseError(f"{BINARY}: wanted a static one for {machine}, it is {binary}")
@@ -101,6 +103,8 @@ def check(unpacked: Path, machine: str) -> None:
             raise ReleaseError(f"{name} is missing (apt-get install clang libbpf-dev)")
         if read_elf(path).machine != "bpf":
             raise ReleaseError(f"{name}: no eBPF object")
+    if not (unpacked / PAGE).is_file():
+        raise ReleaseError(f"{PAGE} is missing: `limpet help` reads it")
     for path in sorted(unpacked.rglob("*")):
         name = str(path.relative_to(unpacked))
         if path.is_file() and name not in (BINARY, *OBJECTS):

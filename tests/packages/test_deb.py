@@ -124,6 +124,7 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
         assert [path for path in listed if path.startswith(("/etc", "/var", "/opt"))] == []
 
         # A machine becomes a node, by the package's own unit.
+        assert "`cni-config-missing`" in machine.run("limpet", "help", "doctor")
         said = machine.run("limpet", "install", "--segment", "10.244.7.0/24")
         assert "/usr/lib/systemd/system/limpet-agent.service: the package's" in said
         assert not machine.path("/etc/systemd/system/limpet-agent.service").exists()

@@ -46,6 +46,7 @@ def test_the_wheel_needs_no_compiler(released: Path, tmp_path: Path) -> None:
         Player(typed, {}).play_all(by_the_wheels)
 
         assert machine.run("/opt/limpet/bin/limpet", "--version") == f"limpet {version()}\n"
+        assert "`cni-config-missing`" in machine.run("/opt/limpet/bin/limpet", "help", "doctor")
         said = machine.run("/opt/limpet/bin/limpet", "install", "--segment", "10.244.7.0/24")
         assert "agent: runs" in said
         assert machine.run("systemctl", "is-active", "limpet-agent").strip() == "active"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from release.checkout import CHECKOUT, ReleaseError
 from release.elf import read_elf
-from release.wheel import BINARY, OBJECTS, check, entries, is_executable, pack
+from release.wheel import BINARY, OBJECTS, PAGE, check, entries, is_executable, pack
 
 from limpet.cni.shim_binary import shim_path
 
@@ -29,6 +29,8 @@ def unpacked(tmp_path: Path) -> Path:
     for name in (BINARY, *OBJECTS):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(built.parent / name, folder / name)
+    (folder / PAGE).parent.mkdir()
+    shutil.copy(CHECKOUT / "docs" / "install.md", folder / PAGE)
     (folder / "limpet-1.dist-info").mkdir()
     (folder / "limpet-1.dist-info" / "WHEEL").write_text("Wheel-Version: 1.0\nTag: py3-none-any\n")
     (folder / "limpet-1.dist-info" / "RECORD").write_text("")
@@ -49,6 +51,13 @@ def test_a_binary_that_needs_a_library_is_refused(unpacked: Path) -> None:
 def test_a_binary_of_another_machine_is_refused(unpacked: Path) -> None:
     with pytest.raises(ReleaseError, match="wanted a static one for riscv64"):
         check(unpacked, "riscv64")
+
+
+def test_a_wheel_without_the_pages_of_help_is_refused(unpacked: Path) -> None:
+    (unpacked / PAGE).unlink()
+
+    with pytest.raises(ReleaseError, match="is missing: `limpet help` reads it"):
+        check(unpacked, read_elf(unpacked / BINARY).machine)
 
 
 def test_a_wheel_without_the_object_of_services_is_refused(unpacked: Path) -> None:
