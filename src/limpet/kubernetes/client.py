@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from limpet.kubernetes.access.credentials import Credentials
 from limpet.kubernetes.access.refused_rights import RefusedRights
 from limpet.kubernetes.access.server_clock import ServerClock
 from limpet.kubernetes.errors import refusal
-from limpet.kubernetes.lists import ALL, ListDocument, PageOfList, Selection, read_items
+from limpet.kubernetes.lists import ALL, ListDocument, PageOfList, Selection, read_parts
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 
 PAGE = 100
@@ -71,6 +71,24 @@ class Client:
 
         Raises: GoneError when `go_on` is too old; TooLargeError for a part that is too large.
         """
+        found = await self._list(resource, selection, limit, go_on)
+        return next(read_parts(found, resource, max(len(found.items or ()), 1)))
+
+    async def list_parts(
+        self,
+        resource: Resource[AnyViewed],
+        *,
+        selection: Selection = ALL,
+        limit: int = PAGE,
+        go_on: str = "",
+    ) -> Iterator[PageOfList[AnyViewed]]:
+        """As `list_page`, no more than `limit` objects at a time: a cache answers with all that
+        there are, and what is read of 10,000 together leaves holes in memory."""
+        return read_parts(await self._list(resource, selection, limit, go_on), resource, limit)
+
+    async def _list(
+        self, resource: Resource[Any], selection: Selection, limit: int, go_on: str
+    ) -> ListDocument:
         query = {**({} if self.is_cache else {"limit": str(limit)}), **selection.query}
         if go_on:
             query["continue"] = go_on
@@ -80,9 +98,7 @@ class Client:
             found: ListDocument = _decoder(ListDocument).decode(answer.body)
         except msgspec.MsgspecError as error:
             raise self._stranger(f"list {resource}", error) from error
-        items, unreadable = read_items(found.items or [], resource)
-        metadata = found.metadata
-        return PageOfList(items, unreadable, metadata.resource_version, metadata.continue_)
+        return found
 
     async def check_version(
         self,

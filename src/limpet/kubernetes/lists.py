@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic
 
@@ -39,6 +40,8 @@ class PageOfList(Generic[AnyViewed]):
     """Version of the whole list: to watch from."""
     next: str
     """Token to go on with; empty: this is the last part."""
+    more: bool = False
+    """The same answer has further parts."""
 
 
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,6 +52,18 @@ class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
 class ListDocument(msgspec.Struct, frozen=True):
     metadata: _ListMetadata = _ListMetadata()
     items: list[msgspec.Raw] | None = None
+
+
+def read_parts(
+    found: ListDocument, resource: Resource[AnyViewed], most: int
+) -> Iterator[PageOfList[AnyViewed]]:
+    """Of one answer, at least one: so many objects at a time, read when they are asked for."""
+    raw, metadata = found.items or [], found.metadata
+    for start in range(0, max(len(raw), 1), most):
+        items, unreadable = read_items(raw[start : start + most], resource)
+        more = start + most < len(raw)
+        version, go_on = metadata.resource_version, metadata.continue_
+        yield PageOfList(items, unreadable, version, go_on, more=more)
 
 
 def read_items(

@@ -131,18 +131,22 @@ class Reflector(Generic[AnyViewed]):
                 await self._watch(step)
 
     async def _list(self, step: ListPage) -> None:
-        page = await self._client.list_page(
+        parts = await self._client.list_parts(
             self._resource, selection=self._selection, limit=step.limit, go_on=step.go_on
         )
-        changes = self._state.take_page(
-            page.items,
-            page.unreadable,
-            resource_version=page.resource_version,
-            go_on=page.next,
-        )
-        await self._tell(changes)
-        if changes.listed:
-            self._turn(connected=True)
+        for page in parts:
+            changes = self._state.take_page(
+                page.items,
+                page.unreadable,
+                resource_version=page.resource_version,
+                go_on=page.next,
+                more=page.more,
+            )
+            await self._tell(changes)
+            if changes.listed:
+                self._turn(connected=True)
+            if page.more:
+                await asyncio.sleep(0)  # others have their turn
 
     async def _check(self, step: Check) -> None:
         try:

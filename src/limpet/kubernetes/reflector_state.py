@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from sys import intern
 from typing import Generic
 
 from limpet.kubernetes.objects import AnyViewed
@@ -114,6 +115,8 @@ class _Listing:
 
     go_on: str = ""
     seen: set[ObjectKey] = field(default_factory=set)
+    is_cut: bool = False
+    """Of an answer the rest was not taken yet."""
 
 
 class ReflectorState(Generic[AnyViewed]):
@@ -136,6 +139,8 @@ class ReflectorState(Generic[AnyViewed]):
         if now_s < self._not_before_s:
             return Wait(self._not_before_s)
         if self._listing is not None:
+            if self._listing.is_cut:  # what was taken of it may be gone when it is asked for again
+                self._listing = _Listing()
             return ListPage(self._listing.go_on, self._page)
         if not self._checked:
             return Check(self._version)
@@ -150,13 +155,16 @@ class ReflectorState(Generic[AnyViewed]):
         *,
         resource_version: str,
         go_on: str,
+        more: bool = False,
     ) -> ObjectChanges[AnyViewed]:
-        """A part of the list, as it was asked for; the last one has no `go_on`."""
+        """A part of the list, as it was asked for; the last one has no `go_on`. `more`: the rest
+        of the same answer is taken next."""
         listing = self._listing
         assert listing is not None, "a page comes while all is listed"
         changes: ObjectChanges[AnyViewed] = ObjectChanges(
-            unreadable=list(unreadable), listed=not go_on
+            unreadable=list(unreadable), listed=not (go_on or more)
         )
+        listing.is_cut = more
         for item in items:
             self._put(item, changes)
             if self._known is not None:
@@ -165,6 +173,8 @@ class ReflectorState(Generic[AnyViewed]):
         listing.seen.update(key for each in changes.unreadable for key in self._keys_named(each))
         for each in changes.unreadable:
             self._note_unreadable(each)
+        if more:
+            return changes
         if go_on:
             listing.go_on = go_on
             return changes
@@ -278,4 +288,5 @@ class ReflectorState(Generic[AnyViewed]):
 
 
 def key_of(item: AnyViewed) -> ObjectKey:
-    return item.metadata.namespace, item.metadata.name
+    """By words that others may keep, too."""
+    return intern(item.metadata.namespace), intern(item.metadata.name)

@@ -201,7 +201,7 @@ def slice_of(view: SliceView) -> EndpointSlice:
     )
     return EndpointSlice(
         namespace=intern(view.metadata.namespace),
-        name=view.metadata.name,
+        name=intern(view.metadata.name),
         service=intern((view.metadata.labels or {}).get(SERVICE_LABEL, "")),
         version=version,
         ports=ports,

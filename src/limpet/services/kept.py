@@ -34,11 +34,11 @@ _SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'{"end":'
 _WORDS: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
     Service: ("namespace", "name", "type", "distribution"),
     ServicePort: ("name", "protocol"),
-    EndpointSlice: ("namespace", "service"),
+    EndpointSlice: ("namespace", "name", "service"),
     EndpointPort: ("name", "protocol"),
     Endpoint: ("node", "zone"),
 }
-"""Fields that say the same in many objects."""
+"""Fields that say the same in many objects, or that others keep, too."""
 _NO_SERVICE, _NO_SLICE = b'["no service",', b'["no slice",'
 
 

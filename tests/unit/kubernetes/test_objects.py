@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from limpet.kubernetes.lists import ListDocument, read_parts
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.watch_event import ObjectPut, Unreadable, read_event
 
@@ -48,3 +49,20 @@ def test_an_object_as_they_are_in_the_field_is_read() -> None:
     assert isinstance(found, ObjectPut)
     assert found.item.metadata.annotations == annotations
     assert msgspec.to_builtins(found.item.metadata.labels) == labels
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_an_answer_with_all_that_there_is_is_read_part_by_part(count: int) -> None:
+    names = [f"node-{each}" for each in range(count)]
+    said = {
+        "metadata": {"resourceVersion": "7"},
+        "items": [{"metadata": {"name": each}} for each in names],
+    }
+    found = msgspec.json.decode(json.dumps(said), type=ListDocument)
+
+    parts = list(read_parts(found, _NODES, 2))
+
+    assert [each.metadata.name for part in parts for each in part.items] == names
+    assert all(len(part.items) <= 2 for part in parts)
+    assert [part.more for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert {(part.resource_version, part.next) for part in parts} == {("7", "")}

@@ -57,6 +57,8 @@ class Server:
     objects: dict[str, ConfigMap] = field(default_factory=dict)
     history: list[tuple[int, Event]] = field(default_factory=list)
     snapshots: dict[int, list[ConfigMap]] = field(default_factory=dict)
+    is_cache: bool = False
+    """It answers with all that there are, whatever it was asked for."""
 
     def write(self, name: str) -> None:
         self.revision += 1
@@ -97,7 +99,7 @@ class Server:
             revision, start = self.revision, 0
             self.snapshots[revision] = [self.objects[name] for name in sorted(self.objects)]
         found = self.snapshots[revision]
-        end = start + step.limit
+        end = len(found) if self.is_cache else start + step.limit
         return found[start:end], revision, f"{revision}.{end}" if end < len(found) else ""
 
     def events(self, step: Watch) -> list[Event] | Failure:
@@ -135,11 +137,20 @@ class World:
             return False
         if isinstance(step, ListPage):
             page = self.server.page(step)
-            if broken or isinstance(page, Failure):
+            if isinstance(page, Failure) or (broken and not self.server.is_cache):
                 self.fail(page if isinstance(page, Failure) else Failure.OTHER, random)
                 return False
             items, revision, go_on = page
-            self.take(self.state.take_page(items, [], resource_version=str(revision), go_on=go_on))
+            version = str(revision)
+            for start in range(0, max(len(items), 1), step.limit):
+                part = items[start : start + step.limit]
+                more = start + step.limit < len(items)
+                self.take(
+                    self.state.take_page(part, [], resource_version=version, go_on=go_on, more=more)
+                )
+                if more and broken:
+                    self.fail(Failure.OTHER, random)
+                    return False
             return False
         if isinstance(step, Check):
             if broken or int(step.resource_version) > self.server.revision:
@@ -201,11 +212,11 @@ def play(world: World, done: list[tuple[str, object]], random: float) -> None:
                 world.step(random, most=most, broken=broken)
 
 
-@given(deeds, st.floats(0, 0.999))
+@given(deeds, st.floats(0, 0.999), st.booleans())
 def test_a_mirror_has_in_the_end_what_the_server_has(
-    done: list[tuple[str, object]], random: float
+    done: list[tuple[str, object]], random: float, is_cache: bool
 ) -> None:
-    world = World(mirror=True)
+    world = World(mirror=True, server=Server(is_cache=is_cache))
     play(world, [deed for deed in done if deed[0] != "lose"], random)
 
     world.settle()

@@ -1,4 +1,4 @@
-"""Objects of one kind that the API server has, as far as it has told. Pure."""
+"""Which objects of one kind the API server has, while it tells all of them. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 
 
 class Listed:
-    """Also what cannot be read is there: what was known of it goes on."""
+    """Also what cannot be read is there: what was known of it goes on.
+
+    Nothing is kept from one whole list to the next: what goes in between a mirror is told.
+    """
 
     def __init__(self) -> None:
-        self.read: set[ObjectKey] = set()
-        """Those that can be read."""
+        self.some = False
+        """Of the last whole list some could be read."""
+        self._read: set[ObjectKey] = set()
         self._unread: set[ObjectKey] = set()
-        """Those that cannot, since the last whole list, which tells all of them again."""
 
     def hear(self, changes: ObjectChanges[AnyViewed]) -> set[ObjectKey] | None:
         """All that are there, where a whole list was told; None: only what has changed was."""
-        self.read.difference_update(changes.gone)
-        self.read.update(map(key_of, changes.put))
+        self._read.difference_update(changes.gone)
+        self._read.update(map(key_of, changes.put))
         self._unread.update((x.namespace, x.name) for x in changes.unreadable if not x.is_gone)
         if not changes.listed:
             return None
-        there = self.read | self._unread
-        self._unread.clear()
+        self.some = bool(self._read)
+        there = self._read | self._unread
+        self._read, self._unread = set(), set()
         return there

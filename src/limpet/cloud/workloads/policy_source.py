@@ -81,6 +81,7 @@ class PolicySource(WorkloadSource):
 
     def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
         self._reasons.listed.clear()
+        self._listed.clear()
         reflect = partial(Reflector, client, mirror=True, random=self._random)
         namespaces: Reflector[Any] = reflect(NAMESPACES, self._hear_namespaces)
         policies: Reflector[Any] = reflect(NETWORK_POLICIES, self._hear_policies)
@@ -97,7 +98,7 @@ class PolicySource(WorkloadSource):
             self._heard.namespaces.pop(name, None)
         for each in changes.put:
             self._heard.namespaces[each.metadata.name] = dict(each.metadata.labels or {})
-        if changes.listed and self._listed[NAMESPACES.plural].read:
+        if changes.listed and self._listed[NAMESPACES.plural].some:
             self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
 
@@ -139,7 +140,7 @@ class PolicySource(WorkloadSource):
         there = self._listed[kind].hear(changes)
         if there is None:
             return changes.gone
-        if kind == NAMESPACES.plural and not self._listed[kind].read:
+        if kind == NAMESPACES.plural and not self._listed[kind].some:
             _log.warning("the API server lists no namespace, which is not believed")
             return []
         if kind == NAMESPACES.plural:

@@ -118,6 +118,7 @@ class ServiceSource(WorkloadSource):
     # Hearing
 
     def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
+        self._listed = {kind: Listed() for kind in self._listed}
         reflect = partial(Reflector, client, mirror=True, random=self._random, page=_PAGE)
         services = reflect(SERVICES, self._hear_services)
         slices = reflect(ENDPOINT_SLICES, self._hear_slices)
@@ -175,7 +176,7 @@ class ServiceSource(WorkloadSource):
         there = self._listed[kind].hear(changes)
         if there is None:
             return changes.gone
-        if not self._listed[kind].read:
+        if not self._listed[kind].some:
             _log.warning("the API server lists none, which is not believed", kind=kind)
             return []
         return [key for key in (*changes.gone, *kept) if key not in there]

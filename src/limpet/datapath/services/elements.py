@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 
 from limpet.base.addresses import packed
+from limpet.datapath.services.sockets.layout import End
 from limpet.services.rotation import RotationTarget
 
 MOST_SLOTS = 1 << 16
@@ -43,10 +44,33 @@ def target_value(address: str, port: int) -> bytes:
     return packed(address) + _PORT.pack(port)
 
 
-def read_target(value: bytes) -> tuple[bytes, int]:
+def read_target(value: bytes) -> End:
     """Packed address and port."""
     port: int = _PORT.unpack(value[-4:])[0]
     return value[:-4], port
+
+
+class Served(Mapping[End, frozenset[End]]):
+    """Who serves what is asked for; made of the maps' values when somebody looks, since of 10,000
+    Services that come at once it would take 30 MB, between what stays."""
+
+    def __init__(self, values: Mapping[End, tuple[bytes, ...]]) -> None:
+        self._values = values
+        self._read: dict[End, frozenset[End]] = {}
+
+    def __getitem__(self, asked: End) -> frozenset[End]:
+        if asked not in self._read:
+            self._read[asked] = frozenset(map(read_target, self._values[asked]))
+        return self._read[asked]
+
+    def __contains__(self, asked: object) -> bool:
+        return asked in self._values
+
+    def __iter__(self) -> Iterator[End]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def keep_objects(old: Mapping[bytes, bytes], new: dict[bytes, bytes]) -> dict[bytes, bytes]:

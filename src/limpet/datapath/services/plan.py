@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
+from sys import intern
 from typing import NamedTuple
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
+    Served,
     fill_slots,
     frontend_key,
     keep_objects,
@@ -32,7 +34,7 @@ from limpet.datapath.services.ruleset import (
     sources_of,
 )
 from limpet.datapath.services.serving_nodes import ServingNodes
-from limpet.datapath.services.sockets.layout import SOCKET_MAPS
+from limpet.datapath.services.sockets.layout import SOCKET_MAPS, End
 from limpet.datapath.services.sockets.plan import socket_elements
 from limpet.datapath.services.state import (
     MAPS,
@@ -55,6 +57,11 @@ from limpet.services.values import Service, ServiceName, ServicePort
 _GOTO, _JUMP = b"goto ", b"jump "
 _VERDICTS = ("services", "node_ports", "sticky")
 """Maps whose values lead to chains that are made as they are needed."""
+_VERDICTS_OF = {
+    (at_node, version): intern(f"{'node_ports' if at_node else 'services'}{version}")
+    for at_node in (False, True)
+    for version in VERSIONS
+}
 _CLAIMED = ("services", "node_ports", "hairpin")
 """Maps with keys that several Services may want."""
 _TARGET_BYTES = {4: 8, 6: 20}
@@ -119,12 +126,9 @@ class Planner:
         """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
         self._nodes = ServingNodes()
-        self._stale: dict[str, dict[tuple[bytes, int], frozenset[tuple[bytes, int]]]] = {
-            "UDP": {},
-            "TCP": {},
-        }
-        """By protocol: who serves now, where somebody serves no more."""
-        self._dead: dict[tuple[bytes, int], frozenset[tuple[bytes, int]]] = {}
+        self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {"UDP": {}, "TCP": {}}
+        """By protocol: who serves now, as values of maps, where somebody serves no more."""
+        self._dead: dict[End, frozenset[End]] = {}
         self._left: set[bytes] = set()
         self.troubles: dict[ServiceName, str] = {}
         """Services that are not served as they ask, and why."""
@@ -153,8 +157,8 @@ class Planner:
         return self._nodes.names
 
     def stale(self) -> StaleFlows:
-        udp, tcp = self._stale["UDP"], self._stale["TCP"]
-        return StaleFlows(dict(udp), dict(tcp), dict(self._dead), frozenset(self._left))
+        udp, tcp = (Served(dict(self._stale[each])) for each in ("UDP", "TCP"))
+        return StaleFlows(udp, tcp, dict(self._dead), frozenset(self._left))
 
     def suspect_flows(self) -> None:
         """For a while packets may have passed without being translated: what they began goes on
@@ -165,7 +169,7 @@ class Planner:
                     address, protocol, port = read_frontend(key)
                     if protocol in self._stale:
                         slots = self.elements[slots_name(version, protocol, at_node=at_node)]
-                        self._stale[protocol][address, port] = frozenset(_served(slots, key))
+                        self._stale[protocol][address, port] = _served(slots, key)
 
     def settled(self) -> None:
         """What was planned is in the kernel."""
@@ -209,7 +213,7 @@ class Planner:
             after.clear()
             nodes.clear()
             service = None
-        self._nodes.note(name, frozenset(nodes))
+        self._nodes.note(name, nodes)
         for map_name, held in after.items():
             after[map_name] = held = keep_objects(before.get(map_name, _NONE), held)
             self.elements[map_name].update(held)
@@ -262,7 +266,7 @@ class Planner:
     ) -> None:
         version, at_node, rotation = frontend.version, not frontend.address, choice.rotation
         key = frontend_key(frontend.address, port.protocol, frontend.port)
-        verdicts = _verdicts(frontend)
+        verdicts = _VERDICTS_OF[at_node, version]
         slots = slots_name(version, port.protocol, at_node=at_node)
         if (holder := self._claims.claim((verdicts, key), service.key)) != service.key:
             asked = str(ip_address(frontend.address)) if frontend.address else "a node's"
@@ -337,11 +341,11 @@ class Planner:
         `was`, `values`: who served before, and who does now."""
         left, asked = was - set(values), (frontend.address, frontend.port)
         if left or (port.protocol == "UDP" and (is_new or (not was and values))):
-            now = frozenset(map(read_target, values))
-            self._stale[port.protocol][asked] = now
+            self._stale[port.protocol][asked] = tuple(dict.fromkeys(values))
             if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
                 died = {read_target(each) for each in left if choice.is_dead(each)}
-                if dead := (self._dead.pop(asked, frozenset()) | died) - now:
+                now = map(read_target, values)
+                if dead := (self._dead.pop(asked, frozenset()) | died).difference(now):
                     self._dead[asked] = dead
 
 
@@ -370,9 +374,8 @@ def _version(address: bytes) -> int:
     return 4 if len(address) == 4 else 6
 
 
-def _served(slots: Mapping[bytes, bytes], key: bytes) -> Iterator[tuple[bytes, int]]:
-    for start in (0, LOCAL_SLOTS):
-        yield from map(read_target, _in_slots(slots, key, start))
+def _served(slots: Mapping[bytes, bytes], key: bytes) -> tuple[bytes, ...]:
+    return tuple({x: None for start in (0, LOCAL_SLOTS) for x in _in_slots(slots, key, start)})
 
 
 def _in_slots(slots: Mapping[bytes, bytes], key: bytes, start: int) -> list[bytes]:
@@ -394,7 +397,3 @@ def _leads_to(found: Held) -> list[str]:
 
 def _values(found: Held) -> set[bytes]:
     return {value for held in found.values() for value in held.values()}
-
-
-def _verdicts(frontend: Frontend) -> str:
-    return f"{'services' if frontend.address else 'node_ports'}{frontend.version}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 from ipaddress import collapse_addresses, ip_network
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ _BY_KIND = ", ".join(
 )
 
 
+@cache
 def slots_name(version: int, protocol: str, *, at_node: bool) -> str:
     """A map for each protocol: nft takes a port for one of the protocol that its map says."""
     return f"{'node_slots' if at_node else 'slots'}_{protocol.lower()}_{version}"

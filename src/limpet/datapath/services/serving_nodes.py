@@ -11,15 +11,16 @@ class ServingNodes:
     """Kept up Service by Service."""
 
     def __init__(self) -> None:
-        self._of: dict[ServiceName, frozenset[str]] = {}
+        self._of: dict[ServiceName, tuple[str, ...]] = {}
+        """Of 10,000 Services sets would take 10 MB."""
         self._count: Counter[str] = Counter()
         """Number of Services by the node's name."""
 
-    def note(self, name: ServiceName, nodes: frozenset[str]) -> None:
+    def note(self, name: ServiceName, nodes: set[str]) -> None:
         """Notes the nodes that serve this Service; none: it is gone, or nobody does."""
-        before = self._of.pop(name, frozenset())
+        before = set(self._of.pop(name, ()))
         if nodes:
-            self._of[name] = nodes
+            self._of[name] = tuple(nodes)
         for each in before - nodes:
             self._count[each] -= 1
         for each in nodes - before:
