@@ -55,7 +55,8 @@ class PathsChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReachChanged:
-    """Other peers than before are silent, or the round trip to some is much longer or shorter."""
+    """Other peers than before are silent, or may be soon, or the round trip to some is much longer
+    or shorter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.timer import Timer
 from limpet.cluster.membership import Membership, News
 from limpet.paths.prober import Prober
-from limpet.paths.watching import LONGEST_LOOK_S, Onlookers, serving
+from limpet.paths.watching import DOUBT_S, LONGEST_LOOK_S, Onlookers, serving
 
 
 class WatchedPeers:
@@ -55,8 +55,10 @@ class WatchedPeers:
         looked_at: set[str] = set()
         if ends_s < math.inf:
             looked_at = self._onlookers.looked_at(self._probed(), now_s)
-        self._alarm.set(ends_s)
-        self._serving = frozenset(self._serving_now())
+        doubt_ends_s = self._probing.reach.doubted_s + DOUBT_S
+        in_doubt = now_s < doubt_ends_s
+        self._alarm.set(min(ends_s, doubt_ends_s) if in_doubt else ends_s)
+        self._serving = frozenset(self._serving_now(in_doubt=in_doubt))
         watched = self._serving | looked_at
         if watched != self._watched:
             self._watched = watched
@@ -69,11 +71,12 @@ class WatchedPeers:
         nodes = self._membership.snapshot.nodes
         return {uid for uid in nodes if self._probing.ladder(uid) is not None}
 
-    def _serving_now(self) -> set[str]:
-        silent = self._serving & self._probing.reach.silent
-        if not self._names and not silent:
+    def _serving_now(self, *, in_doubt: bool) -> set[str]:
+        silent = self._probing.reach.silent
+        before = self._serving & silent
+        if not self._names and not before:
             return set()
         own = self._membership.uid
         nodes = self._membership.snapshot.nodes.items()
         uids = ((entry.grant.name, uid) for uid, entry in nodes if uid != own)
-        return serving(self._names, uids, silent)
+        return serving(self._names, uids, silent, before, in_doubt=in_doubt)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from limpet.base.bounds.administrators import LOOKED_AT
 
 MOST_SERVING = 32
-"""Nodes with endpoints that are watched; of further ones the ladder finds out as of any peer."""
+"""Nodes with endpoints that are watched, at half a millisecond of a processor each second for each
+of them, here and there; of further ones the ladder finds out as of any peer."""
+MOST_IN_DOUBT, DOUBT_S = 64, 3.0
+"""Instead, so long after some peer did not answer: those that fall silent at once are often many,
+as with the uplink of their site. More at once would keep the most important ones waiting."""
 MOST_LOOKED_AT = LOOKED_AT.most
 """Peers that are watched for people who look; at half a millisecond of a processor for each probe
 that is three hundredths of one; probe and answer of a peer are some 400 bytes a second."""
@@ -49,12 +54,23 @@ class Onlookers:
 
 
 def serving(
-    names: Iterable[str], uids: Iterable[tuple[str, str]], before: Collection[str]
+    names: Iterable[str],
+    uids: Iterable[tuple[str, str]],
+    silent: Collection[str],
+    before: Collection[str],
+    *,
+    in_doubt: bool = False,
 ) -> set[str]:
     """Uids of the nodes that serve, `names` with the most important first, and of those `before`.
 
-    `uids`: of each node its name and uid. `before`: watched nodes that fell silent since: they are
-    watched until they answer.
+    `uids`: of each node its name and uid. `silent`: who does not answer takes nobody else's place.
+    `before`: watched nodes that fell silent since: they are watched until they answer. `in_doubt`:
+    some peer did not answer just now.
     """
-    wanted = set(list(names)[:MOST_SERVING])
-    return {uid for name, uid in uids if (wanted and name in wanted) or uid in before}
+    by_name = dict(uids)
+    most = MOST_IN_DOUBT if in_doubt else MOST_SERVING
+    wanted = [uid for name in names if (uid := by_name.get(name)) is not None]
+    answering = islice((uid for uid in wanted if uid not in silent), most)
+    doubtful = islice((uid for uid in wanted if uid in silent), most)
+    there = set(by_name.values()) if before else set()
+    return {*answering, *doubtful, *there.intersection(before)}

@@ -13,9 +13,10 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt
-from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
+from limpet.paths.ladder.probe_scheduler import UNANSWERED, ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.ladder.reach import PeerReach
+from limpet.paths.ladder.silence import is_missed
 from limpet.paths.probe.messages import Candidate
 
 
@@ -140,7 +141,8 @@ class PeerLadders:
         """What is to be sent now, and how many more are held back, which counts as not answered."""
         due = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
         sent = [each for each in due if self._may_ask(peer.uid, each.candidate, now_s)]
-        self._scheduler.spend(len(sent), now_s, vital=vital)
+        cost = len(sent) * (UNANSWERED if is_missed(peer.ladder.choice()) else 1.0)
+        self._scheduler.spend(cost, now_s, vital=vital)
         return sent, len(due) - len(sent)
 
     def _may_ask(self, uid: str, candidate: Candidate, now_s: float) -> bool:

@@ -6,6 +6,8 @@ import math
 
 from limpet.base.rate_limit import DueQueue
 
+UNANSWERED = 0.25
+"""Of a probe's cost, what one costs to a peer that does not answer: a signature of four."""
 RATE_PER_S = 150.0
 """Vital probes; each costs both ends two signatures and two checks of one, 0.5 ms."""
 BURST = 50.0
@@ -54,8 +56,8 @@ class ProbeScheduler:
                 return uid, which != _OTHER
         return None
 
-    def spend(self, count: int, now_s: float, *, vital: bool) -> None:
-        """So many probes were sent."""
+    def spend(self, count: float, now_s: float, *, vital: bool) -> None:
+        """So many probes were sent; parts of them as they cost less."""
         if vital:
             self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + count / RATE_PER_S
             return

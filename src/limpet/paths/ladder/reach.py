@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.ladder.silence import round_trip_class
+from limpet.paths.ladder.silence import is_doubted, round_trip_class
 
 _LOOK_EVERY_S = 10.0
 """How often a peer's round trip may be taken for another."""
@@ -19,6 +19,9 @@ class PeerReach:
         """Who answers by no way at present."""
         self.round_trips: dict[str, int] = {}
         """Classes (`ladder.silence`), of those whose round trip was measured."""
+        self.doubted_s = -math.inf
+        """When somebody came into doubt last."""
+        self._doubted: set[str] = set()
         self._looked_s: dict[str, float] = {}
         self._is_new = False
 
@@ -29,6 +32,12 @@ class PeerReach:
         if silent is not (uid in self.silent):
             (self.silent.add if silent else self.silent.discard)(uid)
             self._is_new = True
+        doubted = is_doubted(ladder.choice())
+        if doubted is not (uid in self._doubted):
+            (self._doubted.add if doubted else self._doubted.discard)(uid)
+            if doubted:
+                self.doubted_s = now_s
+                self._is_new = True
         if now_s >= self._looked_s.get(uid, -math.inf) + _LOOK_EVERY_S:
             self._note_round_trip(uid, ladder.round_trip_s, now_s)
         return self._is_new and not was_new
@@ -56,3 +65,4 @@ class PeerReach:
         self._looked_s.pop(uid, None)
         self.round_trips.pop(uid, None)
         self.silent.discard(uid)
+        self._doubted.discard(uid)

@@ -8,6 +8,8 @@ from limpet.paths.ladder.probe_state import TRIES, ProbeState
 SILENT_MISSES = 4
 """In a row, of what the path stands on: one fewer than for a path to be lost. A peer that is taken
 for silent by mistake costs little, since others serve meanwhile, and its path stays as it is."""
+DOUBT_MISSES = 2
+"""In a row: a packet that is lost by chance casts no doubt."""
 ROUND_TRIPS_S = (0.002, 0.008, 0.032, 0.128)
 """Between classes of round trips: within a place, a town, a country, a continent."""
 _MARGIN = 1.5
@@ -31,6 +33,19 @@ def is_silent(choice: PathChoice) -> bool:
     return not any(
         each.proven and _answers(each) and each.streaks.answered_s >= since_s for each in states
     )
+
+
+def is_doubted(choice: PathChoice) -> bool:
+    """What the path stands on was asked twice in vain, so that the peer may be silent soon."""
+    return any(
+        each.used and each.proven and each.streaks.misses >= DOUBT_MISSES
+        for each in choice.states.values()
+    )
+
+
+def is_missed(choice: PathChoice) -> bool:
+    """What the path stands on has not answered the last time."""
+    return any(each.used and each.streaks.misses for each in choice.states.values())
 
 
 def _answers(state: ProbeState) -> bool:
