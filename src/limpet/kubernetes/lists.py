@@ -57,7 +57,7 @@ class ListDocument(msgspec.Struct, frozen=True):
 def read_parts(
     found: ListDocument, resource: Resource[AnyViewed], most: int
 ) -> Iterator[PageOfList[AnyViewed]]:
-    """Of one answer, at least one: so many objects at a time, read when they are asked for."""
+    """Parts of one answer, at least one, of `most` objects each, read when they are asked for."""
     raw, metadata = found.items or [], found.metadata
     for start in range(0, max(len(raw), 1), most):
         items, unreadable = read_items(raw[start : start + most], resource)

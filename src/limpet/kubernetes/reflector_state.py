@@ -116,7 +116,7 @@ class _Listing:
     go_on: str = ""
     seen: set[ObjectKey] = field(default_factory=set)
     is_cut: bool = False
-    """Of an answer the rest was not taken yet."""
+    """The rest of an answer was not taken yet."""
 
 
 class ReflectorState(Generic[AnyViewed]):

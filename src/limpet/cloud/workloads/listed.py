@@ -1,4 +1,4 @@
-"""Which objects of one kind the API server has, while it tells all of them. Pure."""
+"""Objects of one kind that the API server has, as told by a whole list. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Listed:
 
     def __init__(self) -> None:
         self.some = False
-        """Of the last whole list some could be read."""
+        """Some objects of the last whole list could be read."""
         self._read: set[ObjectKey] = set()
         self._unread: set[ObjectKey] = set()
 

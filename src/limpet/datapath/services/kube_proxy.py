@@ -25,10 +25,10 @@ _CHAINS = (
 )
 _IPVS_LINK = "kube-ipvs0"
 _TABLES, _KUBE_SERVICES = ("filter", "nat"), b"KUBE-SERVICES"
-"""Of the older iptables, the smaller first: kube-proxy has that chain in both, and the kernel
-tells all rules of a table or none."""
+"""Tables of the older iptables, the smaller first: kube-proxy has that chain in both, and the
+kernel tells all rules of a table or none."""
 _MOST_BYTES = 4 << 20
-"""Of a table that is read, in some 20 ms; that of 10,000 Services is 60 MB."""
+"""Largest table that is read, in some 20 ms; that of 10,000 Services is 60 MB."""
 _LEGACY = (
     # Where its tables are listed, and of its sockets: family, level.
     ("ip_tables_names", socket.AF_INET, socket.IPPROTO_IP, "iptables-legacy chain KUBE-SERVICES"),

@@ -12,7 +12,7 @@ class ServingNodes:
 
     def __init__(self) -> None:
         self._of: dict[ServiceName, tuple[str, ...]] = {}
-        """Of 10,000 Services sets would take 10 MB."""
+        """Names of nodes by Service; as sets, those of 10,000 Services would take 10 MB."""
         self._count: Counter[str] = Counter()
         """Number of Services by the node's name."""
 

@@ -7,7 +7,7 @@ import math
 from limpet.base.rate_limit import DueQueue
 
 UNANSWERED = 0.25
-"""Of a probe's cost, what one costs to a peer that does not answer: a signature of four."""
+"""Share of a probe's cost that one costs to a peer that does not answer: a signature of four."""
 RATE_PER_S = 150.0
 """Vital probes; each costs both ends two signatures and two checks of one, 0.5 ms."""
 BURST = 50.0
