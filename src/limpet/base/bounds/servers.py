@@ -36,6 +36,13 @@ DNS_TTL_S = Bound(
 )
 DNS_NO_TTL_S = Bound("... where it says that there is nothing", 900, "seconds", Above.CUT)
 """A name that has come to be is found by then. Source: RFC 2308 section 5 allows three hours."""
+DNS_GUESSES = Bound(
+    "answers to one question that have another number, or are to another question",
+    16,
+    "answers",
+    Above.DROPPED,
+)
+"""Somebody guesses numbers: the question is asked by TCP then, where nobody can."""
 DNS_CACHE = Bound("answers of name servers that are remembered", 8 << 20, "bytes", Above.OLDEST_OUT)
 
 # Controllers and API servers, by HTTP.

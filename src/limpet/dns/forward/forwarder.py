@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from limpet.base.bounds.servers import DNS_GUESSES
 from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.base.rate_limit import DueQueue
 from limpet.dns import wire
@@ -70,6 +71,8 @@ class _Attempt:
     upstream: int
     number: int
     edns: bool = True
+    guesses: int = 0
+    """Answers that were none to this question."""
 
 
 @dataclass(slots=True)
@@ -266,12 +269,12 @@ class Forwarder(Generic[W]):
         except ValueError:
             return self.failed(attempt, now_s)
         if answer is None:
-            return []  # somebody guesses; the upstream's own may still come
+            # Somebody guesses; the upstream's own may still come.
+            tried.guesses += 1
+            return self._by_tcp(attempt, asked, now_s) if tried.guesses > DNS_GUESSES.most else []
         self.healths[tried.upstream].answered()
         if answer.flags & wire.TC:
-            effects = self._over(attempt, asked)
-            asked.tried.remove(tried.upstream)
-            return effects + self._attempt(tried.key, asked, tried.upstream, now_s, by_tcp=True)
+            return self._by_tcp(attempt, asked, now_s)
         if answer.code in (wire.NOERROR, wire.NXDOMAIN):
             self.cache.put(tried.key, answer, now_s)
             self._recheck.pop(tried.key, None)
@@ -283,6 +286,13 @@ class Forwarder(Generic[W]):
         asked.worst = answer
         effects = self._suspect(tried.key, tried.upstream, now_s)
         return effects + self._without(attempt, tried, asked, now_s)
+
+    def _by_tcp(self, attempt: int, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
+        """The same upstream is asked once more."""
+        tried = self._attempts[attempt]
+        effects = self._over(attempt, asked)
+        asked.tried.remove(tried.upstream)
+        return effects + self._attempt(tried.key, asked, tried.upstream, now_s, by_tcp=True)
 
     def failed(self, attempt: int, now_s: float) -> list[Effect[W]]:
         """The upstream cannot be reached, or has answered nonsense."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from ipaddress import ip_address
 from pathlib import Path
 
 import dns.message
@@ -11,6 +12,8 @@ import dns.rrset
 from limpet.base.bounds import servers
 from limpet.dns import wire
 from limpet.dns.forward.cache import _ENTRY_BYTES, Cache
+from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
+from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
 from limpet.dns.wire import DnsAnswer
 from tests.unit.base.bounds.probes import probe
@@ -52,3 +55,27 @@ def _(amount: int) -> bool:
     for name, records in ((b"a", small), (b"b", rest)):
         cache.put((name, 0), DnsAnswer(wire.NOERROR, (1, 0, 0), records, ttl_s=60), 0.0)
     return cache.get((b"a", 0), 1.0) is not None
+
+
+@probe(servers.DNS_GUESSES)
+def _(amount: int) -> bool:
+    """The right answer comes behind so many guesses, and is heard; else it is asked by TCP."""
+    forwarder: Forwarder[str] = Forwarder(Cache(most_bytes=1 << 20, stale_s=0.0), lambda: 7)
+    for probing in forwarder.use([Upstream(ip_address("192.0.2.1"))], 0.0):
+        assert isinstance(probing, AskUpstream)
+        forwarder.failed(probing.attempt, 0.0)
+    query = dns.message.make_query("www.example.com", "A", use_edns=False, id=7)
+    (asked,) = forwarder.ask(wire.parse_query(query.to_wire()), "client", 0.0, "10.1.0.2")
+    assert isinstance(asked, AskUpstream)
+    response = dns.message.make_response(query)
+    response.answer.append(dns.rrset.from_text("www.example.com.", 60, "IN", "A", "192.0.2.1"))
+    right = response.to_wire()
+    effects = [
+        effect
+        for number in range(amount)
+        for effect in forwarder.heard(asked.attempt, (1000 + number).to_bytes(2) + right[2:], 0.0)
+    ]
+    told = forwarder.heard(asked.attempt, right, 0.0)
+    is_told = any(isinstance(each, Deliver) for each in told)
+    assert is_told is not any(isinstance(each, AskUpstream) and each.by_tcp for each in effects)
+    return is_told
