@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from limpet.lab.launch import launching_with
 from limpet.lab.world.node import LabNode
+from tests.answers import Judging
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
 from tests.effort import examples
@@ -58,9 +59,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _warmed() -> Iterator[None]:
-    """Limpet's programs are forked from interpreters that have loaded them, not started by exec."""
+    """Limpet's programs are forked from interpreters that have loaded them, not started by exec;
+    what they answer in JSON is held to its schema."""
     warmed = Warmed()
-    with launching_with(warmed):
+    with launching_with(Judging(warmed)):
         yield
     warmed.close()
 

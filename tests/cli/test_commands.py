@@ -19,6 +19,7 @@ from limpet.cli.doctor.pods.agent import host_port_findings
 from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.main import main
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from tests.answers import check_answer
 from tests.beds.namespaces import NetnsFactory
 from tests.conftest import NodeFactory
 
@@ -42,6 +43,7 @@ class Shell:
         """The result, whatever the exit code."""
         self(*arguments, "--output", "json")
         document: dict[str, Any] = json.loads(self.out)
+        check_answer(arguments, document)
         return document
 
 
@@ -318,7 +320,7 @@ def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -
 
     assert limpet("ipam", "release", "default/web-0") == 0
     assert limpet.out.splitlines() == ["10.244.7.2 released", "fd00:7::2 released"]
-    assert limpet("ipam", "release", "10.244.7.3") == 0
+    assert limpet.json("ipam", "release", "10.244.7.3") == {"released": ["10.244.7.3"]}
     assert [address for address, state in states(limpet).items() if state == "bound"] == [
         "fd00:7::3"
     ]

@@ -3,6 +3,7 @@ valid stays, and what is in the kernel is what the API server says."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -387,13 +388,18 @@ def test_nonsense_is_left_out_and_told_and_all_else_is_served(
     words = ("service", "show", "shop/stays", "--config", str(node.config_path))
     said = launcher().run([*inside, *command, *words]).stderr
     assert all(f"limpet: {each}" in said for each in expected)
+    shown = json.loads(launcher().run([*inside, *command, *words, "--output", "json"]).stdout)
+    assert sorted(shown["left_out"]) == expected
+    listing = ("service", "list", *words[3:], "--output", "json")
+    told = json.loads(launcher().run([*inside, *command, *listing]).stdout)
+    assert told["left_out"] == listed["left_out"]
     figures = node.run(sys.executable, "-c", FETCH)
     assert "limpet_agent_services_left_out 4.0" in figures
     said = findings(node)["service-left-out"]
     assert listed["left_out"][0] in said
     assert said.endswith("and so with 3 more objects")
-    shown = {each["name"]: each for each in node.ask("picture")["workloads"]["services"]}
-    assert sorted(shown["shop/stays"]["left_out"]) == expected
+    pictured = {each["name"]: each for each in node.ask("picture")["workloads"]["services"]}
+    assert sorted(pictured["shop/stays"]["left_out"]) == expected
     with pytest.raises(LimpetError, match=r"shop/broken: what the API server has of it cannot"):
         node.ask("service", name="shop/broken")
     assert node.log().count("object=EndpointSlice shop/stays-4") <= 1

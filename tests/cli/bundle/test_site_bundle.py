@@ -15,6 +15,8 @@ import pytest
 from release.archives import write_tar
 from release.bundle import SOURCE
 
+from limpet.lab.launch import launcher
+
 FOLDER = "limpet-1.2.3-bundle-amd64"
 FILES: dict[str, Path | bytes] = {
     "install.sh": SOURCE / "install.sh",
@@ -44,7 +46,7 @@ def released(folder: Path, edit: Edit = lambda _: None) -> Path:
 
 def bundle(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "limpet", "bundle", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return launcher().run(command, timeout=60)
 
 
 def unpack(path: Path, folder: Path) -> Path:

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.install.service_machine import ServiceMachine
-from tests.cli.install.test_install import LIMPET, assert_unchanged, limpet, refusal, state_of
+from tests.cli.install.test_install import (
+    LIMPET,
+    SEGMENTS,
+    assert_unchanged,
+    limpet,
+    refusal,
+    state_of,
+)
 from tests.clients.machine import Machine
 from tests.waiting import wait_until
 
@@ -55,6 +62,22 @@ def test_a_machine_is_as_it_was_after_a_controller_came_and_went(machine: Servic
     assert machine.path(str(Path(DATABASE).parent)).stat().st_mode & 0o777 == 0o700
     limpet(machine, "controller", "uninstall", "--purge")
 
+    assert_unchanged(before, machine)
+
+
+def test_what_is_installed_and_taken_away_is_told_to_programs_too(machine: ServiceMachine) -> None:
+    """That these are as their schemas say is seen to by the launcher, as of all answers."""
+    before = state_of(machine)
+    to_programs = ("--output", "json")
+
+    told = [
+        limpet(machine, "controller", "install", *to_programs),
+        limpet(machine, "install", *SEGMENTS, *to_programs),
+        limpet(machine, "uninstall", "--purge", *to_programs),
+        limpet(machine, "controller", "uninstall", "--purge", *to_programs),
+    ]
+
+    assert all(map(json.loads, told))
     assert_unchanged(before, machine)
 
 

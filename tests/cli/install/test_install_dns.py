@@ -46,6 +46,8 @@ def test_systemd_keeps_the_sockets_over_a_restart_and_a_crash(machine: ServiceMa
     assert "names: answered at 169.254.20.10" in limpet(machine, "install")
     assert machine.run("systemctl", "is-enabled", "limpet-dns") == "enabled\n"
     assert "10.96.0.10" in limpet(machine, "dns", "query", WEB)
+    told = json.loads(limpet(machine, "dns", "query", WEB, "--output", "json"))
+    assert [each.split()[-1] for each in told["records"]] == ["10.96.0.10"]
 
     with asking_all_the_time(udp_socket(machine), "169.254.20.10", WEB) as somebody:
         machine.run("systemctl", "restart", "limpet-dns")

@@ -15,6 +15,7 @@ import pytest
 
 from limpet.cli.connectivity.objects import NAMESPACE
 from limpet.lab.kube.world import KubeWorld
+from tests.answers import check_answer
 from tests.docs.worlds import Player
 from tests.kube.installed.cluster import CONTROL_PLANE, rollout, world_without_image
 from tests.kube.installed.page_worlds import blocks_of, in_a_cluster, something_outside, web_service
@@ -70,7 +71,9 @@ def report(world: KubeWorld, *words: str) -> tuple[int, dict[str, Any], str]:
     process = start(world, "--output=json", *words)
     out, err = process.communicate(timeout=600)
     assert "Traceback" not in err
-    return process.returncode, json.loads(out), err
+    found = json.loads(out)
+    check_answer(("connectivity", "test"), found)
+    return process.returncode, found, err
 
 
 def namespaces(world: KubeWorld) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ from limpet.cli.usage.options import commands_page
 from limpet.cli.usage.reference import exit_codes_page, json_page, schemas
 from limpet.cli.usage.schemas import ANSWERS, schema_of
 from limpet.cli.usage.tree import all_commands
+from limpet.lab.launch import ByExec
+from tests.answers import Judging
+from tests.lab.world.test_commands import ASKED_ELSEWHERE
 
-REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
+CHECKOUT = Path(__file__).resolve().parents[3]
+REFERENCE = CHECKOUT / "docs" / "reference"
 
 
 def test_every_command_with_a_result_has_a_schema() -> None:
@@ -29,6 +34,42 @@ def test_every_command_with_a_result_has_a_schema() -> None:
 @pytest.mark.parametrize("words", ANSWERS)
 def test_a_schema_is_one(words: str) -> None:
     Draft202012Validator.check_schema(schema_of(words))
+
+
+@pytest.mark.parametrize(("words", "file"), ASKED_ELSEWHERE.items())
+def test_an_answer_that_the_lab_does_not_give_is_asked_for_where_it_is_said(
+    words: str, file: str
+) -> None:
+    """What of it is told as JSON is held to its schema by whoever starts it: tests/answers.py."""
+    text = (CHECKOUT / file).read_text(encoding="utf-8")
+    typed = ", ".join(f'"{each}"' for each in words.split())
+    assert typed in text
+    assert "json" in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "wrong"),
+    [
+        ('{"released": ["10.0.0.9"]}', "-o json", ""),
+        ('{"released": ["10.0.0.9"], "more": 1}', "-o json", "'more' was unexpected"),
+        ('{"released": [9]}', "--output json", "9 is not of type 'string'"),
+        ("{}", "--output=json", "'released' is a required property"),
+        ("released 10.0.0.9", "", ""),
+        ("released: 9", "-o yaml", ""),
+        ("", "-o json", ""),
+    ],
+)
+def test_an_answer_that_its_schema_does_not_describe_fails_the_test_that_asks_for_it(
+    answer: str, words: str, wrong: str
+) -> None:
+    """It is a shell that answers here, under the name of `limpet`."""
+    command = ["sh", "-c", f"printf %s '{answer}'", "limpet", *f"ipam release x {words}".split()]
+    run = partial(Judging(ByExec()).run, command)
+    if not wrong:
+        assert run().stdout == answer
+        return
+    with pytest.raises(AssertionError, match=wrong):
+        run()
 
 
 def test_the_documentation_has_the_schemas_of_now() -> None:
