@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -55,6 +56,52 @@ def test_commands_that_are_not_run_here_name_the_test_that_plays_them(block: Blo
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert name in {each.name for each in ast.walk(tree) if isinstance(each, functions)}, block
+
+
+PLAYED_BY_OTHER_WORDS = {
+    "make test": "it is what runs the test",
+    "systemctl stop limpet-agent": "a node of a namespace has no systemd: its agent gets a signal",
+}
+"""Commands that no test types, and why not."""
+
+
+@pytest.mark.parametrize("block", [b for b in CONSOLES if "skip" in b.marker], ids=str)
+def test_the_test_that_plays_commands_types_them(block: Block) -> None:
+    """Or it reads them from the page. What stands for something of one's own (NODE, addresses,
+    numbers) is left out."""
+    said = _said_by(CHECKOUT / block.marker["skip"].partition("::")[0])
+    if {block.page, Path(block.page).name} & said:
+        return
+    for command in block.commands:
+        typed = (re.sub(r"=[A-Z]+$", "=", word) for word in _words(command.text))
+        words = [word for word in typed if not re.search(r"[A-Z0-9*]", word)]
+        unsaid = [word for word in words if word not in said]
+        assert not unsaid or " ".join(words) in PLAYED_BY_OTHER_WORDS, (
+            f"{block}: `{command.text}`: the test says nothing of {unsaid}"
+        )
+
+
+def _said_by(file: Path) -> set[str]:
+    """Words of the texts, and names, in a file of tests and in those of tests that it imports
+    from."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    beside = (
+        CHECKOUT / f"{node.module.replace('.', '/')}.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests.")
+    )
+    trees = (tree, *(ast.parse(each.read_text(encoding="utf-8")) for each in beside))
+    return {word for each in trees for node in ast.walk(each) for word in _words_in(node)}
+
+
+def _words_in(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text.split()
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return [name]
+        case _:
+            return []
 
 
 @pytest.mark.parametrize("block", [b for b in CONSOLES if "same" in b.marker], ids=str)

@@ -37,6 +37,7 @@ from tests.agent.test_policies import CONF, listed, pod
 from tests.beds.namespaces import Netns
 from tests.beds.own_tables import others_can_delete
 from tests.conftest import SEGMENTS, NodeFactory
+from tests.docs.pages import blocks
 from tests.effort import effort
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -562,13 +563,15 @@ def test_what_others_delete_of_an_agent_that_was_killed_is_back_at_its_start_and
     assert "connections that no policy allows were ended" in node.log()
 
 
-NOBODYS = r"""
-for family in inet bridge; do
-    (echo "delete table $family limpet_policy"
-     nft -s list table $family limpet_policy | sed '/^\tflags/d') | nft -f -
-done
-"""
-"""As an earlier Limpet has left them, which cannot change what has belonged to a socket."""
+(NOBODYS,) = (
+    command.text
+    for block in blocks("docs/operations.md")
+    if block.language == "console"
+    for command in block.commands
+    if "delete table" in command.text
+)
+"""What a person types: tables are then as an earlier Limpet has left them, which cannot change what
+has belonged to a socket."""
 
 
 @pytest.mark.skipif(others_can_delete(), reason="before Linux 6.9 tables belong to nobody")

@@ -37,6 +37,7 @@ EXEMPT = {
     "limpet.controller.reach.read_links": _KERNEL,
     "limpet.datapath.node": _KERNEL,
     "limpet.datapath.own_node": _KERNEL,
+    "limpet.datapath.services.kube_proxy._legacy_rules": _KERNEL,
     "limpet.datapath.tunnel.process.peer_pid": _KERNEL,
     "limpet.linux.bpf": _KERNEL,
     "limpet.linux.conntrack._forget_stale": _KERNEL,

@@ -19,7 +19,7 @@ from limpet.controller.orchestrator.pods import read_pod
 from limpet.kubernetes import policies, services
 from limpet.kubernetes.access.access import AccessError, parse_server
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
-from limpet.kubernetes.lists import read_items
+from limpet.kubernetes.lists import ListDocument, read_parts
 from limpet.kubernetes.objects import CONFIG_MAPS, LEASES, SECRETS, TOKEN_REVIEWS, Resource
 from limpet.kubernetes.pods import PLACED_PODS, PODS
 from limpet.kubernetes.resources import (
@@ -159,7 +159,7 @@ def watched_object(data: bytes) -> None:
     """A line of a watch, and what becomes of its object."""
     head, _, line = data.partition(b"\n")
     resource = _RESOURCES[head[0] % len(_RESOURCES) if head else 0]
-    read_items([msgspec.Raw(line)], resource)
+    list(read_parts(ListDocument(items=[msgspec.Raw(line)] * 2), resource, 1))
     event = read_event(line, resource)
     if not isinstance(event, ObjectPut | ObjectDeleted):
         return

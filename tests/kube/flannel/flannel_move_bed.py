@@ -100,10 +100,11 @@ class Mover(BesideMachine, KubeMachine):
             process.kill()
             process.wait()
 
-    def refused(self, *words: str) -> str:
+    def refused(self, *words: str, stdin: str) -> str:
         """What `limpet WORDS` says that must fail."""
         done = subprocess.run(
             [*self.around, sys.executable, "-m", "limpet", *words],
+            input=stdin,
             capture_output=True,
             text=True,
             check=False,

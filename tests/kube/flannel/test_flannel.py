@@ -12,7 +12,7 @@ import pytest
 
 from limpet.lab.world.pod import LabPod
 from tests.kube.flannel.flannel_bed import BesideWorld, beside_world
-from tests.lab.bed import echo, echoing
+from tests.lab.bed import echo, echoing, limpet
 from tests.waiting import wait_until
 
 _TOPOLOGY = """
@@ -84,9 +84,12 @@ def test_what_a_node_of_flannel_is_can_be_seen(world: BesideWorld) -> None:
         "flannel-1": ["flannel"],
         "flannel-2": ["flannel"],
     }
-    peers = {each["name"]: each for each in world.machines["limpet-1"].ask("peers")["peers"]}
+    machine = world.machines["limpet-1"]
+    peers = {each["name"]: each for each in machine.ask("peers")["peers"]}
     assert peers["flannel-1"]["rung"] == "vxlan"
     assert peers["flannel-1"]["underlay"] == str(world.machines["flannel-1"].addresses[0].ip)
+    assert re.search(r"\bflannel-1\b.*\bvxlan\b", limpet(machine, "peer", "list"), re.I)
+    assert "limpet-1" in limpet(machine, "status")
 
 
 def test_a_node_of_limpet_that_moves_is_found_by_flannel_again(world: BesideWorld) -> None:

@@ -170,8 +170,7 @@ def test_a_node_moves_from_flannel_to_limpet_and_back_and_its_pods_go_on(
         assert mover.pings_from("api-0", web[0])
 
         with _counted(world, web[0], "to flannel"):
-            told = mover.limpet("uninstall", "--purge")
-            assert "limpet node remove mover" in told
+            assert "the node stays mover" in mover.limpet("uninstall")
             mover.start_flanneld()
             world.controller.command("node", "remove", "mover")
             _reached(world, "web-0", web)
@@ -191,6 +190,8 @@ def test_a_node_moves_from_flannel_to_limpet_and_back_and_its_pods_go_on(
     assert not {str(web[0]), str(api[0])} & set(mover.do("ls", RECORDS).split())
 
     # Once more, after a reboot: devices and subnet file are gone, the MACs stand in the annotation.
+    # The identity of a node that was removed is in the way until it goes too.
+    assert "limpet node remove mover" in mover.limpet("uninstall", "--purge")
     mover.flanneld.stop()
     for device in macs:
         mover.do("ip", "link", "delete", device)
@@ -204,7 +205,7 @@ def test_a_node_moves_from_flannel_to_limpet_and_back_and_its_pods_go_on(
 def _move(world: MovingWorld) -> None:
     """While flanneld runs nothing is touched."""
     mover = world.mover
-    refused = mover.refused("install", "--take-over", "flannel", *_joining(world))
+    refused = mover.refused(*_joining(world), stdin=world.controller.token())
     assert "flanneld runs here" in refused
     assert not mover.system.path("/var/lib/limpet/cluster").exists()
     mover.flanneld.stop()
@@ -214,16 +215,17 @@ def _move(world: MovingWorld) -> None:
 def _take_over(world: MovingWorld) -> str:
     """As a person does it where no systemd runs."""
     mover = world.mover
-    words = ("install", "--take-over", "flannel")
-    assert "systemd does not run" in mover.refused(*words, *_joining(world))
+    refused = mover.refused(*_joining(world), stdin=world.controller.token())
+    assert "systemd does not run" in refused
     mover.start_limpet()
-    return mover.limpet(*words)
+    return mover.limpet("install", "--take-over", "flannel")
 
 
 def _joining(world: MovingWorld) -> tuple[str, ...]:
+    """What is typed, with the token on standard input."""
     controller = world.controller.endpoints[0]
-    token = world.controller.token()
-    return ("--token", token, "--controller", controller, "--name", "mover")
+    options = ("--token-file", "-", "--controller", controller, "--name", "mover")
+    return ("install", "--take-over", "flannel", *options)
 
 
 @contextlib.contextmanager

@@ -174,10 +174,10 @@ _AT_THE_SOCKET = """
 import sys
 from pathlib import Path
 from limpet.datapath.services.sockets.apply import (
-    Place, PodNamespaces, SocketKernel, find_root_cgroup, pins_of, remove_pins,
+    AttachPoint, PodNamespaces, SocketKernel, find_root_cgroup, pins_of, remove_pins,
 )
 pins = pins_of(Path("/run/limpet"))
-place = Place(pins, find_root_cgroup() / sys.argv[1])
+place = AttachPoint(pins, find_root_cgroup() / sys.argv[1])
 kernel = SocketKernel(place, PodNamespaces(lambda: ()))
 kernel.open()
 kernel.attach()

@@ -236,7 +236,7 @@ def test_a_new_machine_takes_a_nodes_place_by_a_label_that_its_kubelet_may_not_s
             await joined(controller, "one")
         assert f"{REPLACE_LABEL}={former.uid}" in str(refused.value)
 
-        word = f"{REPLACE_LABEL}={former.uid}"
+        word = f"limpet.node-restriction.kubernetes.io/replace={former.uid}"
         with pytest.raises(LabError, match="is not allowed to modify labels"):
             plane.kubectl("--kubeconfig", str(kubelet), "label", "node", "one", word)
         plane.kubectl("label", "node", "one", word)

@@ -12,6 +12,7 @@ from limpet.lab.world.tunnels import tunnel_pid
 from limpet.lab.world.wires import namespace_prefix
 from limpet.lab.world.worlds import FOLDER
 
+CHECKOUT = Path(__file__).parents[3]
 DEMO = [sys.executable, "-m", "limpet", "lab", "demo"]
 
 
@@ -35,6 +36,8 @@ def tunnels_of_the_demo(pid: int) -> list[int | None]:
 
 
 def test_the_demo_shows_that_everybody_is_reached_with_and_without_the_cloud() -> None:
+    typed = subprocess.check_output(["make", "--dry-run", "demo"], cwd=CHECKOUT, text=True)
+    assert typed.splitlines()[-1].endswith(" ".join(DEMO[1:]))
     before = worlds_of_demos()
 
     process = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
