@@ -48,6 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world = stack.enter_context(a_world(TOPOLOGY, tmp_path_factory.mktemp("killed-sockets")))
         machine = world.machine("crane-1")
         stack.enter_context(mounted("bpf", Path(machine.settings["run_dir"]) / "bpf"))
+        stack.callback(machine.stop_agent)  # it would make its folder anew below
         machine.settings |= {"services_backend": "ebpf", "services_cgroup": str(cgroup.path)}
         stack.enter_context(cgroup.entered())
         yield world

@@ -23,6 +23,7 @@ URL = "http://127.0.0.1:10261"
 TOKEN = "/var/lib/limpet-token"
 _HEALTH_PORT = 10267
 _PROGRAM = "/opt/yurthub"
+_CACHE = "/var/lib/yurthub/cache"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class YurtHub:
                 f"--node-name={self.node.label}",
                 f"--server-addr={self.plane.url_inside}",
                 "--root-dir=/var/lib/yurthub",
-                "--disk-cache-path=/var/lib/yurthub/cache",
+                f"--disk-cache-path={_CACHE}",
                 *("--enable-dummy-if=false", "--enable-resource-filter=false"),
                 *("--enable-node-pool=false", "--enable-coordinator=false"),
                 *("--heartbeat-interval-seconds=1", "--heartbeat-timeout-seconds=1"),
@@ -98,6 +99,26 @@ class YurtHub:
             self._answers,
             within_s=PATIENCE_S,
         )
+
+    def has_torn_kinds(self) -> bool:
+        """Whether it would not start again for its own file of the kinds that it has seen.
+
+        Version 1.5 writes it whenever a custom resource is new, from several threads, without a
+        lock. Source: pkg/yurthub/kubernetes/meta/restmapper.go, updateCachedDynamicRESTMapper.
+        """
+        try:
+            json.loads(self._kinds.read_bytes() or b"{}")
+        except ValueError:
+            return True
+        return False
+
+    def forget_kinds(self) -> None:
+        """While it is stopped: what docs/how-to/openyurt.md says to do about a torn file."""
+        self._kinds.unlink()
+
+    @property
+    def _kinds(self) -> Path:
+        return self.node.path(f"{_CACHE}/_internal/restmapper/cache-crd-restmapper.conf")
 
     def _answers(self) -> bool:
         with contextlib.suppress(LabError):

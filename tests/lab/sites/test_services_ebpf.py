@@ -64,6 +64,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Mach
         machine = world.machine("crane-1")
         pins = Path(machine.settings["run_dir"]) / "bpf"
         stack.enter_context(mounted("bpf", pins))
+        stack.callback(machine.stop_agent)  # it would make its folder anew below
         machine.settings |= {"services_backend": "ebpf", "services_cgroup": str(cgroup.path)}
         machine.settings["resync_s"] = 10 * PATIENCE_S  # nothing is found by looking at everything
         other = world.machine("crane-2")
