@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.answers import Judging
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
 from tests.effort import examples
+from tests.last_words import last_words
 from tests.order import longest_first
 from tests.warm.launcher import Warmed
 
@@ -55,6 +56,17 @@ def pytest_collection_finish() -> None:
     """What was loaded stays: looking for garbage in it takes a seventh of a second, each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails in a world tells what its agents said last."""
+    report = yield
+    if report.failed:
+        report.sections += last_words(getattr(item, "funcargs", {}).values())
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,6 +46,27 @@ def test_a_process_that_hangs_when_it_is_told_to_end_says_where_and_ends(
     assert "in wait" in said
 
 
+_CRASHES = """
+import ctypes
+from limpet.base.process import lifetime
+
+async def read_nowhere():
+    ctypes.string_at(0)
+
+lifetime.run(read_nowhere)
+"""
+
+
+def test_a_process_that_crashes_in_a_library_says_where() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CRASHES], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert "in read_nowhere" in done.stderr
+
+
 _ENDS_BEFORE_ITS_LOOP = """
 import signal
 from limpet.base.process import lifetime, signals

@@ -70,6 +70,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
     """
     hold_back()  # half a loop cannot be put away
     dump_nothing()
+    faulthandler.enable()  # a crash in a library of C says on stderr where, since it dumps no core
     return asyncio.run(_until_stopped(main))
 
 
