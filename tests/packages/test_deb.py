@@ -19,8 +19,10 @@ from limpet.cli.main import app
 from limpet.cli.usage.manual import manual_pages
 from limpet.cli.usage.tree import all_commands
 from limpet.cni.shim_binary import shim_path
+from tests.beds.written_files import differences, documented, modes, row_of, rows_of
 from tests.packages.node import BINARY, CONFLIST, add_pod, pinged, remove_pod
 from tests.packages.roots import PACKAGES, SUITES, RootMachine
+from tests.packages.rows import KEPT, OF_DPKG
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -174,12 +176,36 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
         (folder, database) = sorted(files(machine) - fresh)
         assert database == f"{folder}/controller.db"
         assert folder.startswith("/var/backups/limpet-controller-")
-        assert machine.path(folder).stat().st_mode & 0o777 == 0o700
+        kept = {
+            path: f"{machine.path(path).stat().st_mode & 0o7777:o}" for path in (folder, database)
+        }
+        assert differences(kept) == {}
+        assert rows_of(kept) == KEPT
         machine.apt("install", f"{PACKAGES}/limpet.deb")
         machine.run("limpet", "controller", "install", "--pod-cidr", "10.55.0.0/16", "--no-start")
         machine.run("limpet", "controller", "restore", database)
         machine.run("systemctl", "start", "limpet-controller")
         assert keys_of_the_cluster(machine) == keys
+
+
+def test_every_file_of_the_package_has_the_owner_and_mode_that_the_document_says(
+    deb: Path, tmp_path: Path
+) -> None:
+    """Folders that other packages have too are left out; below ours only we write."""
+    subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
+    found = modes(tmp_path, ["usr"])
+    rows = documented()
+    own = {
+        path: mode
+        for path, mode in found.items()
+        if row_of(path, rows) or (tmp_path / path[1:]).is_file()
+    }
+    below = {path: mode for path, mode in own.items() if path.startswith("/usr/lib/limpet/")}
+
+    assert below
+    assert {path: mode for path, mode in below.items() if mode not in ("644", "755", "link")} == {}
+    assert differences({path: own[path] for path in own.keys() - below.keys()}) == {}
+    assert rows_of(own) == OF_DPKG
 
 
 def test_the_binary_of_the_package_is_that_of_the_wheel(deb: Path, tmp_path: Path) -> None:
