@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-quick image lock release test test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -100,6 +100,12 @@ fuzz: setup
 	scripts/fetch-atheris
 	$(py) -m tests.fuzz run --seconds 3300
 	LIMPET_EFFORT=whole $(py) -m pytest -q tests/fuzz
+
+# A quarter of an hour: what a search reaches beyond the seeds becomes tests/fuzz/corpora/grown.txt, to be committed.
+fuzz-grow: setup
+	scripts/fetch-atheris
+	$(py) -m tests.fuzz run --seconds 600
+	$(py) -m tests.fuzz grow
 
 # Two minutes, for .ci/run.
 fuzz-quick: setup

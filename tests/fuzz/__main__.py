@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz run [--seconds S] [TARGET…]`, `play FILE…`, `line FILE…`, `list`."""
+"""`python -m tests.fuzz run [--seconds S] [TARGET…]`, `grow`, `play FILE…`, `line FILE…` or
+`list`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from tests.fuzz import engine
 from tests.fuzz.proportion import check_cost
-from tests.fuzz.samples import as_line
+from tests.fuzz.samples import GROWN, as_line
 from tests.fuzz.target import Target
 
 _COUNTED = ("limpet", "h11", "ipaddress")
@@ -27,11 +28,14 @@ def main() -> int:
     for verb, words in (("play", "give an input once more"), ("line", "print it for corpora/")):
         files = verbs.add_parser(verb, help=words)
         files.add_argument("files", nargs="+", type=Path, help="TARGET-…, as `run` has named it")
+    verbs.add_parser("grow", help="keep in corpora/ the least of what searches have found")
     verbs.add_parser("list", help="names of the targets")
     given = parser.parse_args()
     match given.verb:
         case "run":
             return _run(given.targets, given.seconds, given.seed, given.jobs)
+        case "grow":
+            return _grow()
         case "list":
             print(*_targets(), sep="\n")
         case "line":
@@ -91,6 +95,23 @@ def _run(names: list[str], seconds: float, seed: int | None, jobs: int) -> int:
     if silent:
         print(f"did not run: {', '.join(silent)} (see {engine.HOME / 'logs'})")
     return 1 if faults or silent else 0
+
+
+def _grow() -> int:
+    from tests.fuzz import growth
+
+    grown = []
+    for each in growth.grow(_targets().values()):
+        grown.append(each)
+        print(
+            f"{each.target.name:36} {each.steps_before:>5} -> {each.steps:>5} steps by "
+            f"{len(each.inputs):>3} inputs  {len(each.faults)} faults",
+            flush=True,
+        )
+        for data in each.faults:
+            print(f"  fault: {as_line(each.target.name, data)}")
+    print(f"{growth.write(grown):,} bytes in {GROWN}")
+    return 1 if any(each.faults for each in grown) else 0
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import random
 import pytest
 import structlog
 
+from tests.fuzz.growth import MOST_BYTES, MOST_BYTES_OF_ALL
 from tests.fuzz.mutation import mutate
 from tests.fuzz.parsers import EXEMPT, entered, is_exempt, parsers
 from tests.fuzz.proportion import check_cost, check_cpu
-from tests.fuzz.samples import kept_names, samples_of
+from tests.fuzz.samples import as_line, grown_of, kept_names, samples_of
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 
@@ -43,6 +44,16 @@ def test_what_needs_no_target_is_there_and_has_none() -> None:
 
 def test_kept_samples_are_of_targets_that_there_are() -> None:
     assert kept_names() <= TARGETS.keys()
+
+
+def test_what_is_kept_of_searches_is_little() -> None:
+    sizes = {
+        name: sum(len(as_line(name, data)) + 1 for data in grown_of(target))
+        for name, target in TARGETS.items()
+    }
+
+    assert {name: size for name, size in sizes.items() if size > MOST_BYTES} == {}
+    assert 0 < sum(sizes.values()) <= MOST_BYTES_OF_ALL
 
 
 def test_a_target_takes_one_of_its_own_samples(target: Target) -> None:
