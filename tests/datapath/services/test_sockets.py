@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import select
@@ -19,6 +20,7 @@ from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.services.sockets.apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
 from limpet.datapath.teardown import remove_kernel_state
+from limpet.linux.bpf.library import Bpf
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
@@ -476,3 +478,45 @@ def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
     assert "no bpffs there" in bed.why_not
     with two.netns.listening("0.0.0.0", 8080) as server:
         talk(one.netns, ADDRESSES[0], 80, server)
+
+
+def test_a_cgroup_that_is_made_later_or_made_again_is_served_from_then_on(bed: SocketBed) -> None:
+    """As that of a kubelet's pods, which may be younger than the agent."""
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    kubepods = bed.cgroup.path / "kubepods"
+    bed.end_agent(AttachPoint(bed.place.pins, kubepods))
+    sockets = bed.part.sockets
+    assert sockets is not None
+
+    async def fail() -> None:  # the event loop's clock would try again
+        bed.loop.run("test", bed.part)
+
+    with two.netns.listening("0.0.0.0", 8080) as server:
+        for _ in range(2):
+            with bed.node.entered():
+                asyncio.run(fail())
+            assert bed.why_not == f"open cgroup {kubepods}: ENOENT"
+            talk(one.netns, ADDRESSES[0], 80, server)
+            kubepods.mkdir()
+            try:
+                bed.run()
+                assert bed.why_not == ""
+                assert not sockets.is_damaged()
+            finally:
+                kubepods.rmdir()
+            # The kernel takes the programs from it a moment after it is gone.
+            wait_until(lambda: _attached_to(bed.place.pins / "links" / "limpet_connect4") == 0)
+            assert sockets.is_damaged(), "it is seen that programs serve nobody"
+            sockets.suspect(maps=True)
+
+
+def _attached_to(pin: Path) -> int:
+    """The number of the cgroup that a link's program is attached to; 0: to none."""
+    bpf = Bpf()
+    fd = bpf.pinned(pin)
+    assert fd is not None
+    try:
+        return bpf.link(fd).cgroup_id
+    finally:
+        os.close(fd)

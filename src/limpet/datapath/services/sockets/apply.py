@@ -321,6 +321,8 @@ class SocketKernel:
         assert self._bpf is not None
         assert self._cgroup is not None
         info = self._bpf.link(fd)
+        if not info.cgroup_id:
+            return False  # of a cgroup that is gone, which has no number either
         return info.program_id == program.id and info.cgroup_id == cgroup_id(self._cgroup)
 
     def _make_folders(self) -> None:
