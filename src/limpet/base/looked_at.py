@@ -54,12 +54,16 @@ class LookedAt(Generic[T]):
         self._changed = changed
         self._last: T | None = None
         self._last_s = 0.0
+        self._made_after: asyncio.Event | None = None
+        """What `changed` was when the last was made: another one now, and it may be out of date."""
         self._making = asyncio.Lock()
 
     async def now(self) -> T:
         async with self._making:
             if self._last is None or time.monotonic() >= self._last_s + _PAUSE_S:
+                made_after = self._changed()
                 self._last = await self._make(self._last)
+                self._made_after = made_after
                 self._last_s = time.monotonic()
             return self._last
 
@@ -75,6 +79,8 @@ class LookedAt(Generic[T]):
             if found.version != known or left_s <= 0:
                 return found
             await asyncio.sleep(min(_PAUSE_S, left_s))
+            if self._made_after is not changed:
+                continue  # somebody else has looked just before the change, or has looked since
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(_LOOK_EVERY_S, max(left_s - _PAUSE_S, 0))):
                     await changed.wait()

@@ -6,12 +6,19 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from limpet.paths.report import NodeReport, PairReport, PathReport, difference
+from limpet.base.rate_limit import TokenBucket
+from limpet.paths.report import NodeReport, PairReport, PathReport, difference, more_than_figures
 
 LOOK_EVERY_S = 60.0
-"""How often things are looked at of which nobody is told, such as round trips."""
+"""How often figures are looked at, such as round trips: of these nobody is told."""
 ALIVE_EVERY_S = 120.0
 """A report without news says that the node is there."""
+AT_ONCE, PER_S = 4, 0.4
+"""Reports at once and for long, however ways flap: fewer than the controller takes of one node
+(`base.bounds.members`), and of a thousand such nodes as many as it reads in a sixth of a second
+each second."""
+_BETWEEN_S = 0.5
+"""At least between two looks: what changes together is told together."""
 
 Look = Callable[[Mapping[str, PairReport]], tuple[NodeReport, dict[str, PairReport]]]
 
@@ -29,6 +36,7 @@ class PathReports:
         self._sent: tuple[PathReport, dict[str, PairReport]] | None = None
         self._is_changed = True
         self._looked_s = self._told_s = -math.inf
+        self._rate = TokenBucket(PER_S, AT_ONCE)
 
     def begin(self) -> None:
         """The controller may know nothing of this node."""
@@ -39,21 +47,37 @@ class PathReports:
         """A way to a peer is another, or a peer is silent, or there again."""
         self._is_changed = True
 
+    @property
+    def due_s(self) -> float:
+        """When to ask for a report, on the monotonic clock."""
+        return -math.inf if self._is_changed else self._looked_s + LOOK_EVERY_S
+
     def report(self) -> PathReport | None:
-        """None: there is nothing to tell."""
+        """None: there is nothing to tell, or figures alone, which wait for the next look at them: a
+        peer that is about to be lost is in doubt first, and that may not hold up the news."""
         now_s = time.monotonic()
-        if not self._is_changed and now_s < self._looked_s + LOOK_EVERY_S:
+        if now_s < self.due_s:
             return None
-        self._is_changed, self._looked_s = False, now_s
+        are_figures_due = now_s >= self._looked_s + LOOK_EVERY_S
+        self._is_changed = False
         node, pairs = self._look(self._told)
         changed, gone = difference(self._told, pairs)
-        is_news = changed or gone or node != self._told_node or self._base is None
-        if not is_news and now_s < self._told_s + ALIVE_EVERY_S:
+        before = self._told_node
+        is_pressing = before is None or more_than_figures(self._told, pairs, before, node)
+        if not is_pressing and not are_figures_due:
             return None
+        self._looked_s = now_s
+        if not (is_pressing or changed or node != before) and now_s < self._told_s + ALIVE_EVERY_S:
+            return None
+        self._rate.take(now_s)
         self._sequence += 1
         report = PathReport(self._sequence, node, self._base, changed, gone)
         self._sent = (report, pairs)
         return report
+
+    def pause_s(self) -> float:
+        """How long to ask for no further report now."""
+        return max(_BETWEEN_S, self._rate.wait_s(time.monotonic()))
 
     def acknowledged(self) -> None:
         """The controller has what `report` made last."""

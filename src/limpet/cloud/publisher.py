@@ -39,10 +39,9 @@ _SHORTEST_S = 0.1
 _LEFT_S = 15.0
 """For the cluster to sign anew what a former key has signed, until that is shown it."""
 _REPORT_EVERY_S = 1.0
-_PATHS_EVERY_S = 2.0
-"""At least between two reports of paths, however they flap; at most half as much more."""
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
+_PATHS = "/v1/paths"
 _ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
 """Refusals that end the session: nothing further would be answered."""
 
@@ -112,10 +111,12 @@ class Publisher:
                 await self._step("/v1/segments", self._ask_for_segments),
                 await self._step("/v1/pods", self._report_pods),
                 await self._step("/v1/show", self._show_left),
-                await self._step("/v1/paths", self._report_paths),
+                await self._step(_PATHS, self._report_paths),
             ]
+            paths_s = max(self.reports.paths.due_s, self._not_before_s.get(_PATHS, 0.0))
+            until_s = min(loop.time() + _LOOK_AGAIN_S, paths_s, *due_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min([loop.time() + _LOOK_AGAIN_S, *due_s])):
+                async with asyncio.timeout_at(until_s):
                     await self._wake.wait()
 
     async def _step(self, path: str, step: Callable[[str], Awaitable[float]]) -> float:
@@ -202,20 +203,24 @@ class Publisher:
         return _REPORT_EVERY_S
 
     async def _report_paths(self, path: str) -> float:
-        report = self.reports.paths.report()
-        if report is None:
+        paths = self.reports.paths
+        if asyncio.get_running_loop().time() < paths.due_s:
             return 0.0
+        report = paths.report()
+        if report is None:
+            return paths.pause_s()
         try:
             await self._requests.ask("POST", path, report, PathReportAnswer)
         except ControllerRefusedError as error:
             if error.refused.code is Code.NOT_FOUND:  # a controller of an earlier version
                 return _LOOK_AGAIN_S
             if error.refused.code is not Code.STALE:
+                paths.changed()  # to be told again, as it is then
                 raise
-            self.reports.paths.begin()
+            paths.begin()
         else:
-            self.reports.paths.acknowledged()
-        return _PATHS_EVERY_S * (1 + self._random() / 2)
+            paths.acknowledged()
+        return paths.pause_s() * (1 + self._random() / 2)
 
     async def _report(self, path: str, report: PodReport) -> None:
         try:

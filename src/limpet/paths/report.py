@@ -128,6 +128,23 @@ def difference(before: Pairs, now: Pairs) -> tuple[tuple[PairReport, ...], tuple
     return changed, tuple(uid for uid in before if uid not in now)
 
 
+def more_than_figures(before: Pairs, now: Pairs, node_before: NodeReport, node: NodeReport) -> bool:
+    """Whether ways are others, and not only how good they are or how full the node is."""
+    return _without_figures(node_before) != _without_figures(node) or (
+        {uid: _way_alone(pair) for uid, pair in before.items()}
+        != {uid: _way_alone(pair) for uid, pair in now.items()}
+    )
+
+
+def _without_figures(node: NodeReport) -> NodeReport:
+    return replace(node, segments=(), pods=0, relay=None)
+
+
+def _way_alone(pair: PairReport) -> Direction:
+    direction = pair.direction
+    return replace(direction, way=replace(direction.way, rtt_ms=None, loss=None))
+
+
 def cut(direction: Direction) -> Direction:
     """As much of it as is told: probes stay on the node, where `limpet ui` shows them."""
     return replace(

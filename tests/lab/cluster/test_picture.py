@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -230,21 +232,44 @@ def test_the_cloud_shows_all_pairs_from_both_ends_and_how_full_segments_are(worl
 
 
 def test_whoever_waits_in_the_cloud_sees_a_pair_that_dies(world: World) -> None:
-    """A site that is cut tells nothing any more, so the other ends do."""
+    """A site that is cut tells nothing any more, so the other ends do. How long that takes beside
+    what the node itself needs to find out is written to standard error."""
     crane, digger = world.machine("crane-1"), world.machine("digger-1")
     (far,) = digger.pods.values()
-    uid = named(cloud_picture(world), "digger-1").uid
+    before = cloud_picture(world)
+    one, uid = named(before, "crane-1").uid, named(before, "digger-1").uid
+    told_at_s: dict[str, float] = {}
+    ends = threading.Event()
 
-    def lost() -> Picture | None:
-        seen = cloud_picture(world)
-        return seen if named(seen, "digger-1").state is NodeState.SILENT else None
+    def reach(seen: Picture) -> Reach:
+        pair = next(each for each in seen.pairs if {each.one, each.other} == {one, uid})
+        return (pair.there if pair.one == one else pair.back).reach
 
+    def watch(who: str, ask: Callable[..., Any]) -> None:
+        seen = convert(ask("picture"), Picture)
+        while not ends.is_set() and reach(seen) is not Reach.LOST:
+            answer = ask("picture", known=seen.version, wait_s=PATIENCE_S - 1)
+            seen = seen if answer.get("unchanged") else convert(answer, Picture)
+        told_at_s[who] = time.monotonic()
+
+    asked = {"node": crane.ask, "cloud": world.controller.ask}
+    watchers = [threading.Thread(target=watch, args=each) for each in asked.items()]
     with Pinging(next(iter(crane.pods.values())).netns, far.addresses[0].ip):
+        for each in watchers:
+            each.start()
         world.cut("quarry")
         try:
-            seen = found(lost, "nobody reaches it")
+            for each in watchers:
+                each.join(PATIENCE_S)
+            assert told_at_s.keys() == asked.keys()
+            seen = found(lambda: silent_in_cloud(world, "digger-1"), "nobody reaches it")
         finally:
+            ends.set()
             world.restore("quarry")
+            for each in watchers:
+                each.join(PATIENCE_S)
+    took_s = told_at_s["cloud"] - told_at_s["node"]
+    sys.stderr.write(f"the cloud shows it {took_s:.2f} s after the node\n")
 
     reaches = {
         way.reach
@@ -253,6 +278,11 @@ def test_whoever_waits_in_the_cloud_sees_a_pair_that_dies(world: World) -> None:
         if target == uid
     }
     assert Reach.LOST in reaches
+
+
+def silent_in_cloud(world: World, name: str) -> Picture | None:
+    seen = cloud_picture(world)
+    return seen if named(seen, name).state is NodeState.SILENT else None
 
 
 def test_events_are_told_by_the_agent_and_by_its_disk_when_it_is_dead(world: World) -> None:

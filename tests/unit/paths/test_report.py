@@ -7,8 +7,15 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from limpet.base.bounds.members import PATHS_BODY, REPORTED_PAIRS, REPORTED_WORDS
+from limpet.base.bounds.members import (
+    PATHS_AT_ONCE,
+    PATHS_BODY,
+    PATHS_PER_MINUTE,
+    REPORTED_PAIRS,
+    REPORTED_WORDS,
+)
 from limpet.cloud import path_reports
 from limpet.cloud.path_reports import PathReports
 from limpet.cluster.api import encode
@@ -116,6 +123,59 @@ def test_nothing_is_told_where_nothing_changed_but_a_sign_of_life(
     report = teller.reports.report()
     assert report is not None
     assert (report.pairs, report.gone, report.base) == ((), (), sequence)
+
+
+def test_figures_wait_for_the_next_look_and_hold_up_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A peer that is lost is in doubt before, and its loss rises first."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    way, node = Way(reach=Reach.REACHED, rung="vxlan", rtt_ms=1.0, loss=0.0), NodeReport()
+    reports = PathReports(lambda _told: (node, {"b": PairReport("b", Direction(way=way))}))
+
+    def told() -> Way | None:
+        reports.changed()
+        report = reports.report()
+        reports.acknowledged()
+        return None if report is None else report.pairs[0].direction.way
+
+    assert told() == way
+    way = replace(way, loss=0.4)
+    node = NodeReport(pods=1)
+    assert told() is None
+    assert reports.due_s == now_s + path_reports.LOOK_EVERY_S
+
+    way = replace(way, reach=Reach.LOST)
+    assert told() == way
+    way = replace(way, loss=0.9)
+    assert told() is None
+
+    now_s = reports.due_s
+    assert told() == way
+
+
+def test_what_a_node_reports_at_most_is_less_than_a_controller_takes_of_one() -> None:
+    assert PATHS_AT_ONCE.most > path_reports.AT_ONCE
+    assert PATHS_PER_MINUTE.most > path_reports.PER_S * 60
+
+
+def test_ways_that_flap_are_told_a_few_times_at_once_and_then_as_often_as_is_kept_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    teller = Teller()
+    told_s = []
+    while now_s < 1600.0:
+        teller.rungs = {"b": "vxlan" if teller.rungs == {"b": "route"} else "route"}
+        teller.reports.changed()
+        teller.tell()
+        told_s.append(now_s)
+        now_s += teller.reports.pause_s()
+
+    assert told_s[path_reports.AT_ONCE - 1] < 1003.0
+    assert len(told_s) <= path_reports.AT_ONCE + 600 * path_reports.PER_S
 
 
 def test_the_longest_report_fits_into_a_request() -> None:

@@ -35,6 +35,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
     },
     "what we ask, send and try ourselves, and how fast": {
         "cli/connectivity/prober.py": "_AT_ONCE _TCP_BYTES",
+        "cloud/path_reports.py": "AT_ONCE PER_S",
         "cloud/publisher.py": "_MOST_REPORTS",
         "cloud/requests.py": "_MOST_WAITS",
         "cluster/exchange/digest.py": "MOST_LISTINGS",

@@ -1,0 +1,52 @@
+"""Whoever waits for another one gets it, whoever else looks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from limpet.base import looked_at
+from limpet.base.looked_at import LONGEST_WAIT_S, LookedAt
+
+
+@dataclass(frozen=True)
+class Seen:
+    version: str
+
+
+def test_a_change_just_after_somebody_has_looked_is_told_to_who_comes_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was made just before the change is given to both; nothing changes afterwards, and
+    nobody looks by himself."""
+    monkeypatch.setattr(looked_at, "_LOOK_EVERY_S", math.inf)
+    now, changed = "1", asyncio.Event()
+
+    async def make(_before: Seen | None) -> Seen:
+        return Seen(now)
+
+    async def body() -> None:
+        nonlocal now, changed
+        seen = LookedAt(make, lambda: changed)
+        assert await seen.now() == Seen("1")
+        now, before = "2", changed
+        changed = asyncio.Event()
+        before.set()
+        async with asyncio.timeout(LONGEST_WAIT_S / 2):
+            assert await seen.other_than("1", LONGEST_WAIT_S) == Seen("2")
+
+    asyncio.run(body())
+
+
+def test_who_waits_for_what_does_not_come_gets_the_same_in_the_end() -> None:
+    async def make(before: Seen | None) -> Seen:
+        return before or Seen("1")
+
+    async def body() -> None:
+        seen = LookedAt(make, asyncio.Event)  # at each look another event, as if all changed
+        assert await seen.other_than("1", 0.3) == Seen("1")
+
+    asyncio.run(body())
