@@ -7,7 +7,9 @@ import os
 import socket
 from pathlib import Path
 
-from limpet.dns.handover.held import Left, SocketHolder
+import pytest
+
+from limpet.dns.handover.held import SOCKET, Left, SocketHolder
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import wait_until
 
@@ -121,6 +123,23 @@ async def test_another_agent_holds_them_after_the_next_look_and_none_is_no_troub
             for fd in await until_held(left):
                 os.close(fd)
             holder.close()
+        left.close()
+
+
+def test_who_holds_them_still_is_not_asked_again_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    left = Left(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent, a_socket() as made:
+        agent.bind(str(tmp_path / SOCKET))
+        agent.listen()
+        left.keep([made])
+        held, _ = agent.accept()
+        with held:
+            held.sendall(b"here\n")
+            # Whoever waited for more words would take their absence for an end, and connect again.
+            left.keep([made])
+        agent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            agent.accept()
         left.close()
 
 

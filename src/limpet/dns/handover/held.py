@@ -128,6 +128,8 @@ class Left:
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 _send(self._connection, _KEEP, [each.fileno() for each in sockets])
+            # With a timeout Python waits for words, whatever the flags of a call say.
+            self._connection.setblocking(False)
 
     def close(self) -> None:
         if self._connection is not None:
