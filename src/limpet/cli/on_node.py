@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _AGENTS = "app.kubernetes.io/part-of=limpet,app.kubernetes.io/component=agent"
 _CONTAINER = "agent"
-_BY_SYSTEMD = ("limpet.dev/agent", "systemd")
-"""Label of Nodes that the DaemonSet leaves alone. Source: deploy/limpet.yaml."""
 _ANSWER_S = 60.0
 """An API server tries half a minute to get to a kubelet, and says then why it does not."""
 _SILENCE_S = 150.0
@@ -37,14 +35,19 @@ _SILENCE_S = 150.0
 
 _Node = Annotated[
     str,
-    typer.Option("--node", metavar="NAME", help="Ask about this node of a Kubernetes cluster."),
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        help="Name of the node to ask, in a Kubernetes cluster; by default it is this machine.",
+    ),
 ]
 _Kubeconfig = Annotated[
     Path | None,
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="Of the cluster of --node (default: KUBECONFIG, ~/.kube/config).",
+        help="Kubeconfig of the Kubernetes cluster that --node is in (default: "
+        "KUBECONFIG, ~/.kube/config).",
     ),
 ]
 
@@ -219,8 +222,8 @@ async def _agents_pod(client: Client, namespace: str, node: str) -> Pod:
 async def _why_none(client: Client, namespace: str, node: str) -> str:
     from limpet.kubernetes.errors import NotFoundError, StatusError
     from limpet.kubernetes.objects import Resource, Viewed
+    from limpet.kubernetes.pods import AGENT_LABEL, BY_SYSTEMD
 
-    label, value = _BY_SYSTEMD
     try:
         found = await client.get(Resource("Node", "nodes", Viewed), node)
     except NotFoundError:
@@ -229,10 +232,10 @@ async def _why_none(client: Client, namespace: str, node: str) -> str:
         labels = {}  # whoever may run commands in a namespace need not read Nodes
     else:
         labels = found.metadata.labels or {}
-    if labels.get(label) == value:
+    if labels.get(AGENT_LABEL) == BY_SYSTEMD:
         return (
-            f"it is a service of the node (label {label}={value}), which the API server does not "
-            "get at: log in on that node and ask there, without --node"
+            f"it is a service of the node (label {AGENT_LABEL}={BY_SYSTEMD}), which the API "
+            "server does not get at: log in on that node and ask there, without --node"
         )
     return (
         f"there is no pod of it on that node in namespace {namespace} (is it a service of the "

@@ -44,7 +44,8 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="The token in a file, or `-`: on standard input, where `ps` does not show it.",
+        help="File that the join token is read from, or `-` for standard input; unlike "
+        "--token, `ps` does not show it.",
     ),
 ]
 Words = list[str] | None

@@ -26,13 +26,16 @@ Kubeconfig = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="Ask the controller of this Kubernetes cluster (default: KUBECONFIG, ~/.kube/config).",
+        help="Kubeconfig of the Kubernetes cluster whose controller is asked (default: "
+        "KUBECONFIG, ~/.kube/config).",
     ),
 ]
 Context = Annotated[
-    str, typer.Option("--context", help="Of the kubeconfig (default: the current one).")
+    str, typer.Option("--context", help="Context of the kubeconfig (default: the current one).")
 ]
-Namespace = Annotated[str, typer.Option("--namespace", help="Of Limpet in that cluster.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", help="Namespace that Limpet is in, in the Kubernetes cluster.")
+]
 
 
 @dataclass(frozen=True, slots=True)

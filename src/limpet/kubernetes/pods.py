@@ -12,6 +12,12 @@ from limpet.base.http.connection import Headers, HttpAnswer
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Resource, Viewed
 
+AGENT_LABEL, BY_SYSTEMD = "limpet.dev/agent", "systemd"
+"""Label, and its value, of a Node whose agent is a service of the node: the DaemonSet keeps off it.
+
+Source: deploy/manifests/30-agent.yaml.
+"""
+
 
 class ContainerPort(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""

@@ -23,6 +23,8 @@ from limpet.cli.usage.tree import all_commands
 
 ROOT_FOLDER = Path(__file__).resolve().parents[3]
 ROOT: Any = typer.main.get_command(app)
+LEANS = re.compile("(Of|That|With|Without|Beside|Also|In place|Instead|Even|Such as|As|Its|It) ")
+"""How words begin that say nothing without the name above them."""
 COMMANDS = {each.words: each for each in all_commands(ROOT)}
 
 
@@ -75,7 +77,11 @@ def test_every_sentence_of_help_is_one(words: str) -> None:
     assert command.summary.endswith(".")
     assert command.summary[0].isupper()
     for each in command.parameters:
-        assert each.help, f"{words} {each.name}"
+        told, what = each.help.strip().partition("  [")[0], f"{words} {each.name}"
+        assert told.endswith("."), what
+        assert told[0].isupper(), what
+        assert len(told.split()) > 2 or told == "Print the version.", f"{what}: {told}"
+        assert not LEANS.match(told), f"{what}: {told}"
 
 
 @pytest.mark.parametrize(

@@ -61,18 +61,21 @@ def network_set(
         DefaultCommunity | None,
         typer.Option(
             "--default-community",
-            help="What nodes in no community share: all (a flat network) or none (the cloud only).",
+            help="Whom nodes in no community reach: all (a flat network) or none (the cloud only).",
         ),
     ] = None,
     encryption: Annotated[
         Encryption | None,
-        typer.Option("--encryption", help="Of pod traffic: between sites, or all between nodes."),
+        typer.Option(
+            "--encryption",
+            help="Which traffic of pods is encrypted: that between sites, or all between nodes.",
+        ),
     ] = None,
     tunnel_backend: Annotated[
         TunnelBackend | None,
         typer.Option(
             "--tunnel-backend",
-            help="What makes the tunnels between nodes; for ipsec each needs strongSwan.",
+            help="What makes the tunnels between nodes; for ipsec each node needs strongSwan.",
         ),
     ] = None,
     services: Annotated[
@@ -104,7 +107,9 @@ def network_set(
 @pod.command("list")
 @reaching
 def pod_list(
-    name: Annotated[str | None, typer.Option("--node", help="Of this node only.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--node", help="Show only the pods of this node.")
+    ] = None,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:

@@ -14,14 +14,18 @@ from limpet.cluster.kinds.network import TunnelBackend
 
 community = group("Communities: who of the edge may talk to whom.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the community.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the community.")]
 Backend = Annotated[
     TunnelBackend | None,
     typer.Option(
-        "--tunnel-backend", help="Of the tunnels between its nodes, in place of the network's."
+        "--tunnel-backend",
+        help="What makes the tunnels between the community's nodes, in place of the "
+        "network's setting.",
     ),
 ]
-Nodes = Annotated[Words, typer.Argument(metavar="[NODE]...", help="Names or uids of nodes.")]
+Nodes = Annotated[
+    Words, typer.Argument(metavar="[NODE]...", help="Name or uid of a node; can be repeated.")
+]
 
 
 @community.command("create")
@@ -32,7 +36,9 @@ def community_create(
     selector: Annotated[
         str | None,
         typer.Option(
-            "--selector", help="Nodes with these labels, now and later: site=harbour,tier!=edge."
+            "--selector",
+            help="Take in the nodes with these labels, now and later, such as "
+            "site=harbour,tier!=edge.",
         ),
     ] = None,
     tunnel_backend: Backend = None,
@@ -51,7 +57,9 @@ def community_add(
     selector: Annotated[
         str | None,
         typer.Option(
-            "--selector", help="In place of the one that it has: site=harbour,tier!=edge."
+            "--selector",
+            help="Labels of the nodes to take in, in place of the selector that there is, "
+            "such as site=harbour,tier!=edge.",
         ),
     ] = None,
     tunnel_backend: Backend = None,
@@ -70,12 +78,19 @@ def community_remove(
     name: Name,
     nodes: Nodes = None,
     selector: Annotated[
-        bool, typer.Option("--selector", help="Choose nobody by labels any more.")
+        bool,
+        typer.Option(
+            "--selector", help="Take the selector away: nodes are no longer taken in by labels."
+        ),
     ] = False,
     tunnel_backend: Annotated[
-        bool, typer.Option("--tunnel-backend", help="The network's makes its tunnels again.")
+        bool,
+        typer.Option(
+            "--tunnel-backend",
+            help="Take the community's own backend away: the network's setting counts again.",
+        ),
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="The community itself.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Remove the community itself.")] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:

@@ -11,7 +11,9 @@ from limpet.cli.output import put_script
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    shell: Annotated[
+        Shell, typer.Argument(metavar="SHELL", help="The shell to complete for: bash, zsh or fish.")
+    ],
 ) -> None:
     """Print what makes a shell complete commands, options and names; packages install it."""
     # Here: it needs all commands, of which this is one.

@@ -24,36 +24,54 @@ _TOLD = Path("/dev/termination-log")
 def connectivity_test(
     nodes: Annotated[
         Words,
-        typer.Option("--nodes", metavar="NAME,NAME", help="Try these (default: all Ready ones)."),
+        typer.Option(
+            "--nodes", metavar="NAME,NAME", help="Nodes to try (default: all that are Ready)."
+        ),
     ] = None,
     selector: Annotated[
-        str, typer.Option("--selector", help="Nodes with these labels: site=harbour,tier!=edge.")
+        str,
+        typer.Option(
+            "--selector", help="Try the nodes with these labels, such as site=harbour,tier!=edge."
+        ),
     ] = "",
     outside: Annotated[
         Words,
         typer.Option(
             "--outside",
             metavar="ADDRESS[:PORT]",
-            help="Try this too, from each node: a ping, or a connection; several.",
+            help="Address to try from each node too, by a ping, or with a port by a "
+            "connection; can be repeated.",
         ),
     ] = None,
     others: Annotated[
-        int, typer.Option("--others", min=1, max=64, help="How many other nodes each tries.")
+        int, typer.Option("--others", min=1, max=64, help="How many other nodes each node tries.")
     ] = 16,
     image: Annotated[
-        str, typer.Option("--image", help="Of the pods (default: the DaemonSet's, which is there).")
+        str,
+        typer.Option(
+            "--image",
+            help="Image of the test's pods (default: that of the agents' DaemonSet, which "
+            "every node has).",
+        ),
     ] = "",
     services: Annotated[
         bool,
         typer.Option(
-            "--services", help="A Service too: by its address, a node's port, its name, to itself."
+            "--services",
+            help="Try a Service too: by its address, by a node's port, by its name, and "
+            "from a pod to itself.",
         ),
     ] = False,
     policies: Annotated[
-        bool, typer.Option("--policies", help="Whether a policy lets in, and keeps out, too.")
+        bool,
+        typer.Option(
+            "--policies",
+            help="Try a network policy too: whether it lets in whom it should, and keeps "
+            "out the others.",
+        ),
     ] = False,
     start: Annotated[
-        float, typer.Option("--start", min=1.0, help="Seconds that a pod has to start.")
+        float, typer.Option("--start", min=1.0, help="How many seconds a pod may take to start.")
     ] = 120.0,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -109,7 +127,11 @@ def connectivity_test(
 @connectivity.command("pod")
 def connectivity_pod(
     task: Annotated[
-        str, typer.Option("--task", help="Try this, tell of it, end; without: answer.")
+        str,
+        typer.Option(
+            "--task",
+            help="What to try and report before ending; without it the pod answers others.",
+        ),
     ] = "",
 ) -> None:
     """What runs in the pods of a test."""

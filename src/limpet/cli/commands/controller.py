@@ -50,7 +50,12 @@ def _run(context: typer.Context, config: Config = None) -> None:
 
 @controller.command("backup")
 def controller_backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where it goes; must not exist.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File that the back-up is written to; it must not exist yet."
+        ),
+    ],
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -65,7 +70,10 @@ def controller_backup(
 
 @controller.command("restore")
 def controller_restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A back-up.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="File that `limpet controller backup` has written."),
+    ],
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -103,11 +111,15 @@ def controller_rotate_key(reach: ReachOptions = HERE, output: Format = Output.TA
 def controller_recovery(
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Grant space that was never used, as after a restore."),
+        typer.Option(
+            "--resume", help="Grant address space that was never used, before the recovery ends."
+        ),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="End it now, and give free what is held back."),
+        typer.Option(
+            "--force", help="End the recovery now, and give free the addresses that are held back."
+        ),
     ] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
@@ -148,17 +160,22 @@ def controller_install(
     pod_cidr: Annotated[
         Words,
         typer.Option(
-            "--pod-cidr", help="Address space of all pods; one for each family. Chosen once."
+            "--pod-cidr",
+            help="Address space of all pods; once for IPv4 and once for IPv6. It cannot be "
+            "changed later.",
         ),
     ] = None,
     config: Annotated[
-        Path, typer.Option("--config", help="Its configuration; written if it is not there.")
+        Path,
+        typer.Option(
+            "--config", help="The controller's configuration; it is written if it is not there."
+        ),
     ] = CONTROLLER_PATH,
     unit_dir: Annotated[
-        Path, typer.Option("--unit-dir", help="Where the systemd unit is written.")
+        Path, typer.Option("--unit-dir", help="Folder that the systemd unit is written to.")
     ] = Path("/etc/systemd/system"),
     no_start: Annotated[
-        bool, typer.Option("--no-start", help="Do not start it (for disk images).")
+        bool, typer.Option("--no-start", help="Do not start the controller (for disk images).")
     ] = False,
     output: Format = Output.TABLE,
 ) -> None:
@@ -178,7 +195,9 @@ def controller_install(
 def controller_uninstall(
     purge: Annotated[
         bool,
-        typer.Option("--purge", help="The database with the cluster's keys goes too: no way back."),
+        typer.Option(
+            "--purge", help="Remove the database with the cluster's keys too: there is no way back."
+        ),
     ] = False,
     config: Config = None,
     output: Format = Output.TABLE,

@@ -19,8 +19,15 @@ dns = group("Names, as this node answers them.")
 @dns.command("query")
 @on_node
 def dns_query(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A whole name, no part of one.")],
-    kind: Annotated[str, typer.Argument(metavar="[TYPE]", help="A, AAAA, SRV, PTR, …")] = "A",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name to ask for, whole, with its domain.")
+    ],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TYPE]", help="Type of the record to ask for, such as A, AAAA, SRV or PTR."
+        ),
+    ] = "A",
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -70,10 +77,17 @@ def dns_serve(config: Config = None) -> None:
 @dns.command("ready")
 def dns_ready(
     any_process: Annotated[
-        bool, typer.Option("--any", help="Any process that answers will do.")
+        bool,
+        typer.Option(
+            "--any", help="Be content with any process that answers, such as the one before."
+        ),
     ] = False,
     socket: Annotated[
-        Path, typer.Option("--socket", help="`dns.sock` of the agent's `run_dir`.")
+        Path,
+        typer.Option(
+            "--socket",
+            help="Socket of the process that answers names: `dns.sock` in the agent's `run_dir`.",
+        ),
     ] = Path("/run/limpet/dns.sock"),
 ) -> None:
     """Whether this pod's process is the one that answers names: for a kubelet's probes."""

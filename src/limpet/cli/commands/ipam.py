@@ -44,7 +44,7 @@ ipam = group("Pod addresses of this node.")
 @on_node
 def ipam_list(
     network: Annotated[
-        str | None, typer.Option("--network", help="Only this network; by default all of them.")
+        str | None, typer.Option("--network", help="Show only this network (default: all of them).")
     ] = None,
     config: Config = None,
     output: Format = Output.TABLE,
@@ -142,10 +142,12 @@ def ipam_release(
     ],
     network: Annotated[
         str | None,
-        typer.Option("--network", help="Of this network; needed when there are several."),
+        typer.Option(
+            "--network", help="Network that the address is of; it is needed when there are several."
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Even while a container holds it.")
+        bool, typer.Option("--force", help="Release the address even while a container holds it.")
     ] = False,
     config: Config = None,
     output: Format = Output.TABLE,

@@ -35,17 +35,23 @@ _ASKED_AGAIN_S = 3.0
 lab = group("An edge world on this machine, in namespaces of its own.")
 
 Name = Annotated[
-    str | None, typer.Option("--name", help="Of the world; not needed while there is only one.")
+    str | None,
+    typer.Option("--name", help="Name of the world; it is not needed while there is only one."),
 ]
 
 
 @lab.command("up")
 def lab_up(
     topology: Annotated[
-        str, typer.Argument(metavar="[TOPOLOGY]", help="One that comes with Limpet, or a file.")
+        str,
+        typer.Argument(
+            metavar="[TOPOLOGY]",
+            help="Name of a topology that comes with Limpet, or a file with one.",
+        ),
     ] = _FIRST,
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the world (default: the topology's).")
+        str | None,
+        typer.Option("--name", help="Name of the world (default: that of the topology)."),
     ] = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -99,7 +105,10 @@ def lab_demo() -> None:
 
 @lab.command("status")
 def lab_status(
-    ping: Annotated[bool, typer.Option("--ping", help="Try who reaches whom.")] = False,
+    ping: Annotated[
+        bool,
+        typer.Option("--ping", help="Send a ping between all pods, and show who reaches whom."),
+    ] = False,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw who is on which rung into this file.")
     ] = None,
@@ -135,7 +144,12 @@ def lab_status(
 
 @lab.command("fault")
 def lab_fault(
-    kind: Annotated[Fault, typer.Argument(metavar="KIND", help="What happens.")],
+    kind: Annotated[
+        Fault,
+        typer.Argument(
+            metavar="KIND", help="What is to happen: one of the faults that the lab can make."
+        ),
+    ],
     target: Annotated[
         str | None,
         typer.Argument(
@@ -144,7 +158,9 @@ def lab_fault(
             "public-address, udp: a site.",
         ),
     ] = None,
-    restore: Annotated[bool, typer.Option("--restore", help="Put it right again.")] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="End the fault: put right what it has done.")
+    ] = False,
     name: Name = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -160,11 +176,17 @@ def lab_shell(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="PLACE", help="A node, a pod, `cloud`, `backbone`, SITE.router, SITE.switch."
+            metavar="PLACE",
+            help="Where the shell runs: a node, a pod, `cloud`, `backbone`, SITE.router or "
+            "SITE.switch.",
         ),
     ],
     command: Annotated[
-        Words, typer.Argument(metavar="[COMMAND]...", help="Instead of a shell, after `--`.")
+        Words,
+        typer.Argument(
+            metavar="[COMMAND]...",
+            help="Command to run there instead of a shell; it stands after `--`.",
+        ),
     ] = None,
     name: Name = None,
 ) -> None:

@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the no
 @node.command("list")
 @reaching
 def node_list(
-    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show removed nodes too.")] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
@@ -95,7 +95,12 @@ def node_remove(name: Name, reach: ReachOptions = HERE, output: Format = Output.
 @reaching
 def node_replace(
     name: Name,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Wait for none any more.")] = False,
+    cancel: Annotated[
+        bool,
+        typer.Option(
+            "--cancel", help="Take it back: no node is waited for that takes this one's place."
+        ),
+    ] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
@@ -113,7 +118,10 @@ def node_replace(
 def node_label(
     name: Name,
     labels: Annotated[
-        list[str], typer.Argument(metavar="LABELS", help="KEY=VALUE sets, KEY- takes away.")
+        list[str],
+        typer.Argument(
+            metavar="LABELS", help="Labels of the node: KEY=VALUE sets one, KEY- takes one away."
+        ),
     ],
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
@@ -131,32 +139,55 @@ def node_set(
     name: Name,
     role: Annotated[
         Words,
-        typer.Option("--role", help="edge, cloud, relay: in place of all it has; several."),
+        typer.Option(
+            "--role",
+            help="Role of the node (edge, cloud or relay), in place of all that it has; "
+            "can be repeated.",
+        ),
     ] = None,
     add_role: Annotated[
-        Words, typer.Option("--add-role", help="Beside those it has; several.")
+        Words,
+        typer.Option(
+            "--add-role", help="Role that the node gets beside those that it has; can be repeated."
+        ),
     ] = None,
     remove_role: Annotated[
-        Words, typer.Option("--remove-role", help="Taken away; several.")
+        Words,
+        typer.Option(
+            "--remove-role", help="Role that is taken away from the node; can be repeated."
+        ),
     ] = None,
     behind: Annotated[
         Words,
         typer.Option(
             "--behind",
             metavar="PREFIX",
-            help="Another network that is reached through it, in place of all it has; several.",
+            help="Another network that is reached through the node, in place of all that "
+            "it has; can be repeated.",
         ),
     ] = None,
     add_behind: Annotated[
         Words,
-        typer.Option("--add-behind", metavar="PREFIX", help="Beside those it has; several."),
+        typer.Option(
+            "--add-behind",
+            metavar="PREFIX",
+            help="Network that is reached through the node, beside those that it has; can be "
+            "repeated.",
+        ),
     ] = None,
     remove_behind: Annotated[
         Words,
-        typer.Option("--remove-behind", metavar="PREFIX", help="Taken away; several."),
+        typer.Option(
+            "--remove-behind",
+            metavar="PREFIX",
+            help="Network that is no longer reached through the node; can be repeated.",
+        ),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Make it a relay although no public address is known.")
+        bool,
+        typer.Option(
+            "--anyway", help="Make the node a relay although no public address of it is known."
+        ),
     ] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,

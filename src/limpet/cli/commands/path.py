@@ -47,7 +47,7 @@ peer = group("Other nodes, seen from this one.")
 @peer.command("list")
 @on_node
 def peer_list(
-    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show removed nodes too.")] = False,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -64,14 +64,19 @@ def path(
     config: Config = None,
     output: Format = Output.TABLE,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Ask the other node too, and tell round trips.")
+        bool, typer.Option("--probe", help="Ask the other node too, and show round trips.")
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, help="Whether policies let in who asks there."),
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            help="Tell also whether policies allow a connection to this port.",
+        ),
     ] = None,
     protocol: Annotated[
-        PortProtocol, typer.Option("--protocol", case_sensitive=False, help="Of --port.")
+        PortProtocol, typer.Option("--protocol", case_sensitive=False, help="Protocol of --port.")
     ] = PortProtocol.TCP,
 ) -> None:
     """The way between two addresses, in both directions; exit code 1 when there is none, or when

@@ -51,16 +51,19 @@ def status(
     config: Config = None,
     output: Format = Output.TABLE,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
+        float,
+        typer.Option(
+            "--interval", min=0.1, help="How many seconds --watch waits between two looks."
+        ),
     ] = 2.0,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until pods can be started, or --timeout is over.")
+        bool, typer.Option("--wait", help="Wait until pods can be started, or --timeout is over.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds that --wait waits.")
+        float, typer.Option("--timeout", min=0.0, help="How many seconds --wait waits at most.")
     ] = 300.0,
 ) -> None:
     """What the agent of this node does; exit code 1 when no pod can be started."""

@@ -25,15 +25,23 @@ token = group("Join tokens.")
 @reaching
 def token_create(
     ttl: Annotated[
-        str, typer.Option("--ttl", help="How long it lets a node in: 30m, 24h, 7d.")
+        str,
+        typer.Option("--ttl", help="How long the token lets a node in, such as 30m, 24h or 7d."),
     ] = "24h",
     role: Annotated[
-        Words, typer.Option("--role", help="edge (default), cloud, relay; several.")
+        Words,
+        typer.Option(
+            "--role",
+            help="Role of the node that joins: edge (the default), cloud or relay; can be "
+            "repeated.",
+        ),
     ] = None,
     community: Annotated[
-        Words, typer.Option("--community", help="That the node is in; several.")
+        Words, typer.Option("--community", help="Community that the node is in; can be repeated.")
     ] = None,
-    label: Annotated[Words, typer.Option("--label", help="KEY=VALUE of the node; several.")] = None,
+    label: Annotated[
+        Words, typer.Option("--label", help="Label of the node, as KEY=VALUE; can be repeated.")
+    ] = None,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
@@ -58,7 +66,10 @@ def token_create(
 @reaching
 def token_list(
     every: Annotated[
-        bool, typer.Option("--all", help="Also those that let in nobody any more, for a day.")
+        bool,
+        typer.Option(
+            "--all", help="Show also tokens that let in nobody any more; they are kept for a day."
+        ),
     ] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
@@ -79,9 +90,16 @@ def token_list(
 @reaching
 def token_remove(
     ids: Annotated[
-        Words, typer.Argument(metavar="[ID]...", help="As `list` shows them, or whole tokens.")
+        Words,
+        typer.Argument(
+            metavar="[ID]...",
+            help="Id of a token as `limpet token list` shows it, or a whole token; can be "
+            "repeated.",
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that let anybody in.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Remove all tokens that let anybody in.")
+    ] = False,
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:

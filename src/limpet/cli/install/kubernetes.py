@@ -14,8 +14,6 @@ from limpet.base.errors import ConfigError, LimpetError
 from limpet.base.settings import SourceSettings
 from limpet.cli.doctor.findings import Finding, error, warn
 
-AGENT_LABEL, BY_SYSTEMD = "limpet.dev/agent", "systemd"
-"""Label, and its value, of a Node that the DaemonSet keeps off."""
 _NODE_USER = "system:node:"
 
 T = TypeVar("T")
@@ -110,6 +108,8 @@ def examine_node(source: SourceSettings, name: str) -> Iterator[Finding]:
             "it is tried again by itself; `limpet status` says what became of it",
         )
     else:
+        from limpet.kubernetes.pods import AGENT_LABEL, BY_SYSTEMD
+
         if found.get(AGENT_LABEL) != BY_SYSTEMD:
             yield warn(
                 "kubernetes-no-label",

@@ -77,7 +77,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
             "(stop them first, or --force takes their interfaces away)"
         )
     removal = Removal()
-    give_back(removal, lambda: give_back_files(state_dir))
+    attempt_steps(removal, lambda: give_back_files(state_dir))
     take_back(manifest, manifest.of_role("conflist"), removal)
     if not removal.failures:
         _stop_names(settings, manifest, removal)
@@ -85,7 +85,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     if removal.failures:
         # A runtime would go on calling us, or an agent set up again what is taken away.
         return removal
-    give_back(removal, lambda: give_back_devices(state_dir))
+    attempt_steps(removal, lambda: give_back_devices(state_dir))
     _remove_kernel_state(settings, removal, keep_pods=to_flannel)
     _remove_run_dir(settings)
     for role in ("unit", "shim_conf", "daemon"):
@@ -100,7 +100,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
         _remove_identity(settings, removal)
     take_back(manifest, manifest.of_role("binary"), removal)
     if to_flannel and not removal.failures:
-        give_back(removal, lambda: finish_giving_back(state_dir, name))
+        attempt_steps(removal, lambda: finish_giving_back(state_dir, name))
     attempt(removal, partial(remove_timeline, state_dir))
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
@@ -117,7 +117,7 @@ def put_removal(command: str, removal: Removal, output: Output, *, nothing: str)
         raise typer.Exit(1)
 
 
-def give_back(removal: Removal, step: Callable[[], list[str]]) -> None:
+def attempt_steps(removal: Removal, step: Callable[[], list[str]]) -> None:
     """Notes the steps that `step` tells of; a failure is noted, too, and does not stop the rest."""
     try:
         removal.steps += step()
@@ -172,7 +172,7 @@ def _some(pods: list[str]) -> str:
 
 
 def _stop_names(settings: Settings, manifest: Manifest, removal: Removal) -> None:
-    give_back(removal, lambda: stop_dns(manifest))
+    attempt_steps(removal, lambda: stop_dns(manifest))
     path = settings.folders.run_dir / DNS_SOCKET
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         try:

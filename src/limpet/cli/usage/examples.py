@@ -41,10 +41,10 @@ _NODE = {
     "ipam": (("limpet ipam list", "Which pod holds which address."),),
     "ipam list": (
         ("limpet ipam list", "Which pod holds which address."),
-        ("limpet ipam list --network cbr0", "Of one network alone."),
+        ("limpet ipam list --network cbr0", "The addresses of one network alone."),
     ),
     "ipam check": (("limpet ipam check", "Addresses that leaked; exit code 1 if there are any."),),
-    "ipam repair": (("limpet ipam repair", "Release them."),),
+    "ipam repair": (("limpet ipam repair", "Release addresses that leaked."),),
     "ipam release": (
         ("limpet ipam release default/web-0", "Keep no address for that pod any more."),
         ("limpet ipam release 10.244.7.9 --network cbr0", "The same, by address."),
@@ -76,7 +76,7 @@ _DIAGNOSIS = {
     "doctor": (
         ("sudo limpet doctor", "Everything, the worst first."),
         ("sudo limpet doctor --fix", "Mend what is safe to mend, after saying what."),
-        ("sudo limpet doctor --node edge-7", "On another node, by the API server."),
+        ("sudo limpet doctor --node edge-7", "Look on another node, by the API server."),
     ),
     "trace": (
         ("sudo limpet trace default/web-0 10.244.9.7", "A ping, and where it stops."),
@@ -94,16 +94,19 @@ _DIAGNOSIS = {
     ),
     "bugreport": (
         ("sudo limpet bugreport", "An archive in this folder, and what is in it."),
-        ("sudo limpet bugreport --file /tmp/report.tar.gz", "There."),
+        ("sudo limpet bugreport --file /tmp/report.tar.gz", "The same, written to that file."),
     ),
     "help": (
         ("limpet help", "The pages that there are."),
-        ("limpet help install", "One of them."),
+        ("limpet help install", "One of the pages."),
     ),
     "connectivity": (("limpet connectivity test", "Whether pods reach pods, tried."),),
     "connectivity test": (
         ("limpet connectivity test", "On all nodes that are ready."),
-        ("limpet connectivity test --nodes edge-1,edge-2 --outside 192.0.2.7:443", "On two."),
+        (
+            "limpet connectivity test --nodes edge-1,edge-2 --outside 192.0.2.7:443",
+            "On two nodes, and from both to an address outside.",
+        ),
         ("limpet connectivity test --services --policies", "Services, names and policies too."),
     ),
     "connectivity pod": (("limpet connectivity pod", "What the pods of a test run."),),
@@ -111,12 +114,15 @@ _DIAGNOSIS = {
 _PAGE = {
     "ui": (
         ("sudo limpet ui", "Print a link to a page that shows the network as this node sees it."),
-        ("sudo limpet ui --controller --listen 192.0.2.10:7480", "Of the whole cluster."),
+        ("sudo limpet ui --controller --listen 192.0.2.10:7480", "The same of the whole cluster."),
     ),
     "ui token": (("sudo limpet ui token list", "Who may look at the page in the cloud."),),
     "ui token create": (
         ("sudo limpet ui token create ann", "Who has it may look, for 30 days."),
-        ("sudo limpet ui token create bob --write --ttl 12h", "And act, for half a day."),
+        (
+            "sudo limpet ui token create bob --write --ttl 12h",
+            "Who has it may also change things, for half a day.",
+        ),
     ),
     "ui token list": (("sudo limpet ui token list", "Whose there are, and until when."),),
     "ui token remove": (("sudo limpet ui token remove ann", "Who came by it is out at once."),),
@@ -135,11 +141,11 @@ _CLUSTER = {
     "node remove": (("limpet node remove edge-7", "It reaches nobody any more, for ever."),),
     "node replace": (
         ("limpet node replace edge-7", "The next edge-7 that joins gets its addresses."),
-        ("limpet node replace edge-7 --cancel", "It does not."),
+        ("limpet node replace edge-7 --cancel", "The next edge-7 gets addresses of its own."),
     ),
     "node label": (
-        ("limpet node label edge-7 site=harbour", "Set one."),
-        ("limpet node label edge-7 site-", "Take it away."),
+        ("limpet node label edge-7 site=harbour", "Set a label."),
+        ("limpet node label edge-7 site-", "Take the label away."),
     ),
     "node set": (
         ("limpet node set hub-1 --add-role relay", "Others may be relayed by it."),
@@ -150,37 +156,40 @@ _CLUSTER = {
         ("limpet community show harbour", "Who is in it, and why."),
     ),
     "community create": (
-        ("limpet community create harbour crane-1 crane-2", "Of two nodes."),
-        ("limpet community create harbour --selector site=harbour", "Of all with that label."),
+        ("limpet community create harbour crane-1 crane-2", "A community of two nodes."),
+        (
+            "limpet community create harbour --selector site=harbour",
+            "A community of all nodes with that label.",
+        ),
     ),
-    "community add": (("limpet community add harbour buoy", "One more."),),
+    "community add": (("limpet community add harbour buoy", "Another node is in it."),),
     "community remove": (
-        ("limpet community remove harbour buoy", "One less."),
+        ("limpet community remove harbour buoy", "A node is in it no longer."),
         ("limpet community remove harbour --all", "The community itself."),
     ),
-    "community list": (("limpet community list", "All of them."),),
+    "community list": (("limpet community list", "All communities."),),
     "community show": (("limpet community show harbour", "Who is in it, and why."),),
     "network": (("limpet network show", "Address space, encryption, the cluster's key."),),
     "network show": (("limpet network show", "Address space, encryption, the cluster's key."),),
     "network set": (
         ("limpet network set --default-community none", "Nodes of the edge share nothing."),
-        ("limpet network set --encryption all", "Within a site too."),
+        ("limpet network set --encryption all", "Encrypt within a site too."),
     ),
     "segment": (("limpet segment list", "Who holds which addresses."),),
     "segment list": (("limpet segment list", "Which are held, and which rest."),),
     "pod": (("limpet pod list --node edge-7", "Its pods and their addresses."),),
     "pod list": (
         ("limpet pod list", "Every pod of the cluster."),
-        ("limpet pod list --node edge-7", "Of one node."),
+        ("limpet pod list --node edge-7", "The pods of one node."),
     ),
     "pod label": (("limpet pod label default/web-0 app=web", "For policies to select."),),
     "token": (("limpet token create", "Lets one node in, once, within a day."),),
     "token create": (
         ("limpet token create", "For a node of the edge."),
-        ("limpet token create --ttl 1h --role cloud --label site=hq", "For one of the cloud."),
+        ("limpet token create --ttl 1h --role cloud --label site=hq", "For a node of the cloud."),
     ),
     "token list": (
-        ("limpet token list", "By which somebody may join."),
+        ("limpet token list", "The tokens by which somebody may join."),
         (
             "limpet token list --all -o wide",
             "Also which node was let in by which, and who made it.",
@@ -198,7 +207,7 @@ _SET_UP = {
             "sudo limpet install --token-file - --controller 203.0.113.5:7470",
             "A node of a cluster; the token is asked for.",
         ),
-        ("sudo limpet install --dry-run", "Only look."),
+        ("sudo limpet install --dry-run", "Look at what is there, and change nothing."),
     ),
     "uninstall": (
         ("sudo limpet uninstall", "The node stays a member of its cluster."),
@@ -215,8 +224,11 @@ _SET_UP = {
         ),
     ),
     "completion": (
-        ("limpet completion bash >/etc/bash_completion.d/limpet", "Of all users; packages do it."),
-        ("source <(limpet completion bash)", "In this shell."),
+        (
+            "limpet completion bash >/etc/bash_completion.d/limpet",
+            "Complete for all users; packages do it.",
+        ),
+        ("source <(limpet completion bash)", "Complete in this shell alone."),
     ),
 }
 _LAB = {
@@ -251,10 +263,10 @@ _PROCESSES = {
         ("limpet controller backup /root/limpet.db", "With all keys of the cluster."),
     ),
     "controller install": (
-        ("sudo limpet controller install --pod-cidr 10.64.0.0/12", "IPv4 alone."),
+        ("sudo limpet controller install --pod-cidr 10.64.0.0/12", "A cluster with IPv4 alone."),
         (
             "sudo limpet controller install --pod-cidr 10.64.0.0/12 --pod-cidr fd00:64::/40",
-            "Both families.",
+            "A cluster with IPv4 and IPv6.",
         ),
     ),
     "controller uninstall": (("sudo limpet controller uninstall", "The database stays."),),

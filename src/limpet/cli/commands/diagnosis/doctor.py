@@ -26,9 +26,12 @@ def doctor(
     cni_bin_dir: BinDir = None,
     cni_conf_dir: ConfDir = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Mend what is safe to mend, after saying what.")
+        bool,
+        typer.Option("--fix", help="Mend what is safe to mend, after saying what will be done."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before mending; needs --fix.")
+    ] = False,
     output: Format = Output.TABLE,
 ) -> None:
     """Look for whatever may be wrong, the worst first; exit code 1 when something is."""

@@ -33,24 +33,32 @@ Ask = Callable[..., Timeline]
 @on_node
 def events(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Only what has to do with this node.")
+        str, typer.Argument(metavar="NAME", help="Show only what has to do with this node.")
     ] = "",
     other: Annotated[
-        str, typer.Argument(metavar="NAME", help="And with this one: what happened between them.")
+        str, typer.Argument(metavar="NAME", help="Show only what happened between the two nodes.")
     ] = "",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Go on and show what happens, until Ctrl-C.")
     ] = False,
     since: Annotated[
         str,
-        typer.Option("--since", metavar="TIME", help="Such as 30m, 6h, 3d or 2026-11-23T08:00."),
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Show only what happened since then, such as 30m, 6h, 3d or 2026-11-23T08:00.",
+        ),
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=MOST_ENTRIES, help="The newest so many.")
+        int,
+        typer.Option("--limit", min=1, max=MOST_ENTRIES, help="Show at most so many, the newest."),
     ] = 200,
     cluster: Annotated[
         bool,
-        typer.Option("--cluster", help="What the controller remembers (its --config, if any)."),
+        typer.Option(
+            "--cluster",
+            help="Show what the controller remembers; --config is then the controller's.",
+        ),
     ] = False,
     config: Config = None,
     output: Format = Output.TABLE,

@@ -18,7 +18,8 @@ def help(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC", help="A page, PAGE#SECTION, a command, or what doctor calls a finding."
+            metavar="TOPIC",
+            help="What to read: a page, PAGE#SECTION, a command, or what doctor calls a finding.",
         ),
     ] = None,
     output: Format = Output.TABLE,

@@ -19,20 +19,25 @@ from limpet.cli.output import Output, put, put_document, put_table
 def netcheck(
     controller: Annotated[
         Words,
-        typer.Option("--controller", metavar="HOST:PORT", help="That is to be joined; several."),
+        typer.Option(
+            "--controller",
+            metavar="HOST:PORT",
+            help="Controller of the cluster that the machine is to join; can be repeated.",
+        ),
     ] = None,
     relay: Annotated[
         Words,
         typer.Option(
             "--relay",
             metavar="HOST[:UDP][/TLS]",
-            help="A relay of the cluster, with its ports (7471/443); several.",
+            help="Relay of the cluster, with its ports (7471/443); can be repeated.",
         ),
     ] = None,
     port_mapping: Annotated[
         bool,
         typer.Option(
-            "--port-mapping/--no-port-mapping", help="Ask the gateway for a port, and give it back."
+            "--port-mapping/--no-port-mapping",
+            help="Ask the gateway for a port, and give the port back.",
         ),
     ] = True,
     config: Config = None,

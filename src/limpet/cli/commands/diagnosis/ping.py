@@ -29,13 +29,20 @@ _PACKET = "packet"
 def ping(
     target: Annotated[str, typer.Argument(metavar="NODE|POD|IP", help=_WHAT)],
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Rounds (default: until Ctrl-C).")
+        int | None,
+        typer.Option(
+            "--count", "-c", min=1, help="How many rounds to send (default: until Ctrl-C)."
+        ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.05, help="Seconds from round to round.")
+        float,
+        typer.Option("--interval", "-i", min=0.05, help="Seconds from one round to the next."),
     ] = 1.0,
     until_direct: Annotated[
-        bool, typer.Option("--until-direct", help="End when the pair needs no relay any more.")
+        bool,
+        typer.Option(
+            "--until-direct", help="End as soon as the two nodes reach each other without a relay."
+        ),
     ] = False,
     config: Config = None,
     output: Format = Output.TABLE,

@@ -26,12 +26,23 @@ def trace(
     origin: Annotated[
         str, typer.Argument(metavar="POD|IP", help="The pod that sends: its name or its address.")
     ],
-    target: Annotated[str, typer.Argument(metavar="POD|IP", help="Where to, on whatever node.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="POD|IP", help="The pod or address that it sends to, on whatever node."
+        ),
+    ],
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="That is asked; 0: an echo (ping).")
+        int,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Port that the packet goes to; 0 sends an echo request (ping).",
+        ),
     ] = 0,
     protocol: Annotated[
-        TracedProtocol, typer.Option("--protocol", case_sensitive=False, help="Of --port.")
+        TracedProtocol, typer.Option("--protocol", case_sensitive=False, help="Protocol of --port.")
     ] = TracedProtocol.TCP,
     within: Annotated[
         float | None,
@@ -40,8 +51,8 @@ def trace(
             metavar="SECONDS",
             min=0.1,
             max=600,
-            help=f"How long to follow it (default: {_SEND_S:.0f}; {_WAIT_S:.0f} where the sender "
-            "is on another node).",
+            help="How many seconds to follow the packet "
+            f"(default: {_SEND_S:.0f}; {_WAIT_S:.0f} where the sender is on another node).",
         ),
     ] = None,
     config: Config = None,

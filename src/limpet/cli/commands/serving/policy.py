@@ -25,16 +25,23 @@ policy = group("Network policies of pods: of this node's, or of all nodes of the
 
 ForAll = Annotated[
     bool,
-    typer.Option("--cluster", help="Of all nodes: the controller is asked (its --config, if any)."),
+    typer.Option(
+        "--cluster",
+        help="Ask the controller, for all nodes of the cluster; --config is then the controller's.",
+    ),
 ]
-Pod = Annotated[str, typer.Argument(metavar="POD", help="As NAMESPACE/NAME.")]
+Pod = Annotated[str, typer.Argument(metavar="POD", help="The pod, as NAMESPACE/NAME.")]
 
 
 @policy.command("apply")
 def policy_apply(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="YAML, or TOML if it ends in .toml; -: YAML."),
+        typer.Argument(
+            metavar="FILE...",
+            help="File with policies: YAML, or TOML if its name ends in .toml; - is YAML "
+            "from standard input.",
+        ),
     ],
     cluster: ForAll = False,
     config: Config = None,
@@ -89,7 +96,7 @@ def _of_toml(file: Path, text: str) -> list[Any]:
 
 @policy.command("delete")
 def policy_delete(
-    name: Annotated[str, typer.Argument(metavar="POLICY", help="As NAMESPACE/NAME.")],
+    name: Annotated[str, typer.Argument(metavar="POLICY", help="The policy, as NAMESPACE/NAME.")],
     cluster: ForAll = False,
     config: Config = None,
     output: Format = Output.TABLE,
@@ -182,7 +189,10 @@ def _put_side(side: SideLine) -> None:
 def pod_label(
     pod: Pod,
     labels: Annotated[
-        list[str], typer.Argument(metavar="LABEL...", help="KEY=VALUE puts one, KEY- drops one.")
+        list[str],
+        typer.Argument(
+            metavar="LABEL...", help="Label of the pod: KEY=VALUE sets it, KEY- takes it away."
+        ),
     ],
     config: Config = None,
     output: Format = Output.TABLE,

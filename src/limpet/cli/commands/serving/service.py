@@ -41,7 +41,10 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
 @on_node
 def service_show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="NAMESPACE/NAME, or a cluster address.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="The Service, as NAMESPACE/NAME or by its cluster address."
+        ),
     ],
     config: Config = None,
     output: Format = Output.TABLE,

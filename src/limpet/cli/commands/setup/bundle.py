@@ -16,18 +16,27 @@ from limpet.cli.output import Output, counted, say, show
 def bundle(
     released: Annotated[
         Path,
-        typer.Argument(metavar="RELEASED", help="The bundle of a release, as it was fetched."),
+        typer.Argument(
+            metavar="RELEASED", help="File with the bundle of a release, as it was fetched."
+        ),
     ],
-    site: Annotated[Path, typer.Argument(metavar="SITE", help="The bundle to write, SITE.tar.")],
+    site: Annotated[
+        Path,
+        typer.Argument(metavar="SITE", help="File that the site's bundle is written to, SITE.tar."),
+    ],
     settings: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The agents' configuration there (default: Limpet's defaults)."
+            metavar="FILE",
+            help="Configuration of the agents of that site (default: Limpet's defaults).",
         ),
     ] = None,
     controller: Annotated[
         Words,
-        typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of a controller that the site's nodes join; can be repeated.",
+        ),
     ] = None,
     output: Format = Output.TABLE,
 ) -> None:

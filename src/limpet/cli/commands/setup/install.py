@@ -35,22 +35,30 @@ ConfDir = Annotated[
 def install(
     segment: Annotated[
         Words,
-        typer.Option(help="Address segment of this node's pods; one for each, IPv4 or IPv6."),
+        typer.Option(
+            help="Address segment of this node's pods, IPv4 or IPv6, for a node on its "
+            "own; can be repeated."
+        ),
     ] = None,
     cluster_cidr: Annotated[
         Words,
-        typer.Option(help="Prefix of all pods of the cluster; one for each."),
+        typer.Option(
+            help="Prefix that all pods of the cluster have addresses of; can be repeated."
+        ),
     ] = None,
     token: Annotated[
         str,
         typer.Option(
-            help="Join the cluster whose `limpet token create` printed it; `ps` shows it meanwhile."
+            help="Join token that `limpet token create` printed: the node joins that "
+            "cluster. `ps` shows it meanwhile."
         ),
     ] = "",
     token_file: TokenFile = "",
     controller: Annotated[
         Words,
-        typer.Option(metavar="HOST:PORT", help="Where its controller is; once for each."),
+        typer.Option(
+            metavar="HOST:PORT", help="Address of a controller of the cluster; can be repeated."
+        ),
     ] = None,
     name: Annotated[
         str, typer.Option(help="Name of the node in the cluster (default: the host name).")
@@ -58,49 +66,64 @@ def install(
     kubernetes: Annotated[
         bool,
         typer.Option(
-            "--kubernetes", help="A node of a Kubernetes cluster: it hears the API server."
+            "--kubernetes",
+            help="Make it a node of a Kubernetes cluster, whose agent hears the API server.",
         ),
     ] = False,
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="As whom the agent asks it: /etc/kubernetes/kubelet.conf."
+            metavar="FILE",
+            help="Kubeconfig by which the agent asks the API server, such as "
+            "/etc/kubernetes/kubelet.conf.",
         ),
     ] = None,
     context: Annotated[
-        str, typer.Option(help="Of the kubeconfig (default: the current one).")
+        str, typer.Option(help="Context of the kubeconfig (default: the current one).")
     ] = "",
     kubernetes_server: Annotated[
         str,
-        typer.Option(metavar="URL", help="Ask this one: a cache of it on this node."),
+        typer.Option(
+            metavar="URL",
+            help="Server that the agent asks in place of the kubeconfig's: a cache of the "
+            "API server on this node.",
+        ),
     ] = "",
     cni_bin_dir: BinDir = None,
     cni_conf_dir: ConfDir = None,
     config: Annotated[
-        Path, typer.Option(help="The agent's configuration; written if it is not there.")
+        Path, typer.Option(help="The agent's configuration; it is written if it is not there.")
     ] = AGENT_PATH,
     unit_dir: Annotated[
-        Path, typer.Option(help="Where the systemd unit is written.")
+        Path, typer.Option(help="Folder that the systemd unit is written to.")
     ] = DEFAULT_UNIT_DIR,
     network_name: Annotated[
-        str, typer.Option(help="Name of the network; that of an old one takes its addresses over.")
+        str,
+        typer.Option(
+            help="Name of the network; by the name of one that was here before, its addresses are "
+            "taken over."
+        ),
     ] = "limpet",
     allow_forward: Annotated[
         bool,
         typer.Option(
-            "--allow-forward", help="Keep accept rules in FORWARD chains of others that drop."
+            "--allow-forward",
+            help="Keep rules that let pods' packets through in FORWARD chains of others "
+            "that drop them.",
         ),
     ] = False,
     no_cni: Annotated[
         bool,
         typer.Option(
-            "--no-cni", help="Attach no pods: they are another network's here (gateway mode)."
+            "--no-cni", help="Attach no pods, since they are another network's here (gateway mode)."
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Go on in spite of findings marked `error`.")
+        bool, typer.Option("--force", help="Install in spite of findings marked `error`.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only look at what is there, and change nothing.")
+    ] = False,
     no_start: Annotated[
         bool, typer.Option("--no-start", help="Do not start the agent (for disk images).")
     ] = False,
@@ -190,12 +213,15 @@ def uninstall(
         bool,
         typer.Option(
             "--purge",
-            help="Address records, the written configuration, and what makes it a node of its "
-            "cluster go too.",
+            help="Remove also address records, the written configuration, and what makes this "
+            "machine a node of its cluster.",
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Take the interfaces of attached pods away.")
+        bool,
+        typer.Option(
+            "--force", help="Uninstall although pods are attached, and take their interfaces away."
+        ),
     ] = False,
     output: Format = Output.TABLE,
 ) -> None:

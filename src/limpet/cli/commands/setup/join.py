@@ -23,25 +23,32 @@ from limpet.cli.output import Output, counted, say, show
 def join(
     controller: Annotated[
         list[str],
-        typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
+        typer.Option(
+            metavar="HOST:PORT", help="Address of a controller of the cluster; can be repeated."
+        ),
     ],
     token: Annotated[
-        str, typer.Option(help="What `limpet token create` printed; `ps` shows it meanwhile.")
+        str,
+        typer.Option(
+            help="Join token that `limpet token create` printed; `ps` shows it meanwhile."
+        ),
     ] = "",
     token_file: TokenFile = "",
     name: Annotated[
-        str | None, typer.Option(help="Name of the node (default: the machine's host name).")
+        str | None, typer.Option(help="Name of the node in the cluster (default: the host name).")
     ] = None,
     anew: Annotated[
         bool,
-        typer.Option("--anew", help="As a new node with a new key; the old one is kept aside."),
+        typer.Option(
+            "--anew", help="Join as a new node with a new key; the old identity is kept aside."
+        ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Although pod addresses overlap those of the LAN, or, without a token, no "
-            "controller answers there.",
+            help="Go on although pod addresses overlap those of the LAN, or, without a token, "
+            "although no controller answers there.",
         ),
     ] = False,
     config: Config = None,

@@ -18,17 +18,24 @@ if TYPE_CHECKING:  # it is loaded where it is used
     from limpet.web.access.tokens import TokenBook
 
 token = group("Tokens that let people look at the page in the cloud.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the log names it.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the person whose token it is; the log shows it."),
+]
 
 
 @token.command("create")
 def token_create(
     name: Name,
     write: Annotated[
-        bool, typer.Option("--write", help="It may act too: communities, labels, removal.")
+        bool,
+        typer.Option(
+            "--write",
+            help="Let the token change things too: communities, labels, and removal of nodes.",
+        ),
     ] = False,
     ttl: Annotated[
-        str, typer.Option("--ttl", help="How long it counts, such as 12h or 30d.")
+        str, typer.Option("--ttl", help="How long the token is valid, such as 12h or 30d.")
     ] = "30d",
     config: ControllerConfig = None,
     output: Format = Output.TABLE,

@@ -30,39 +30,54 @@ def run(
     context: typer.Context,
     controller: Annotated[
         bool,
-        typer.Option("--controller", help="Of the whole cluster, as its controller knows it."),
+        typer.Option(
+            "--controller",
+            help="Show the whole cluster, as its controller knows it, and not this node alone.",
+        ),
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="ADDRESS:PORT",
-            help=f"Where (default: 127.0.0.1:{_NODE_PORT}; --controller: {_CLOUD_PORT}, or the "
-            "settings' page_listen).",
+            help=f"Address and port of the page (default: 127.0.0.1:{_NODE_PORT}; "
+            f"--controller: {_CLOUD_PORT}, or the settings' page_listen).",
         ),
     ] = None,
     open_browser: Annotated[
-        bool, typer.Option("--open", help="Open it in this desktop's browser.")
+        bool, typer.Option("--open", help="Open the page in this desktop's browser.")
     ] = False,
     name: Annotated[
         Words,
-        typer.Option("--name", help="A name that people call it by, beside its addresses."),
+        typer.Option(
+            "--name",
+            help="Host name that browsers may ask the page by, beside its addresses; can "
+            "be repeated.",
+        ),
     ] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", metavar="FILE", help="PEM, with its chain; with --key."),
+        typer.Option(
+            "--certificate",
+            metavar="FILE",
+            help="TLS certificate of the page with its chain, in PEM; needs --key.",
+        ),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Of --certificate; PEM.")
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="Private key of --certificate, in PEM."),
     ] = None,
     tokens_only: Annotated[
         bool,
-        typer.Option("--tokens-only", help="With --controller: print no link, as a service."),
+        typer.Option(
+            "--tokens-only",
+            help="Print no sign-in link, as a service should not; needs --controller.",
+        ),
     ] = False,
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", help="Configuration of the agent; with --controller the controller's."
+            "--config", help="The agent's configuration, or with --controller the controller's."
         ),
     ] = None,
     kubeconfig: Kubeconfig = None,

@@ -1,4 +1,4 @@
 """A node that flannel runs: what Limpet puts aside when it takes it over, and gives back.
 
-Call `take_over` from install and `give_back` from uninstall. Must not import the agent's parts.
+Call `take_over` from install and uninstall. Must not import the agent's parts.
 """
