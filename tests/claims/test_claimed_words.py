@@ -48,7 +48,7 @@ from tests.waiting import wait_until
 # namespaces would say that they are there.
 TOPOLOGY = """
 [controller]
-pod_cidrs = ["10.252.0.0/16", "fd00:252::/48"]
+pod_cidrs = ["10.249.0.0/16", "fd00:249::/48"]
 [cloud]
 addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
 [site.lan]

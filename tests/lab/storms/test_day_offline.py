@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 # Addresses of its own: see test_services.py of the sites.
 TOPOLOGY = """
 [controller]
-pod_cidrs = ["10.252.0.0/16", "fd00:252::/48"]
+pod_cidrs = ["10.250.0.0/16", "fd00:250::/48"]
 [cloud]
 addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
 [site.harbour]
