@@ -161,6 +161,7 @@ def _search(engine: ModuleType, target: Target, folders: list[str], *options: st
         f"-max_len={target.most_bytes}",
         f"-rss_limit_mb={_MEMORY_MIB}",
         f"-timeout={_SILENT_S}",
+        f"-report_slow_units={_SILENT_S}",  # by the clock too: what is slow `check_cpu` says
         f"-artifact_prefix={_path('faults')}/{target.name}-",
         "-print_final_stats=1",
     ]
