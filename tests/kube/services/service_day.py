@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,6 +28,10 @@ NAME = "web"
 """In the namespace of who asks, as its resolv.conf completes it."""
 ON = 'services = "on"\ndns = "on"\n'
 """Beside `policies = "on"`, which the manifest has."""
+V2 = "" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "/unified"
+"""Below a folder of cgroups, that of v2, which is that of the node alone."""
+NODE_CGROUP, MOUNTED_CGROUP = f"/sys/fs/cgroup{V2}", f"/host/cgroup{V2}"
+"""On the node, and in an agent's pod, which looks by itself for the root of this machine's."""
 _NAMES = ("-m", "limpet", "dns", "serve", "--config", "/etc/limpet/agent.toml")
 _LOGS = "/var/log/day"
 _PATIENCE_S = 300.0
@@ -132,13 +137,25 @@ class Round:
     failed: list[str]
 
 
-def manifest_with_services(world: KubeWorld) -> str:
-    """As a person edits it who wants Services and policies, and has no kube-proxy."""
-    documents = list(yaml.safe_load_all(manifest_for(world)))
+def manifest_with_services(world: KubeWorld, *, backend: str = "") -> str:
+    """As a person edits it who wants Services and policies, and has no kube-proxy.
+
+    `backend`: of Services; other than nftables it has the mounts that it needs.
+    """
+    text, services = manifest_for(world), ON
+    if backend:
+        text = text.replace("# - {name: ", "- {name: ")
+        services += f'services_backend = "{backend}"\nservices_cgroup = "{MOUNTED_CGROUP}"\n'
+    documents = list(yaml.safe_load_all(text))
     for each in documents:
         if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "limpet-agent"):
-            each["data"]["agent.toml"] += ON
+            each["data"]["agent.toml"] += services
     return yaml.safe_dump_all(documents)
+
+
+def mount_bpffs(machine: KubeMachine) -> None:
+    """As systemd does at the boot of a node; eBPF is nowhere else. Gone when it loses power."""
+    machine.system.run("mount", "-t", "bpf", "-o", "mode=700", "bpf", "/sys/fs/bpf")
 
 
 def servers(name: str, nodes: Iterable[str]) -> list[dict[str, Any]]:
@@ -158,8 +175,8 @@ def servers(name: str, nodes: Iterable[str]) -> list[dict[str, Any]]:
     return [found, service]
 
 
-def start_client(machine: KubeMachine, name: str, script: str, *words: str) -> None:
-    """A static pod: the kubelet has it from the node's own disk, also while it is cut off."""
+def client(name: str, script: str, *words: str) -> dict[str, Any]:
+    """A pod that runs a script with the first of these words, where it writes, and the others."""
     log = f"{_LOGS}/{name}.jsonl"
     container = {
         "name": "client",
@@ -173,7 +190,12 @@ def start_client(machine: KubeMachine, name: str, script: str, *words: str) -> N
         "volumes": [{"name": "logs", "hostPath": {"path": _LOGS, "type": "DirectoryOrCreate"}}],
         "terminationGracePeriodSeconds": 0,
     }
-    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def start_client(machine: KubeMachine, name: str, script: str, *words: str) -> None:
+    """A static pod: the kubelet has it from the node's own disk, also while it is cut off."""
+    document = client(name, script, *words)
     machine.system.write(f"{STATIC_PODS}/{name}.json", json.dumps(document))
 
 

@@ -56,11 +56,21 @@ class KubeMachine(Machine):
             self.system.write("/etc/limpet/shim.conf", f"socket={self.socket}\n")
             self.system.install_plugin(shim_path(), CONFLIST, conflist_text(_NETWORK).decode())
         self.system.start_containerd()
-        kubeconfig = self.plane.write_kubeconfig(
+        self._start_kubelet(self.plane)
+
+    def restart_kubelet(self) -> None:
+        """It ends in order and starts anew, beside the containers that run. Raises: LabError."""
+        if self.plane is None:
+            raise LabError(f"restart the kubelet of {self.label}: it has none")
+        self.system.kubelet.stop()
+        self._start_kubelet(self.plane)
+
+    def _start_kubelet(self, plane: ControlPlane) -> None:
+        kubeconfig = plane.write_kubeconfig(
             f"kubelet-{self.label}", f"system:node:{self.label}", groups=[NODES_GROUP], inside=True
         )
         addresses = [str(each.ip) for each in self.addresses]
-        self.system.start_kubelet(kubeconfig, self.plane.authority.certificate, addresses)
+        self.system.start_kubelet(kubeconfig, plane.authority.certificate, addresses)
 
     def power_off(self) -> None:
         """Only what is on its disk is left. Raises: LabError."""

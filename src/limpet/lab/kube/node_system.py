@@ -15,9 +15,9 @@ from limpet.lab.kube.programs import find_programs
 from limpet.lab.kube.runtimes import (
     BIN_DIR,
     CONF_DIR,
-    CONFIG,
     REFERENCE_DIR,
     SOCKET,
+    config,
     find_runtimes,
     shared_folders,
 )
@@ -44,6 +44,10 @@ class NodeSystem:
         self.folder = folder
         self.run_dir = run_dir
         self.shared = tuple(shared)
+        self.kubelet_settings: dict[str, object] = {}
+        """Keys of its kubelet's configuration that are other than the lab's."""
+        self.oci_runtime = ""
+        """What its containerd starts containers with; empty: runc."""
         self.root = self._daemon("root")
         self.containerd = self._daemon("containerd")
         self.kubelet = self._daemon("kubelet")
@@ -114,7 +118,7 @@ class NodeSystem:
 
     def start_containerd(self) -> None:
         """Returns when it answers; it has its image. Raises: LabError with its log."""
-        self.write("/etc/containerd/config.toml", CONFIG)
+        self.write("/etc/containerd/config.toml", config(self.oci_runtime))
         self._install_loopback()
         self._start(self.containerd, ["containerd"])
         if not self.path("/var/lib/image.tar").exists():
@@ -184,4 +188,5 @@ class NodeSystem:
             "readOnlyPort": 0,
             "resolvConf": "",
             "staticPodPath": STATIC_PODS,
+            **self.kubelet_settings,
         }

@@ -16,7 +16,12 @@ REFERENCE_DIR = "/usr/lib/cni"
 _CHECKOUT = Path(limpet.__file__).parents[2]
 _UNUSED = ("aufs", "btrfs", "devmapper", "zfs")
 
-CONFIG = f"""\
+CRUN = "/usr/libexec/crun/crun"
+"""Not where programs are looked for: podman would take it in place of runc.
+
+Where cgroups v2 are beside v1 it puts containers into groups of both; runc leaves v2 alone.
+"""
+_CONFIG = f"""\
 version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -38,6 +43,14 @@ snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 """
+
+
+def config(oci_runtime: str = "") -> str:
+    """containerd's configuration. `oci_runtime`: what it starts containers with; empty: runc."""
+    if not oci_runtime:
+        return _CONFIG
+    options = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
+    return f'{_CONFIG}{options}\nBinaryName = "{oci_runtime}"\n'
 
 
 def find_runtimes() -> str:
