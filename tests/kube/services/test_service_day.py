@@ -1,11 +1,12 @@
-"""A Service on a real cluster: two pods serve it, another asks it by name twenty times a second,
-and each request that fails is explained."""
+"""A Service on a real cluster: two pods serve it, two others ask it by name twenty times a second,
+one by nftables and one at the socket, and each request that fails is explained."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,15 @@ from tests.kube.services.service_day import (
     ASKER,
     HOLDER,
     NAME,
+    NODE_CGROUP,
     ON,
     Account,
+    Request,
     end_client,
     eventually,
     is_served,
     manifest_with_services,
+    mount_bpffs,
     names_of,
     now_s,
     requests_of,
@@ -45,7 +49,7 @@ from tests.kube.services.service_day import (
     start_names,
 )
 
-pytestmark = pytest.mark.timeout(1500)  # the image is built, three kubelets start
+pytestmark = pytest.mark.timeout(1500)  # the image is built, four kubelets start
 
 TOPOLOGY = """
 kubernetes = true
@@ -55,15 +59,20 @@ disk_mib = 0
 addresses = ["203.0.113.10/24"]
 [site.harbour]
 lan = ["192.168.10.0/24"]
-nodes = { crane-1 = 0, crane-2 = 0, crane-3 = 0 }
+nodes = { crane-1 = 0, crane-2 = 0, crane-3 = 0, crane-4 = 0 }
 """
 HELD = 1000
+Clients = Sequence[KubeMachine]
 _SERVES = ("crane-2", "crane-3")
+_ASKS = {"crane-1": "nftables", "crane-4": "ebpf"}
+"""By what they are served: on the others is no bpffs."""
 _TO_NOBODY = {
     "timed out",
     "[Errno 101] Network is unreachable",
     "[Errno 113] No route to host",
 }
+_ENDED = "[Errno 103] Software caused connection abort"
+"""At the socket, a connection that tries when its endpoint is found dead."""
 _CLOSED = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",
@@ -74,16 +83,18 @@ _CLOSED = {
 
 @pytest.fixture
 def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
-    """Limpet is applied with Services and policies on; two pods serve, none asks yet."""
+    """Limpet is applied with Services and policies on, at the socket where that works; two pods
+    serve, none asks yet."""
     name = f"v{os.getpid()}"
     made = KubeWorld(parse_topology(TOPOLOGY, name, "a test"), name, tmp_path / name)
     try:
         made.up()
         side_by_side(lambda machine: import_image(machine, archive), made.kube_machines)
+        mount_bpffs_where_asked(made.kube_machines)
         kubectl = made.plane.kubectl
         kubectl("label", "node", "crane-3", f"{CONTROL_PLANE}=")
         kubectl("label", "nodes", *_SERVES, "serves=web")
-        kubectl("apply", "-f", "-", stdin=manifest_with_services(made))
+        kubectl("apply", "-f", "-", stdin=manifest_with_services(made, backend="auto"))
         kubectl("apply", "-f", str(MANIFEST.parent / "dns.yaml"))
         made.await_ready()
         items = {"apiVersion": "v1", "kind": "List", "items": servers("web", _SERVES)}
@@ -96,6 +107,12 @@ def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
         made.down()
 
 
+def mount_bpffs_where_asked(machines: Iterable[KubeMachine]) -> None:
+    for machine in machines:
+        if _ASKS.get(machine.label) == "ebpf":
+            mount_bpffs(machine)
+
+
 def rotation(machine: KubeMachine) -> dict[str, int]:
     """Weights of the Service's endpoints on this node, by the node that they are on."""
     try:
@@ -105,53 +122,90 @@ def rotation(machine: KubeMachine) -> dict[str, int]:
     return {each["node"]: each["weight"] for each in shown}
 
 
+def backend(machine: KubeMachine) -> str:
+    """By what pods of this node are served."""
+    try:
+        return str(ask(machine, "services")["backend"])
+    except LimpetError:
+        return ""  # the agent starts
+
+
 def test_the_requests_that_fail_in_a_day_of_a_service_are_each_explained(
     world: KubeWorld, record_property: Callable[[str, object], None]
 ) -> None:
-    client, dying, _ = (world.machine(f"crane-{number}") for number in (1, 2, 3))
-    assert isinstance(client, KubeMachine)
+    clients = [machine for machine in world.kube_machines if machine.label in _ASKS]
+    dying = world.machine("crane-2")
     assert isinstance(dying, KubeMachine)
     account = Account(record_property)
-    eventually(lambda: rotation(client) == dict.fromkeys(_SERVES, 1), "both are in rotation")
-    start_client(client, "asker", ASKER, NAME)
-    eventually(lambda: is_served(client, 0.0), "it is served")
+    for client in clients:
+        eventually(lambda client=client: _is_ready(client), "both are in rotation")  # type: ignore[misc]
+        start_client(client, "asker", ASKER, NAME)
+    served(clients, 0.0, "it is served")
 
-    upgrade(world, client, account)
-    policy(world, client, account)
-    death(world, client, dying, account)
-    names = names_of(client)
+    upgrade(world, clients, account)
+    policy(world, clients, account)
+    death(world, clients, dying, account)
+    names = {client.label: names_of(client) for client in clients}
     try:
-        cut_off(world, client, names, account)
+        cut_off(world, clients, names, account)
     finally:
-        names.kill()
+        for each in names.values():
+            each.kill()
 
 
-def upgrade(world: KubeWorld, client: KubeMachine, account: Account) -> None:
+def _is_ready(client: KubeMachine) -> bool:
+    both = dict.fromkeys(_SERVES, 1)
+    return rotation(client) == both and backend(client) == _ASKS[client.label]
+
+
+def served(clients: Clients, since_s: float, what: str) -> None:
+    """Returns when the last requests of each since then were answered."""
+    for client in clients:
+        eventually(lambda client=client: is_served(client, since_s), f"{client.label}: {what}")  # type: ignore[misc]
+
+
+def close(
+    account: Account, chapter: str, clients: Clients, since_s: float
+) -> dict[str, list[Request]]:
+    """The requests since then that failed, told, by what served their node."""
+    return {
+        by: account.close(f"{chapter} ({by})", requests_of(client, since_s=since_s))
+        for client in clients
+        for by in [_ASKS[client.label]]
+    }
+
+
+def upgrade(world: KubeWorld, clients: Clients, account: Account) -> None:
     """Every agent's pod is replaced, under connections that are held: none is lost, no request
     fails."""
-    start_client(client, "holder", HOLDER, NAME, str(HELD))
-    eventually(lambda: rounds_of(client), f"{HELD} connections are held")
-    began_s, rounds = now_s(), len(rounds_of(client))
+    for client in clients:
+        start_client(client, "holder", HOLDER, NAME, str(HELD))
+    for client in clients:
+        eventually(lambda client=client: rounds_of(client), f"{HELD} connections are held")  # type: ignore[misc]
+    began_s, rounds = now_s(), [len(rounds_of(client)) for client in clients]
 
     world.plane.kubectl("rollout", "restart", "daemonset/limpet-agent", "-n", SPACE)
     rollout(world, "daemonset/limpet-agent")
     ended_s = now_s()
-    eventually(lambda: rounds_of(client)[-1].began_s > ended_s, "asked on all once more")
+    for client, before in zip(clients, rounds, strict=True):
+        eventually(
+            lambda client=client: rounds_of(client)[-1].began_s > ended_s,  # type: ignore[misc]
+            "asked on all once more",
+        )
+        during = rounds_of(client)[before:]
+        assert [each for each in during if each.failed or each.count != HELD] == []
+        assert backend(client) == _ASKS[client.label]
+    chapter = f"agents' pods replaced under {HELD} connections, none lost"
+    failed = close(account, chapter, clients, began_s)
+    assert not any(failed.values()), failed
+    for client in clients:
+        end_client(client, "holder")
 
-    during = rounds_of(client)[rounds:]
-    assert [each for each in during if each.failed or each.count != HELD] == []
-    failed = account.close(
-        f"agents' pods replaced under {HELD} connections, none lost",
-        requests_of(client, since_s=began_s),
-    )
-    assert failed == []
-    end_client(client, "holder")
 
-
-def policy(world: KubeWorld, client: KubeMachine, account: Account) -> None:
+def policy(world: KubeWorld, clients: Clients, account: Account) -> None:
     """Nothing gets in while it is closed; nothing fails before and after."""
     began_s = now_s()
-    eventually(lambda: is_served(client, began_s), "it is served")
+    served(clients, began_s, "it is served")
     closed_s = now_s()
     world.plane.kubectl("apply", "-f", "-", stdin=json.dumps(_CLOSED))
     # Each of the two nodes hears of it by itself.
@@ -159,20 +213,21 @@ def policy(world: KubeWorld, client: KubeMachine, account: Account) -> None:
         lambda: all(_has_policies(world, name) for name in _SERVES), "both nodes have the policy"
     )
     heard_s = now_s()
-    eventually(lambda: _refuses(client, heard_s), "it is closed")
+    eventually(lambda: all(_refuses(each, heard_s) for each in clients), "it is closed")
     shut_s = now_s()
-    eventually(lambda: _refuses(client, shut_s), "it stays closed")
+    eventually(lambda: all(_refuses(each, shut_s) for each in clients), "it stays closed")
     opened_s = now_s()
     world.plane.kubectl("delete", "networkpolicy", "closed")
-    eventually(lambda: is_served(client, opened_s), "it is open again")
+    served(clients, opened_s, "it is open again")
 
-    failed = account.close(
-        "a policy closes it and another word opens it", requests_of(client, since_s=began_s)
-    )
-    assert {each.why for each in failed} == {"timed out"}
-    assert all(closed_s <= each.ended_s for each in failed)
-    shut = [x for x in requests_of(client, since_s=shut_s) if x.ended_s < opened_s]
-    assert [each for each in shut if each.said] == []
+    for failed in close(
+        account, "a policy closes it and another word opens it", clients, began_s
+    ).values():
+        assert {each.why for each in failed} == {"timed out"}
+        assert all(closed_s <= each.ended_s for each in failed)
+    for client in clients:
+        shut = [x for x in requests_of(client, since_s=shut_s) if x.ended_s < opened_s]
+        assert [each for each in shut if each.said] == []
 
 
 def _has_policies(world: KubeWorld, node: str) -> bool:
@@ -187,76 +242,112 @@ def _refuses(client: KubeMachine, since_s: float) -> bool:
     return len(last) == 3 and not any(each.said for each in last)
 
 
-def death(world: KubeWorld, client: KubeMachine, dying: KubeMachine, account: Account) -> None:
+def death(world: KubeWorld, clients: Clients, dying: KubeMachine, account: Account) -> None:
     """Half of the requests fail until the node's endpoint is out of rotation, and none later."""
     began_s = now_s()
     dying.power_off()
     dead_s = now_s()
-    eventually(lambda: not rotation(client).get(dying.label, 0), "the node is out of rotation")
-    out_s = now_s()
-    eventually(lambda: is_served(client, out_s), "the other pod serves all")
-    steady_s = now_s()
-    failed = account.close(
-        f"an endpoint's node dies, out of rotation after {out_s - dead_s:.1f} s",
-        requests_of(client, since_s=began_s),
+    eventually(
+        lambda: not any(rotation(each).get(dying.label, 0) for each in clients),
+        "the node is out of rotation",
     )
-    # What was under way as the server ended, and what was sent to nobody.
-    late = [each for each in failed if each.began_s > dead_s]
-    assert {each.why for each in late} <= _TO_NOBODY
-    eventually(lambda: len(requests_of(client, since_s=steady_s)) > 20, "it asks on")
-    assert [each for each in requests_of(client, since_s=steady_s) if not each.said] == []
+    out_s = now_s()
+    served(clients, out_s, "the other pod serves all")
+    steady_s = now_s()
+    chapter = f"an endpoint's node dies, out of rotation after {out_s - dead_s:.1f} s"
+    for by, failed in close(account, chapter, clients, began_s).items():
+        # What was under way as the server ended, and what was sent to nobody.
+        late = [each for each in failed if each.began_s > dead_s]
+        assert {each.why for each in late} <= {*_TO_NOBODY, *([_ENDED] if by == "ebpf" else [])}
+    for client in clients:
+        eventually(
+            lambda client=client: len(requests_of(client, since_s=steady_s)) > 20,  # type: ignore[misc]
+            "it asks on",
+        )
+        assert [each for each in requests_of(client, since_s=steady_s) if not each.said] == []
 
     on_s = now_s()
     dying.power_on()
     eventually(lambda: dying.label in world.ready_nodes(), "it is Ready again")
     rollout(world, "deployment/web", "default")
-    eventually(lambda: rotation(client) == dict.fromkeys(_SERVES, 1), "its pod is in rotation")
+    eventually(lambda: all(map(_is_ready, clients)), "its pod is in rotation")
     back_s = now_s()
     names = {each.name for each in running_pods(world, "web", 2).values()}
-    eventually(
-        lambda: {each.said for each in requests_of(client, since_s=back_s)} >= names,
-        "its pod serves again",
-    )
-    eventually(lambda: is_served(client, back_s), "all are served")
-    failed = account.close(
-        f"the node comes back, in rotation after {back_s - on_s:.1f} s",
-        requests_of(client, since_s=on_s),
-    )
-    # The node may answer before its pod does, and before anybody was told that this is not ready.
-    assert {each.why for each in failed} <= {*_TO_NOBODY, "[Errno 111] Connection refused"}
-    assert [each for each in failed if each.began_s > back_s] == []
+    for client in clients:
+        eventually(
+            lambda client=client: (  # type: ignore[misc]
+                {each.said for each in requests_of(client, since_s=back_s)} >= names
+            ),
+            "its pod serves again",
+        )
+    served(clients, back_s, "all are served")
+    chapter = f"the node comes back, in rotation after {back_s - on_s:.1f} s"
+    for failed in close(account, chapter, clients, on_s).values():
+        # The node may answer before its pod does, and before anybody was told that this is not
+        # ready.
+        assert {each.why for each in failed} <= {*_TO_NOBODY, "[Errno 111] Connection refused"}
+        assert [each for each in failed if each.began_s > back_s] == []
 
 
-def cut_off(world: KubeWorld, client: KubeMachine, names: Daemon, account: Account) -> None:
-    """The asker's node, whose agent and names are services, reboots while its site is cut off."""
-    hand_over(world, client, names)
+def cut_off(
+    world: KubeWorld, clients: Clients, names: Mapping[str, Daemon], account: Account
+) -> None:
+    """The askers' nodes, whose agents and names are services, reboot while their site is cut
+    off."""
+    side_by_side(lambda client: hand_over(world, client, names[client.label]), clients)
     before_s = now_s()
-    eventually(lambda: is_served(client, before_s), "the agent as a service serves it")
-    kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
-    eventually(lambda: b'"web"' in kept.read_bytes(), "it is on the disk")
+    served(clients, before_s, "the agent as a service serves it")
+    for client in clients:
+        kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
+        eventually(lambda kept=kept: b'"web"' in kept.read_bytes(), "it is on the disk")  # type: ignore[misc]
+    cut_at = datetime.now(UTC).replace(microsecond=0)  # as exact as Kubernetes' times
     world.cut("harbour")
     try:
         cut_s = now_s()
-        eventually(lambda: is_served(client, cut_s), "it is served while cut off")
-        assert account.close("its site is cut off", requests_of(client, since_s=before_s)) == []
+        served(clients, cut_s, "it is served while cut off")
+        failed = close(account, "its site is cut off", clients, before_s)
+        assert not any(failed.values()), failed
 
-        world.reboot([client])
-        names.kill()  # what it was has ended with the node
+        world.reboot(clients)
+        mount_bpffs_where_asked(clients)
         boot_s = now_s()
-        start_names(client, names)
-        start_service(client)
-        eventually(lambda: is_served(client, boot_s), "it is served after the boot")
-        assert not ask(client, "services")["connected"]
-        failed = account.close(
-            "its node reboots while cut off", requests_of(client, since_s=boot_s)
-        )
-        assert failed == []
+        side_by_side(lambda client: boot(client, names[client.label]), clients)
+        served(clients, boot_s, "it is served after the boot")
+        for client in clients:
+            assert not ask(client, "services")["connected"]
+            assert backend(client) == _ASKS[client.label]
+        failed = close(account, "its node reboots while cut off", clients, boot_s)
+        assert not any(failed.values()), failed
     finally:
         world.restore("harbour")
-    eventually(lambda: ask(client, "services")["connected"], "it hears the API server again")
+    eventually(
+        lambda: all(ask(each, "services")["connected"] for each in clients),
+        "they hear the API server again",
+    )
+    world.await_ready()
     heard_s = now_s()
-    eventually(lambda: is_served(client, heard_s), "it is served")
-    assert account.close("its site is back", requests_of(client, since_s=boot_s)) == []
+    served(clients, heard_s, "it is served")
+    # Who has heard of no node for long enough calls no pod ready, and says so when it is back.
+    refused = {"[Errno 111] Connection refused"} if _was_given_up(world, cut_at) else set()
+    for unanswered in close(account, "its site is back", clients, boot_s).values():
+        assert {each.why for each in unanswered} <= refused
+
+
+def _was_given_up(world: KubeWorld, since: datetime) -> bool:
+    """The API server called a node with an endpoint NotReady since then."""
+    path = '{.status.conditions[?(@.type=="Ready")].lastTransitionTime}'
+    for node in _SERVES:
+        changed = world.plane.kubectl("get", "node", node, "-o", f"jsonpath={path}")
+        if datetime.fromisoformat(changed) >= since:
+            return True
+    return False
+
+
+def boot(machine: KubeMachine, names: Daemon) -> None:
+    """Services of a node whose kubelet has started already."""
+    names.kill()  # what it was has ended with the node
+    start_names(machine, names)
+    start_service(machine)
 
 
 def hand_over(world: KubeWorld, machine: KubeMachine, names: Daemon) -> None:
@@ -271,6 +362,8 @@ def hand_over(world: KubeWorld, machine: KubeMachine, names: Daemon) -> None:
         )
     install_service(world, machine)
     config = machine.system.path("/etc/limpet/agent.toml").read_text()
-    machine.system.write("/etc/limpet/agent.toml", config + 'policies = "on"\n' + ON)
+    config += f'policies = "on"\n{ON}services_backend = "{_ASKS[machine.label]}"\n'
+    config += f'services_cgroup = "{NODE_CGROUP}"\n'
+    machine.system.write("/etc/limpet/agent.toml", config)
     start_service(machine)
     start_names(machine, names)
