@@ -34,21 +34,27 @@ def elements(node: LabNode, name: str = "own4") -> set[str]:
 
 
 def forged_ping(pod: LabPod, address: str, source: str) -> bool:
-    """A ping from an address that the pod has given itself."""
-    pod.run("ip", "address", "replace", f"{source}/32", "dev", "eth0")
+    """A ping from an address that the pod gives itself for it."""
+    length, options = (128, ["nodad"]) if ":" in source else (32, [])
+    given = (f"{source}/{length}", "dev", "eth0")
+    pod.run("ip", "address", "replace", *given, *options)
     ping = ["ip", "netns", "exec", pod.netns, "ping", "-c1", "-W1", "-I", source, address]
-    return subprocess.run(ping, capture_output=True, check=False).returncode == 0
+    arrives = subprocess.run(ping, capture_output=True, check=False).returncode == 0
+    pod.run("ip", "address", "delete", *given)  # or what follows is sent from it
+    return arrives
 
 
 def test_a_pod_is_held_to_its_addresses_from_its_first_frame_to_its_last(node: LabNode) -> None:
     one, other = node.pod("one"), node.pod("other")
     one.add()
     other.add()
-    at = str(other.addresses[0].ip)
+    at, at6 = (str(each.ip) for each in other.addresses)
 
     assert one.reaches(at)
     assert one.reaches("fd00:7::1")
     assert not forged_ping(one, at, "10.244.7.99")
+    assert not forged_ping(one, at6, "fd00:7::99")
+    assert not forged_ping(one, "fd00:7::1", "fd00:7::99")
     assert len(elements(node)) == 4  # of each its own, and 0.0.0.0
 
     one.delete()
@@ -59,17 +65,20 @@ def test_it_is_kept_while_the_agent_is_dead_and_by_the_next_one(node: LabNode) -
     one, other = node.pod("one"), node.pod("other")
     one.add()
     other.add()
-    at = str(other.addresses[0].ip)
+    at, at6 = (str(each.ip) for each in other.addresses)
     node.stop_agent(signal.SIGKILL)
     before = listing(node)
 
     assert "limpet_ports" in before
     assert not forged_ping(one, at, "10.244.7.99")
+    assert not forged_ping(one, at6, "fd00:7::99")
 
     node.start_agent()
     assert listing(node) == before
     assert one.reaches(at)
+    assert one.reaches(at6)
     assert not forged_ping(one, at, "10.244.7.98")
+    assert not forged_ping(one, at6, "fd00:7::98")
 
 
 def test_pods_of_an_agent_without_it_are_held_to_their_addresses_too(node: LabNode) -> None:
@@ -147,7 +156,7 @@ def annotated(**annotations: str) -> dict[str, Any]:
 def test_a_pod_gets_what_the_node_grants_and_no_more(make_node: NodeFactory, way: str) -> None:
     node = make_node(
         segments=SEGMENTS,
-        pod_extra_addresses=["10.244.7.200/29"],
+        pod_extra_addresses=["10.244.7.200/29", "fd00:7::f0/125"],
         pod_extra_macs=["00:00:5e:00:01"],
     )
     node.start_agent()
@@ -159,15 +168,21 @@ def test_a_pod_gets_what_the_node_grants_and_no_more(make_node: NodeFactory, way
         return with_conf(args={"cni": lists})
 
     one, other, third = node.pod("one"), node.pod("other"), node.pod("third")
-    one.add(conf=asking("10.244.7.201, 10.244.7.204/30", "00:00:5e:00:01:07"))
+    one.add(
+        conf=asking("10.244.7.201, 10.244.7.204/30, fd00:7::f1", "00:00:5e:00:01:07"),
+    )
     other.add()
-    at = str(other.addresses[0].ip)
+    at, at6 = (str(each.ip) for each in other.addresses)
     assert forged_ping(one, at, "10.244.7.201")
+    assert forged_ping(one, at6, "fd00:7::f1")
     assert not forged_ping(one, at, "10.244.7.202")
+    assert not forged_ping(one, at6, "fd00:7::f2")
 
     answer = node.cni("ADD", third, conf=asking("10.244.7.0/24", "00:00:5e:00:01:07"))
     assert "10.244.7.0/24 is not what a pod of this node may ask for" in answer.document["msg"]
     assert 'pod_extra_addresses = ["10.244.7.0/24"]' in answer.document["details"]
+    answer = node.cni("ADD", third, conf=asking("fd00:7::/64", "00:00:5e:00:01:07"))
+    assert "fd00:7::/64 is not what a pod of this node may ask for" in answer.document["msg"]
     answer = node.cni("ADD", third, conf=asking("10.244.7.201", "0a:58:0a:f4:07:02"))
     assert "0a:58:0a:f4:07:02 is not what a pod of this node may ask for" in answer.document["msg"]
 
@@ -186,8 +201,11 @@ def test_a_network_may_have_pods_that_are_not_checked(node: LabNode) -> None:
     one.add(conf=with_conf(portSecurity=False))
     other.add()
 
-    assert forged_ping(one, str(other.addresses[0].ip), "10.244.7.99")
-    assert not forged_ping(other, str(one.addresses[0].ip), "10.244.7.98")
+    for number, (forged, another) in enumerate(
+        (("10.244.7.99", "10.244.7.98"), ("fd00:7::99", "fd00:7::98"))
+    ):
+        assert forged_ping(one, str(other.addresses[number].ip), forged)
+        assert not forged_ping(other, str(one.addresses[number].ip), another)
 
 
 def test_a_node_may_be_without(make_node: NodeFactory) -> None:

@@ -22,10 +22,19 @@ from tests.lab.forging import PORT
 SEND_RAW = """
 import socket, struct, sys
 source, target, port, text = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
-ends = socket.inet_aton(source) + socket.inet_aton(target)
-head = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(text), 0, 0, 64, 17, 0) + ends
-with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as s:
-    s.sendto(head + struct.pack("!HHHH", 5000, port, 8 + len(text), 0) + text, (target, 0))
+family = socket.AF_INET6 if ":" in source else socket.AF_INET
+ends = socket.inet_pton(family, source) + socket.inet_pton(family, target)
+udp = struct.pack("!HHHH", 5000, port, 8 + len(text), 0) + text
+if family == socket.AF_INET:
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0) + ends
+else:
+    head = struct.pack("!IHBB", 6 << 28, len(udp), 17, 64) + ends
+    summed = ends + struct.pack("!II", len(udp), 17) + udp + bytes(len(udp) % 2)
+    total = sum(struct.unpack(f"!{len(summed) // 2}H", summed))
+    total = (total & 0xFFFF) + (total >> 16)
+    udp = udp[:6] + struct.pack("!H", 0xFFFF - (total & 0xFFFF) - (total >> 16)) + udp[8:]
+with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as s:
+    s.sendto(head + udp, (target, 0))
 """
 _CAPTURE = """
 import socket

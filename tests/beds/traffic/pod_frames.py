@@ -53,11 +53,13 @@ def neighbour(
     )
 
 
-def router_advertisement(source: str, tag: bytes, *, prefix: str = "2001:db8:bad::") -> bytes:
+def router_advertisement(
+    source: str, tag: bytes, *, target: str = "ff02::1", prefix: str = "2001:db8:bad::"
+) -> bytes:
     """Of a default router and a prefix. Source: RFC 4861 section 4.2."""
     head = struct.pack(">BBHII", 64, 0, 1800, 0, 0)
     option = struct.pack(">BBBBIII", 3, 4, 64, 0xC0, 7200, 7200, 0) + _packed(prefix)
-    return icmpv6(source, "ff02::1", 134, head + option + _nonce(tag))
+    return icmpv6(source, target, 134, head + option + _nonce(tag))
 
 
 def with_hop_by_hop(ipv6_packet: bytes) -> bytes:

@@ -59,6 +59,7 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
     theirs4, theirs6 = bed.address(1, 4), bed.address(1, 6)
     gateway4, gateway6 = GATEWAYS
     local, router = str(link_local_of(me)), str(link_local_of(node))
+    their_local = str(link_local_of(victim))
     everybody = group_mac(ALL_NODES)
     return {
         "another pod's IPv4 address": lambda t: ethernet(
@@ -91,11 +92,42 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
         "ARP: I am at another MAC": lambda t: ethernet(
             me, BROADCAST, "arp", arp(2, victim, mine4, mine4, t)
         ),
+        "another pod's link-local address": lambda t: ethernet(
+            me, everybody, "ip6", udp(str(link_local_of(victim)), ALL_NODES, t)
+        ),
+        "another pod's MAC, IPv6": lambda t: ethernet(
+            victim, everybody, "ip6", udp(mine6, ALL_NODES, t)
+        ),
+        "the gateway's MAC, IPv6": lambda t: ethernet(node, victim, "ip6", udp(mine6, theirs6, t)),
+        "a MAC of nobody, IPv6": lambda t: ethernet(
+            "02:00:00:00:00:77", victim, "ip6", udp(mine6, theirs6, t)
+        ),
         "ND: the gateway is at my MAC": lambda t: ethernet(
             me, victim, "ip6", neighbour(mine6, theirs6, 136, gateway6, me, t, 0x20000000)
         ),
         "ND: a pod is at my MAC, told the gateway": lambda t: ethernet(
             me, node, "ip6", neighbour(mine6, gateway6, 136, theirs6, me, t, 0x60000000)
+        ),
+        "ND: the gateway's link-local address is at my MAC": lambda t: ethernet(
+            me, victim, "ip6", neighbour(local, theirs6, 136, router, me, t, 0x20000000)
+        ),
+        "ND: a pod's link-local address is at my MAC": lambda t: ethernet(
+            me, node, "ip6", neighbour(local, gateway6, 136, their_local, me, t, 0x60000000)
+        ),
+        "ND: all are told that the gateway is at my MAC": lambda t: ethernet(
+            me, everybody, "ip6", neighbour(mine6, ALL_NODES, 136, gateway6, me, t, 0x20000000)
+        ),
+        "ND behind a header of options: the gateway is at my MAC": lambda t: ethernet(
+            me,
+            victim,
+            "ip6",
+            with_hop_by_hop(neighbour(mine6, theirs6, 136, gateway6, me, t, 0x20000000)),
+        ),
+        "ND: my question comes from the gateway's link-local address": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(theirs6)),
+            "ip6",
+            neighbour(router, solicited_node(theirs6), 135, theirs6, me, t),
         ),
         "ND: my question comes from a pod's address": lambda t: ethernet(
             me,
@@ -113,11 +145,17 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
         "RA from the gateway's address": lambda t: ethernet(
             me, everybody, "ip6", router_advertisement(router, t)
         ),
+        "RA to one pod": lambda t: ethernet(
+            me, victim, "ip6", router_advertisement(local, t, target=their_local)
+        ),
         "RA behind a header of options": lambda t: ethernet(
             me, everybody, "ip6", with_hop_by_hop(router_advertisement(local, t))
         ),
         "RA in a VLAN": lambda t: ethernet(
             me, everybody, "ip6", router_advertisement(local, t), vlan=5
+        ),
+        "ICMPv6 redirect from the gateway's address": lambda t: ethernet(
+            me, victim, "ip6", icmpv6(router, theirs6, 137, bytes(36) + t)
         ),
         "ICMPv6 redirect": lambda t: ethernet(
             me, victim, "ip6", icmpv6(local, theirs6, 137, bytes(36) + t)
@@ -129,7 +167,13 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
             me, victim, "ip", udp(mine4, theirs4, t, ports=(6767, 68))
         ),
         "a DHCPv6 server's answer": lambda t: ethernet(
-            me, victim, "ip6", udp(local, str(link_local_of(victim)), t, ports=(547, 546))
+            me, victim, "ip6", udp(local, their_local, t, ports=(547, 546))
+        ),
+        "a DHCPv6 server's answer from another port": lambda t: ethernet(
+            me, victim, "ip6", udp(local, their_local, t, ports=(5470, 546))
+        ),
+        "a DHCPv6 server's answer from the gateway's address": lambda t: ethernet(
+            me, victim, "ip6", udp(router, their_local, t, ports=(547, 546))
         ),
         "IGMP query": lambda t: ethernet(
             me,
@@ -142,6 +186,9 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
         ),
         "own addresses in a VLAN": lambda t: ethernet(
             me, victim, "ip", udp(mine4, theirs4, t), vlan=5
+        ),
+        "own IPv6 addresses in a VLAN": lambda t: ethernet(
+            me, victim, "ip6", udp(mine6, theirs6, t), vlan=5
         ),
         "another protocol": lambda t: ethernet(me, victim, "other", t),
         "reverse ARP": lambda t: ethernet(me, BROADCAST, "arp", arp(3, me, theirs4, theirs4, t)),

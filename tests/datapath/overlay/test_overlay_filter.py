@@ -256,16 +256,18 @@ def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
 # From a pod.
 
 
-def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str) -> bool:
-    """Whether what a pod of one node packs into VXLAN gets to a pod of another, from `source`."""
-    packet = forge(source, target.address(4), mac=vtep_mac(target.number, 4))
+def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str, outer: int) -> bool:
+    """Whether what a pod of one node packs into VXLAN over a version gets to a pod of another,
+    from `source`."""
+    inner = ip_address(source).version
+    packet = forge(source, target.address(inner), mac=vtep_mac(target.number, outer))
     with (
-        target.pod.open_socket(4, socket.SOCK_DGRAM) as server,
-        sender.pod.open_socket(4, socket.SOCK_DGRAM) as client,
+        target.pod.open_socket(inner, socket.SOCK_DGRAM) as server,
+        sender.pod.open_socket(outer, socket.SOCK_DGRAM) as client,
     ):
-        server.bind((target.address(4), 5000))
+        server.bind((target.address(inner), 5000))
         server.settimeout(0.3)
-        client.sendto(packet, (bed.underlay(target, 4), 8472))
+        client.sendto(packet, (bed.underlay(target, outer), 8472))
         try:
             return server.recv(16) == b"evil"
         except TimeoutError:
@@ -274,11 +276,12 @@ def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str) -> boo
 
 def reaches_port(bed: OverlayBed, sender: Node, at: Netns, address: str, port: int) -> bool:
     """Whether a pod's datagram arrives at a port of a node."""
+    version = ip_address(address).version
     with (
-        at.open_socket(4, socket.SOCK_DGRAM) as server,
-        sender.pod.open_socket(4, socket.SOCK_DGRAM) as client,
+        at.open_socket(version, socket.SOCK_DGRAM) as server,
+        sender.pod.open_socket(version, socket.SOCK_DGRAM) as client,
     ):
-        server.bind(("0.0.0.0", port))
+        server.bind(("", port))
         server.settimeout(0.3)
         client.sendto(b"knock", (address, port))
         try:
@@ -287,26 +290,32 @@ def reaches_port(bed: OverlayBed, sender: Node, at: Netns, address: str, port: i
             return False
 
 
-def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> None:
+@pytest.mark.parametrize("version", FAMILIES, ids=["underlay4", "underlay6"])
+def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(version: int) -> None:
     """Its packets leave with the node's address, which a peer lets in for all of that one's pods:
     so it would speak to others' pods as any pod of its node."""
     bed = OverlayBed(3)
     try:
-        bed.join(transports.VXLAN, 4)
+        bed.join(transports.VXLAN, version)
         for node in bed.nodes:
-            at = (ip_address(bed.underlay(node, 4)),)
+            at = (ip_address(bed.underlay(node, version)),)
             node.presence = replace(node.presence, addresses=at, tunnel_port=TUNNEL)
         bed.settle()
         one, other, third = bed.nodes
+        family = {4: "ip", 6: "ip6"}[version]
         other.netns.run(
             "nft",
-            "table ip natted { chain c { type nat hook postrouting priority srcnat; "
+            f"table {family} natted {{ chain c {{ type nat hook postrouting priority srcnat; "
             "oifname eth0 masquerade; }; }",
         )
         Filtered(bed)  # the one that is sent to
-        victim = "10.244.2.99"  # of the sender's node, and not the sending pod
-        under, over = bed.underlay(one, 4), bed.underlay(third, 4)
-        assert pod_injects(bed, other, one, victim), "an attempt that comes to nothing anyway"
+        # Of the sender's node, and not the sending pod.
+        victims = ("10.244.2.99", "fd00:0:0:2::99")
+        under, over = bed.underlay(one, version), bed.underlay(third, version)
+        own = bed.underlay(other, version)
+        for victim in victims:
+            injected = pod_injects(bed, other, one, victim, version)
+            assert injected, "an attempt that comes to nothing anyway"
         assert reaches_port(bed, other, one.netns, under, 7471)
         assert reaches_port(bed, other, one.netns, under, TUNNEL)
 
@@ -319,14 +328,16 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> N
         nft.put_table(text)
         assert nft.read_ruleset(text) == text
         # Another connection of the pod's: the last one would be a standing flow.
-        assert not pod_injects(bed, other, one, victim)
+        for victim in victims:
+            assert not pod_injects(bed, other, one, victim, version)
         assert not reaches_port(bed, other, one.netns, under, 7471)
-        assert not reaches_port(bed, other, other.netns, bed.underlay(other, 4), 7471)
-        assert not reaches_port(bed, other, other.netns, other.overlay(4), 7471)
+        assert not reaches_port(bed, other, other.netns, own, 7471)
+        assert not reaches_port(bed, other, other.netns, other.overlay(version), 7471)
         assert not reaches_port(bed, other, one.netns, under, TUNNEL)
-        assert nft.read_counter(FORGED_COUNTER) == 5
+        assert nft.read_counter(FORGED_COUNTER) == 6
         assert reaches_port(bed, other, one.netns, under, 7000)
-        ping(other.pod, one.address(4))
+        for inner in FAMILIES:
+            ping(other.pod, one.address(inner))
 
         # A peer that goes takes its address along, but for one that another has too.
         third.presence = replace(third.presence, addresses=(ip_address(under), ip_address(over)))
