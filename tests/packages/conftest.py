@@ -43,8 +43,13 @@ def _state_of_checkout() -> str:
 
 
 @pytest.fixture(scope="session")
-def deb(released: Path) -> Path:
+def architecture() -> str:
+    """Debian's name of this machine's."""
+    return subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
+
+
+@pytest.fixture(scope="session")
+def deb(released: Path, architecture: str) -> Path:
     """The package for this machine's architecture."""
-    architecture = subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
     (found,) = released.glob(f"limpet_*_{architecture}.deb")
     return found

@@ -20,6 +20,7 @@ from limpet.cli.usage.manual import manual_pages
 from limpet.cli.usage.tree import all_commands
 from limpet.cni.shim_binary import shim_path
 from tests.beds.written_files import differences, documented, modes, row_of, rows_of
+from tests.packages.before import package_before, version_of
 from tests.packages.node import BINARY, CONFLIST, add_pod, pinged, remove_pod
 from tests.packages.roots import PACKAGES, SUITES, RootMachine
 from tests.packages.rows import KEPT, OF_DPKG
@@ -53,27 +54,9 @@ _OF_TESTS = (PACKAGES, "/run/limpet-tests")
 
 
 @pytest.fixture(scope="session")
-def before(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as a version before would have it: other bytes of the binary, another version."""
-    folder = tmp_path_factory.mktemp("before")
-    tree = folder / "tree"
-    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
-    control = tree / "DEBIAN" / "control"
-    control.write_text(
-        re.sub(r"^Version: .*", "Version: 0~before", control.read_text(), flags=re.M)
-    )
-    packages = tree / "usr/lib/limpet/site-packages/limpet"
-    with (packages / "bin" / "limpet-cni").open("ab") as binary:
-        binary.write(b"\0")  # which nothing loads
-    version = packages / "_version.py"
-    version.write_text('__version__ = "0.0.0a0"\n')
-    old = folder / "limpet_before.deb"
-    subprocess.run(
-        ["dpkg-deb", "--build", "--root-owner-group", "-Zgzip", "-z1", tree, old],
-        check=True,
-        capture_output=True,
-    )
-    return old
+def before(deb: Path, architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the version before."""
+    return package_before(deb, architecture, tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture
@@ -110,7 +93,7 @@ def keys_of_the_cluster(machine: RootMachine) -> list[str]:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_node_lives_with_the_package_from_installing_to_purging(
-    suite: str, packages: Path
+    suite: str, packages: Path, before: Path
 ) -> None:
     with RootMachine(suite, packages) as machine:
         machine.apt("install", "python3", "libnftables1", "libbpf1")
@@ -118,7 +101,7 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
 
         # It brings its units, and starts none.
         machine.apt("install", f"{PACKAGES}/before.deb")
-        assert version(machine) == "0.0.0a0"
+        assert version(machine) == version_of(before)
         for unit in UNITS:
             assert machine.try_run("systemctl", "is-enabled", unit).stdout.strip() == "disabled"
             assert machine.run("systemd-analyze", "verify", f"/usr/lib/systemd/system/{unit}") == ""
@@ -126,7 +109,6 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
         assert [path for path in listed if path.startswith(("/etc", "/var", "/opt"))] == []
 
         # A machine becomes a node, by the package's own unit.
-        assert "`cni-config-missing`" in machine.run("limpet", "help", "doctor")
         said = machine.run("limpet", "install", "--segment", "10.244.7.0/24")
         assert "/usr/lib/systemd/system/limpet-agent.service: the package's" in said
         assert not machine.path("/etc/systemd/system/limpet-agent.service").exists()
@@ -141,8 +123,9 @@ def test_a_node_lives_with_the_package_from_installing_to_purging(
         assert between_pods["lost"] == from_node["lost"] == 0, (between_pods, from_node)
         assert between_pods["sent"] > 100
         assert machine.run("systemctl", "show", "--property=MainPID", UNITS[0]) != process
-        assert version(machine) != "0.0.0a0"
+        assert version(machine) == version_of_checkout()
         assert machine.run("dpkg", "--verify", "limpet") == ""
+        assert "`cni-config-missing`" in machine.run("limpet", "help", "doctor")
         assert (
             machine.path(BINARY).read_bytes()
             == machine.path("/usr/lib/limpet/site-packages/limpet/bin/limpet-cni").read_bytes()
@@ -206,6 +189,51 @@ def test_every_file_of_the_package_has_the_owner_and_mode_that_the_document_says
     assert {path: mode for path, mode in below.items() if mode not in ("644", "755", "link")} == {}
     assert differences({path: own[path] for path in own.keys() - below.keys()}) == {}
     assert rows_of(own) == OF_DPKG
+
+
+def test_a_cluster_of_the_version_before_goes_on_with_the_new_one(
+    packages: Path, before: Path
+) -> None:
+    """One machine has the controller and is a node, so all that either keeps is read by another
+    version than has written it, while pods talk."""
+    with RootMachine(SUITES[0], packages) as machine:
+        machine.apt("install", "python3", "libnftables1", "libbpf1")
+        machine.apt("install", f"{PACKAGES}/before.deb")
+        assert version(machine) == version_of(before)
+        machine.run("limpet", "controller", "install", "--pod-cidr", "10.55.0.0/16")
+        tokens = [machine.run("limpet", "token", "create").strip() for _ in range(2)]
+        machine.run("limpet", "community", "create", "harbour")
+        joining = ("limpet", "install", "--controller", "127.0.0.1:7470", "--token-file", "-")
+        machine.run(*joining, stdin=tokens[0])
+        assert "ready" in machine.run("limpet", "status", "--wait", "--timeout", "60")
+        add_pod(machine, "one")
+        two = add_pod(machine, "two")
+        known = known_to_the_controller(machine)
+
+        with pinged(machine, two, "one") as between_pods:
+            machine.apt("install", f"{PACKAGES}/limpet.deb")
+        assert between_pods["lost"] == 0, between_pods
+        assert version(machine) == version_of_checkout()
+
+        assert known_to_the_controller(machine) == known
+        assert "ready" in machine.run("limpet", "status", "--wait", "--timeout", "60")
+        three = add_pod(machine, "three")
+        with pinged(machine, three, "one") as to_a_new_one:
+            assert "three" in machine.run("limpet", "ipam", "list")
+        assert to_a_new_one["lost"] == 0
+
+
+def known_to_the_controller(machine: RootMachine) -> list[object]:
+    """Its keys, who is in the cluster, what each has, and who may come."""
+    segments = json.loads(machine.run("limpet", "segment", "list", "--output", "json"))["segments"]
+    tokens = json.loads(machine.run("limpet", "token", "list", "--output", "json"))["tokens"]
+    communities = machine.run("limpet", "community", "list", "--output", "json")
+    return [
+        keys_of_the_cluster(machine),
+        sorted((each["node"], each["segment"]) for each in segments),
+        sorted(each["id"] for each in tokens),
+        communities,
+    ]
 
 
 def test_the_binary_of_the_package_is_that_of_the_wheel(deb: Path, tmp_path: Path) -> None:
