@@ -209,11 +209,13 @@ def test_a_cluster_of_the_version_before_goes_on_with_the_new_one(
         add_pod(machine, "one")
         two = add_pod(machine, "two")
         known = known_to_the_controller(machine)
+        agent, controller = processes(machine)
 
         with pinged(machine, two, "one") as between_pods:
             machine.apt("install", f"{PACKAGES}/limpet.deb")
         assert between_pods["lost"] == 0, between_pods
         assert version(machine) == version_of_checkout()
+        assert {agent, controller}.isdisjoint(processes(machine))
 
         assert known_to_the_controller(machine) == known
         assert "ready" in machine.run("limpet", "status", "--wait", "--timeout", "60")
@@ -221,6 +223,12 @@ def test_a_cluster_of_the_version_before_goes_on_with_the_new_one(
         with pinged(machine, three, "one") as to_a_new_one:
             assert "three" in machine.run("limpet", "ipam", "list")
         assert to_a_new_one["lost"] == 0
+
+
+def processes(machine: RootMachine) -> tuple[str, ...]:
+    """The agent's and the controller's, by their ids."""
+    asked = ("systemctl", "show", "--property=MainPID", "--value")
+    return tuple(machine.run(*asked, unit).strip() for unit in UNITS[:2])
 
 
 def known_to_the_controller(machine: RootMachine) -> list[object]:
