@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -129,3 +130,13 @@ def test_it_takes_a_socket_that_was_given_whatever_other_threads_open(
             other.run(f"add chain inet {NFT_TABLE} d", what="a chain")
         other.close()
     assert lost == []
+
+
+def test_who_made_it_alone_asks(make_netns: NetnsFactory) -> None:
+    """libnftnl ends the process that reads the answer to another question."""
+    with make_netns().entered(), ThreadPoolExecutor(1) as pool:
+        nft = Nftables()
+        with pytest.raises(RuntimeError, match="another thread"):
+            pool.submit(nft.list_table).result()
+        assert nft.list_table() is None
+        nft.close()

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -46,6 +47,7 @@ class Nftables:
         """`table`: the one of ours that it is for. `netlink`: what this does comes by another's
         socket, so that it may change tables that belong to it. Raises: LimpetError without the
         library."""
+        self._thread = threading.get_ident()
         self._table = table
         self._at = f"{family} {table}"
         try:
@@ -103,6 +105,9 @@ class Nftables:
 
     def run(self, commands: str, *, what: str) -> str:
         """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+        if threading.get_ident() != self._thread:
+            # Two at once read each other's answers, upon which libnftnl ends the process.
+            raise RuntimeError(f"{what}: nftables is asked by another thread than made it")
         if self._netlink is not None:
             self._netlink.quiet()
         failed = self._lib.nft_run_cmd_from_buffer(self._context, commands.encode())

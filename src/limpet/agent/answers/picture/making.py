@@ -33,6 +33,7 @@ from limpet.agent.answers.picture.workloads import (
     service_of,
 )
 from limpet.agent.policies.said import Policies as SaidPolicies
+from limpet.agent.status.cluster import NatTraversalStatus
 from limpet.base.errors import LimpetError
 from limpet.base.looked_at import LookedAt, Versions
 from limpet.cluster.nodes import NodeEntry
@@ -73,6 +74,7 @@ class _Gathered:
     of_pods: OfPods
     workloads: Workloads
     left_out: LeftOut
+    nat_traversal: NatTraversalStatus
 
 
 class PictureAnswers:
@@ -137,6 +139,7 @@ class PictureAnswers:
             of_pods=self._looking.of_pods(),
             workloads=workloads,
             left_out=left_out,
+            nat_traversal=cluster.nat_traversal.report(),
         )
 
     def _facts(
@@ -234,7 +237,7 @@ class PictureAnswers:
             for uid, seen in gathered.seen.items()
             if seen.is_allowed
         ]
-        report = cluster.nat_traversal.report()
+        report = gathered.nat_traversal
         tls = report.relaying_tls
         made = Picture(
             as_of_s=0.0,
