@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from limpet.base.bounds import members
@@ -224,12 +224,22 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
+@example(
+    [
+        ("tell", 0),
+        ("add", 0),
+        ("controller is restored", 0),
+        ("lose answer", 0),
+        ("controller is restored", 0),
+        ("forget", 0),
+    ]
+)
 def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("node")
     with opened(folder) as ledgers:
-        controller, backup = Controller(), None
+        controller, backup = Controller(), Controller()
         book = PodReports(ledgers, folder / "reports.json")
         base: int | None = None
         ledger = ledgers.ledger("net")
@@ -244,7 +254,7 @@ def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
             elif step == "restart":
                 book, base = PodReports(ledgers, folder / "reports.json"), controller.sequence
             elif step == "controller is restored":
-                controller.record, backup = backup, controller.record
+                controller, backup = backup, controller  # with all that it has on its disk
                 base = controller.sequence
             elif step == "tell":
                 controller.catch_up(book, base)
