@@ -127,10 +127,13 @@ def routes(machine: Machine, version: int = 4) -> dict[str, dict[str, Any]]:
 
 
 def route_devices(machine: Machine, pod: LabPod) -> set[str]:
-    """Devices by which the node reaches a pod, IPv4 and IPv6."""
+    """Devices by which the node reaches a pod, IPv4 and IPv6, as far as there is a route."""
     found = set()
     for address in pod.addresses:
-        (route,) = json.loads(machine.run("ip", "-j", "route", "get", str(address.ip)))
+        try:
+            (route,) = json.loads(machine.run("ip", "-j", "route", "get", str(address.ip)))
+        except LabError:  # there is none
+            continue
         found.add(route["dev"])
     return found
 

@@ -49,6 +49,7 @@ from limpet.datapath.event import (
     OwnEndChanged,
     PathsChanged,
     PeerIsNewer,
+    PeersPlanned,
     PeerUnanswered,
     PodsChanged,
     ReachChanged,
@@ -271,6 +272,8 @@ class ClusterSide:
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
                 self.watched.serve(names)
+            case PeersPlanned():
+                self.session.paths_changed()
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)

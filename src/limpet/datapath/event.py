@@ -47,6 +47,11 @@ class ServingNodesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersPlanned:
+    """What leads to peers is planned from other paths or other documents than before."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathsChanged:
     """Other paths than before lead to these peers."""
 
@@ -156,6 +161,7 @@ Event = (
     | DamageSuspected
     | BridgeMade
     | ServingNodesChanged
+    | PeersPlanned
     | PathsChanged
     | ReachChanged
     | TunnelOnlyChanged

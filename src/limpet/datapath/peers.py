@@ -9,7 +9,7 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.admitted import Admitted
-from limpet.datapath.event import SegmentsChanged, Tell
+from limpet.datapath.event import PeersPlanned, SegmentsChanged, Tell
 from limpet.datapath.own_node import OwnNode
 
 
@@ -71,7 +71,10 @@ class Peers:
 
     def settle(self, view: View, admitted: Mapping[str, Admitted]) -> None:
         """Peers are let in as planned from `view`: so is all else that is planned for them."""
+        before = self.view
         self.view, self.admitted = view, admitted
+        if view.paths is not before.paths or view.snapshot is not before.snapshot:
+            self._tell(PeersPlanned())
 
     def set_devices(self, *, down: frozenset[str], made: bool) -> None:
         """Notes tunnels' devices. `made`: one is new, and what led to the one before is gone."""

@@ -296,7 +296,7 @@ def test_at_strongswans_ports_of_its_own_node_a_pod_becomes_nobodys_peer(
 def test_nobody_but_root_of_the_node_commands_strongswan(node: Machine, charon: Path) -> None:
     """Its socket is a file in a folder that only root enters, and has no name that a network
     namespace shows; a pod's root has another file system, and is asked as another user here."""
-    pid = ipsec_pid(node.name)
+    pid = wait_until(lambda: ipsec_pid(node.name), "strongSwan is started")
     abstract = re.findall(r"@\S*", Path(f"/proc/{pid}/net/unix").read_text())
     assert [name for name in abstract if re.search("vici|charon|swan", name)] == []
     places = [str(each) for each in node.overlay_addresses()]
