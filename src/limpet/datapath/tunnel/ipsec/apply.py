@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from limpet.base.errors import KernelError
+from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_GROUP
 from limpet.datapath.tunnel.backend import TunnelBackendKernel
 from limpet.datapath.tunnel.diff import (
@@ -130,7 +130,15 @@ class IpsecKernel(TunnelBackendKernel):
         if self.process.silent_since_s is not None:
             self._keeper.start()  # it finds out when that is over
             raise self.process.error("ask", TimeoutError())
+        known = self._peers
         self.have, self._peers = TunnelState(), {}
+        try:
+            return self._look(want)
+        except LimpetError:
+            self._peers = known  # whose ways come about no more, as they are told until it answers
+            raise
+
+    def _look(self, want: TunnelState) -> TunnelState:
         if want.device is not None:
             self._aim(want.device)
         if self.program.is_starting:
