@@ -10,9 +10,11 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.linux.namespaces import Namespace
@@ -98,6 +100,23 @@ class Netns:
 
 def _version(address: str) -> int:
     return 6 if ":" in address else 4
+
+
+def received(server: socket.socket, words: bytes, ask: Callable[[], object]) -> tuple[bytes, Any]:
+    """The datagram with these words, and whom it is from.
+
+    `ask` sends it, again as long as none comes: one may be lost while a neighbour is looked for.
+    """
+    server.settimeout(1)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        ask()
+        with suppress(TimeoutError):
+            while True:
+                found, peer = server.recvfrom(64)
+                if found == words:
+                    return found, peer
+    raise AssertionError(f"nothing came of {words!r}")
 
 
 def talk(client: Netns, address: str, port: int, server: socket.socket) -> str:

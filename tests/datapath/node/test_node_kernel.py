@@ -9,9 +9,9 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,10 +25,10 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from limpet.linux.nftables import Nftables
-from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
+from tests.beds.namespaces import Netns, NetnsFactory, is_silent, received, talk
 from tests.beds.node_bed import CONF, GATEWAYS, MAIN, NODE, OUTSIDE, STATE, NodeBed
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 
 WEB = (HostPortMapping(8080, 80, "tcp"),)
 ANY = {4: "0.0.0.0", 6: "::"}
@@ -540,17 +540,10 @@ def test_a_host_port_of_udp_answers_from_the_address_that_was_asked(
         server.bind((ANY[version], 53))
         places = [(client, NODE[family]), (local, NODE[family])]
         for asker, address in places if family else [*places, (local, "127.0.0.1")]:
-            server.settimeout(1)
             asker.settimeout(PATIENCE_S)
-
-            def heard(asker: socket.socket = asker, address: str = address) -> Any:
-                asker.sendto(b"question", (address, 5300))
-                try:
-                    return server.recvfrom(64)
-                except TimeoutError:  # the first one may be lost while a neighbour is looked for
-                    return None
-
-            question, peer = wait_until(heard, "the question comes")
+            words = f"question of {asker.fileno()}".encode()
+            ask = partial(asker.sendto, words, (address, 5300))
+            question, peer = received(server, words, ask)
             server.sendto(b"answer to " + question, peer)
             assert asker.recvfrom(64)[1][:2] == (address, 5300)
 
