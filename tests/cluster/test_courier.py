@@ -47,7 +47,11 @@ async def posts(*made: Post) -> AsyncIterator[None]:
             post.courier.stop()
 
 
-@pytest.mark.parametrize("address", ["192.0.2.2", "2001:db8::2"])
+SECOND = ("192.0.2.2", "2001:db8::2")
+"""Addresses of the second host."""
+
+
+@pytest.mark.parametrize("address", SECOND)
 def test_a_message_says_who_sent_it_and_where_an_answer_goes(bed: CourierBed, address: str) -> None:
     async def scenario() -> None:
         one, two = Post(bed.host(1)), Post(bed.host(2))
@@ -163,7 +167,8 @@ def test_a_handler_that_fails_costs_its_message_alone(bed: CourierBed) -> None:
     run(scenario)
 
 
-def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
+@pytest.mark.parametrize("address", SECOND)
+def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed, address: str) -> None:
     tombstone = seal_grant(grant(1, tombstone=True), CLUSTER_KEY)
 
     async def scenario() -> None:
@@ -175,7 +180,7 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
                     BodyKind.EXCHANGE,
                     body,
                     to_uid=two.uid,
-                    address=ip_address("192.0.2.2"),
+                    address=ip_address(address),
                     port=PORT,
                 )
             (answer,) = await one.receive()
@@ -187,7 +192,10 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
     run(scenario)
 
 
-def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: CourierBed) -> None:
+@pytest.mark.parametrize("address", SECOND)
+def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(
+    bed: CourierBed, address: str
+) -> None:
     junk = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
 
     async def scenario() -> None:
@@ -200,16 +208,16 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: Cou
                     BodyKind.EXCHANGE,
                     body,
                     to_uid=two.uid,
-                    address=ip_address("192.0.2.2"),
+                    address=ip_address(address),
                     port=PORT,
                 )
 
             call(b"first")
             await two.receive()
-            with three.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+            with three.netns.open_socket(ip_address(address).version, socket.SOCK_DGRAM) as raw:
                 for number in range(3000):
                     forged = junk[:-4] + number.to_bytes(4, "big")
-                    raw.sendto(forged, ("192.0.2.2", PORT))
+                    raw.sendto(forged, (address, PORT))
             call(b"second")
             _, second = await two.receive(2)
             assert second.body == b"second"
@@ -221,8 +229,9 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: Cou
     run(scenario)
 
 
+@pytest.mark.parametrize("address", SECOND)
 def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_members(
-    bed: CourierBed,
+    bed: CourierBed, address: str
 ) -> None:
     """As of a pod behind its node's masquerade, or of whoever shares a NAT with the node."""
     junk = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
@@ -237,16 +246,16 @@ def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_m
                     BodyKind.EXCHANGE,
                     body,
                     to_uid=two.uid,
-                    address=ip_address("192.0.2.2"),
+                    address=ip_address(address),
                     port=PORT,
                 )
 
             call(b"first")
             await two.receive()
-            with one.host.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+            with one.host.netns.open_socket(ip_address(address).version, socket.SOCK_DGRAM) as raw:
                 for number in range(3000):
                     forged = junk[:-4] + number.to_bytes(4, "big")
-                    raw.sendto(forged, ("192.0.2.2", PORT))
+                    raw.sendto(forged, (address, PORT))
             call(b"second")
             _, second = await two.receive(2)
             assert second.body == b"second"

@@ -13,10 +13,12 @@ from contextlib import ExitStack, contextmanager
 
 import dns.message
 import dns.rcode
+import pytest
 
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.dns.test_process import (
     ADDRESS,
+    ADDRESS_6,
     ITEMS,
     WEB,
     Place,
@@ -30,6 +32,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 __all__ = ["make_place", "place"]
 
+BOTH = pytest.mark.parametrize("address", [ADDRESS, ADDRESS_6])
 _MANY = 500
 """Questions of one connection at once: more than are answered in one turn."""
 
@@ -54,8 +57,11 @@ def answers_of(client: socket.socket, count: int) -> dict[int, dns.message.Messa
     return found
 
 
-def test_many_questions_of_one_connection_at_once_are_all_answered(place: Place) -> None:
-    with upstream(place), place.node.connected(ADDRESS, 53) as client:
+@BOTH
+def test_many_questions_of_one_connection_at_once_are_all_answered(
+    place: Place, address: str
+) -> None:
+    with upstream(place), place.node.connected(address, 53) as client:
         # What an upstream answers comes later than what is known, and holds nothing up.
         client.sendall(framed("www.example.com", _MANY))
         client.sendall(b"".join(framed(WEB, number) for number in range(_MANY)))
@@ -74,20 +80,23 @@ def test_a_question_may_come_in_pieces_and_another_behind_it(place: Place) -> No
         assert set(answers_of(client, 2)) == {1, 2}
 
 
-def test_one_client_s_connections_leave_room_for_others(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("address", "of_other"), [(ADDRESS, "127.0.0.5"), (ADDRESS_6, "fd00:5::5")]
+)
+def test_one_client_s_connections_leave_room_for_others(
+    place: Place, address: str, of_other: str
+) -> None:
+    place.node.ip("address add fd00:5::5/128 dev lo nodad")
     with ExitStack() as undo:
-        held = [undo.enter_context(place.node.connected(ADDRESS, 53)) for _ in range(40)]
+        held = [undo.enter_context(place.node.connected(address, 53)) for _ in range(40)]
         assert not is_closed(held[-1]), "the newest has a place, and all before it were accepted"
         closed = [client for client in held if is_closed(client)]
         assert 0 < len(closed) < len(held)
-        with place.node.open_socket(4, socket.SOCK_STREAM) as other:
-            other.settimeout(PATIENCE_S)
-            other.bind(("127.0.0.5", 0))
-            other.connect((ADDRESS, 53))
+        with place.node.connected(address, 53, source=of_other) as other:
             other.sendall(framed(WEB, 7))
             assert values(answers_of(other, 1)[7]) == ["10.96.0.10"]
     # And for itself, once it has closed some.
-    wait_until(lambda: asked_by_tcp(place.node))
+    wait_until(lambda: asked_by_tcp(place.node, address))
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -99,18 +108,19 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def asked_by_tcp(at: Netns) -> bool:
+def asked_by_tcp(at: Netns, address: str) -> bool:
     try:
-        return values(ask(at, WEB, by_tcp=True)) == ["10.96.0.10"]
+        return values(ask(at, WEB, to=address, by_tcp=True)) == ["10.96.0.10"]
     except (AssertionError, ConnectionError):
         return False
 
 
-def test_nonsense_by_udp_and_tcp_is_survived(place: Place) -> None:
+@BOTH
+def test_nonsense_by_udp_and_tcp_is_survived(place: Place, address: str) -> None:
     dice = random.Random(53)
     good = dns.message.make_query(WEB, "SRV", use_edns=0).to_wire()
-    with place.node.open_socket(4, socket.SOCK_DGRAM) as client:
-        client.connect((ADDRESS, 53))
+    with place.node.open_socket(6 if ":" in address else 4, socket.SOCK_DGRAM) as client:
+        client.connect((address, 53))
         for _ in range(2000):
             message = bytearray(good[: dice.randrange(len(good) + 1)])
             for _ in range(dice.randrange(4)):
@@ -118,13 +128,13 @@ def test_nonsense_by_udp_and_tcp_is_survived(place: Place) -> None:
                     message[dice.randrange(len(message))] = dice.randrange(256)
             client.send(bytes(message))
     for _ in range(20):
-        with place.node.connected(ADDRESS, 53) as client:
+        with place.node.connected(address, 53) as client:
             client.sendall(dice.randbytes(dice.randrange(1, 3000)))
 
     # By TCP first: of whoever floods, what is one too many by UDP is dropped.
-    assert asked_by_tcp(place.node)
+    assert asked_by_tcp(place.node, address)
     wait_until(lambda: json.loads(told(place))["questions"]["refused"] > 0)
-    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
+    assert values(ask(place.node, WEB, to=address)) == ["10.96.0.10"]
     status = place.run("status").stdout
     assert "refused" in status
 
@@ -164,7 +174,8 @@ def test_a_boot_while_cut_off_is_answered_from_the_disk(make_place: Callable[...
 _FLOOD = """
 import socket, sys
 question = bytes.fromhex(sys.argv[2])
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+family = socket.AF_INET6 if ":" in sys.argv[3] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as flood:
     flood.bind((sys.argv[1], 0))
     flood.connect((sys.argv[3], 53))
     sys.stdout.write("up\\n")
@@ -178,11 +189,11 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
 
 
 @contextmanager
-def flooding(at: Netns, source: str) -> Iterator[None]:
+def flooding(at: Netns, source: str, address: str) -> Iterator[None]:
     """A client that asks as often as it can, and takes no answer."""
     question = dns.message.make_query(WEB, "A").to_wire().hex()
     process = subprocess.Popen(
-        ["nsenter", f"--net={at.path}", sys.executable, "-c", _FLOOD, source, question, ADDRESS],
+        ["nsenter", f"--net={at.path}", sys.executable, "-c", _FLOOD, source, question, address],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -195,18 +206,29 @@ def flooding(at: Netns, source: str) -> Iterator[None]:
         process.communicate()
 
 
+@BOTH
 def test_a_flood_of_one_client_s_questions_leaves_others_theirs(
-    place: Place, make_netns: NetnsFactory
+    place: Place, make_netns: NetnsFactory, address: str
 ) -> None:
-    pods = [make_netns("flood"), make_netns("pod")]
+    version = 6 if ":" in address else 4
+    pods, sources = [make_netns("flood"), make_netns("pod")], list[str]()
     for number, pod in enumerate(pods):
         connect_namespaces(place.node, f"p{number}", pod, "eth0")
-        place.node.ip(f"address add 10.244.{number}.1/24 dev p{number}")
-        pod.ip(f"address add 10.244.{number}.2/24 dev eth0", "route add default dev eth0")
+        subnet = f"10.244.{number}." if version == 4 else f"fd00:{number + 7}::"
+        prefix_bits, quick = (24, "") if version == 4 else (64, " nodad")
+        place.node.ip(f"address add {subnet}1/{prefix_bits} dev p{number}{quick}")
+        pod.ip(
+            f"address add {subnet}2/{prefix_bits} dev eth0{quick}",
+            f"route add default via {subnet}1",
+        )
+        sources.append(f"{subnet}2")
     query = dns.message.make_query(WEB, "A")
-    with flooding(pods[0], "10.244.0.2"), pods[1].open_socket(4, socket.SOCK_DGRAM) as client:
+    with (
+        flooding(pods[0], sources[0], address),
+        pods[1].open_socket(version, socket.SOCK_DGRAM) as client,
+    ):
         client.settimeout(PATIENCE_S / 10)
-        client.connect((ADDRESS, 53))
+        client.connect((address, 53))
         wait_until(lambda: dropped(place) > 10_000, "the flood is more than is answered")
         for number in range(100):
             query.id = number
