@@ -22,6 +22,7 @@ from limpet.base.bounds.strangers import (
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import (
+    DOUBTED,
     READY,
     SERVING,
     TERMINATING,
@@ -86,6 +87,8 @@ def test_it_is_told_how_many_of_its_endpoints_are_ready_here(make_netns: NetnsFa
             assert said["service"] == {"namespace": "shop", "name": "web"}
             assert said["localEndpoints"] == 2
         world.here = Here("here", gone={"10.244.0.1"})
+        assert (await ask("127.0.0.1", PORT))[:2] == (200, "1")
+        world.put(piece("web", Endpoint("10.244.0.3", DOUBTED, node="here")))
         assert (await ask("127.0.0.1", PORT))[:2] == (200, "1")
         world.put(piece("web", Endpoint("10.244.1.1", node="far")))
         assert (await ask("127.0.0.1", PORT))[:2] == (503, "0")

@@ -1,4 +1,4 @@
-"""What is heard of Services at an API server that is slow."""
+"""What is heard of Services at an API server that is slow, and at one that was away."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from limpet.cloud.workloads import service_source
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.services.catalog import Catalog, left_out_in_words
-from limpet.services.values import ServiceName
+from limpet.services.values import DOUBTED, READY, SERVING, ServiceName
 from tests.beds.rogue import STREAM, answer, serving, take_request
 from tests.waiting import until
 
@@ -39,10 +42,30 @@ class Server:
     def __init__(self, *services: dict[str, Any]) -> None:
         self.has_endpoints = asyncio.Event()
         self._services = services or (SERVICE,)
+        self.slice = SLICE
+        self.is_away = False
+        self._connections = list[asyncio.StreamWriter]()
+
+    def go_away(self) -> None:
+        """Whoever is connected or connects is sent away."""
+        self.is_away = True
+        for each in self._connections:
+            each.transport.abort()
+
+    def come_back(self, *, ready: bool) -> None:
+        """With endpoints that are ready or not; it does not know any more what was before."""
+        self.is_away = False
+        (endpoint,) = SLICE["endpoints"]
+        self.slice = {**SLICE, "endpoints": [{**endpoint, "conditions": {"ready": ready}}]}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
+        self._connections.append(writer)
+        while not self.is_away:
             target = (await take_request(reader)).split(b" ")[1].decode()
+            if "resourceVersionMatch" in target:
+                writer.write(answer(b'{"kind":"Status","code":410,"reason":"Expired"}', "410 Gone"))
+                await writer.drain()
+                continue
             if "watch=1" in target:
                 writer.write(STREAM)
                 await writer.drain()
@@ -50,7 +73,7 @@ class Server:
                 return
             if "endpointslices" in target:
                 await self.has_endpoints.wait()
-            items = [SLICE] if "endpointslices" in target else self._services
+            items = [self.slice] if "endpointslices" in target else self._services
             listed = {"metadata": {"resourceVersion": "10"}, "items": items}
             writer.write(answer(json.dumps(listed).encode()))
             await writer.drain()
@@ -82,6 +105,53 @@ def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(tmp_path: 
 
     asyncio.run(scenario())
     assert len(list(load_catalog(path).all_slices())) == 1
+
+
+def test_what_was_ready_before_a_cut_is_in_doubt_for_a_while_and_then_what_the_server_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_source, "CUT_S", 0.0)
+    path, catalog, told = tmp_path / "kept", Catalog(), list[str]()
+
+    def conditions(of: Catalog = catalog) -> list[int]:
+        return [each.conditions for piece in of.all_slices() for each in piece.endpoints]
+
+    async def cut(server: Server, source: ServiceSource, *, ready: bool) -> None:
+        server.go_away()
+        await until(lambda: not source.is_connected)
+        server.come_back(ready=ready)
+        source.network_changed()  # at once, not after a pause
+        await until(lambda: source.is_connected)
+
+    async def scenario() -> None:
+        server = Server()
+        server.has_endpoints.set()
+        async with serving(server.serve, None) as at:
+            access = Access(parse_server(f"http://{at}"), "test")
+            source = ServiceSource(
+                catalog, path, lambda: access, tell=lambda _names, why: told.append(why),
+                random=lambda: 0.0, gather_s=0.0,
+            )  # fmt: skip
+            source.start()
+            await until(lambda: source.is_connected)
+            await cut(server, source, ready=False)
+            assert conditions() == [DOUBTED]
+            await cut(server, source, ready=False)
+            assert conditions() == [DOUBTED], "what was in doubt still is"
+            await until(lambda: path.exists() and conditions(load_catalog(path)) == [DOUBTED])
+            await cut(server, source, ready=True)
+            assert conditions() == [READY | SERVING]
+
+            monkeypatch.setattr(service_source, "DOUBT_S", 0.3)
+            await cut(server, source, ready=False)
+            await until(lambda: conditions() == [0])
+            assert told[-1] == "endpoints are not ready"
+            await until(lambda: conditions(load_catalog(path)) == [0])
+            await cut(server, source, ready=False)
+            assert conditions() == [0], "it was not ready before"
+            await source.stop()
+
+    asyncio.run(scenario())
 
 
 def hear(path: Path, *services: dict[str, Any]) -> tuple[Catalog, ServiceSource]:

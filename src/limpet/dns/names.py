@@ -235,10 +235,11 @@ class ClusterNames:
     # Endpoints
 
     def _ready(self, service: Service) -> Iterator[tuple[EndpointSlice, Endpoint]]:
+        """Those too that were ready before the server could not hear their nodes."""
         for each in self._catalog.slices(*service.key):
             if each.version:
                 for endpoint in each.endpoints:
-                    if endpoint.is_ready or service.publish_not_ready:
+                    if endpoint.is_ready or endpoint.is_doubted or service.publish_not_ready:
                         yield each, endpoint
 
     def _named_endpoints(self, service: Service) -> Iterator[Endpoint]:
@@ -256,6 +257,9 @@ class ClusterNames:
         reason to say nothing. Whose Service wants them in any state, gets those last."""
         here = self._here
         found = sorted(endpoints, key=here.distance)
+        if any(each.is_doubted for each in found) and not service.publish_not_ready:
+            served = {":" in each.address for each in found if each.is_ready}
+            found = [x for x in found if x.is_ready or (":" in x.address) not in served]
         if not (here.silent or here.gone):
             return found
         doubted = [each for each in found if here.doubts(each)]

@@ -58,6 +58,14 @@ class FollowState:
     """Why it is not connected; empty: it is, or has not tried yet."""
     refuses: bool = False
     """The server answers, and says that this account is nobody's or may not."""
+    away_s: float = 0.0
+    """How long it was not connected before it was again; 0.0 while it is not."""
+
+    def last_away(self, now_s: float) -> tuple[float, float]:
+        """How long the server was not connected, and when it was again: now, if it is not yet."""
+        if self.connected:
+            return self.away_s, self.since_s
+        return now_s - self.since_s, now_s
 
 
 class Reflector(Generic[AnyViewed]):
@@ -238,15 +246,18 @@ class Reflector(Generic[AnyViewed]):
         self._turn(connected=False, error=words, refuses=refuses)
 
     def _turn(self, *, connected: bool, error: str = "", refuses: bool = False) -> None:
-        before = self._standing
-        since_s = before.since_s if connected == before.connected else time.monotonic()
+        before, now_s = self._standing, time.monotonic()
+        since_s, away_s = before.since_s, before.away_s
+        if connected != before.connected:
+            since_s, away_s = now_s, now_s - before.since_s if connected else 0.0
         if connected and not before.connected:
             _log.info(
                 "connected to the API server",
                 resource=str(self._resource),
                 server=str(self._client.access.server),
             )
-        self._standing = FollowState(connected, since_s, self._state.listed, error, refuses)
+        listed = self._state.listed
+        self._standing = FollowState(connected, since_s, listed, error, refuses, away_s)
 
 
 def _failure(error: BaseException) -> Failure:

@@ -1,6 +1,7 @@
 """Services as a node sees them: what is asked for, what serves it, and what is in use here.
 
-Call `Catalog` (every Service and EndpointSlice, by name), `values` (what they say) and `rotation`
-(which endpoints of a port are used on this node). All of it is pure; it imports `base` only, and
+Call `Catalog` (every Service and EndpointSlice, by name), `values` (what they say), `rotation`
+(which endpoints of a port are used on this node) and `doubted` (what a server says that could not
+hear their nodes). All of it is pure; it imports `base` only, and
 knows neither an API server nor a kernel.
 """

@@ -1,6 +1,7 @@
 """Endpoints of a Service's port that are used on this node, and how often.
 
-Ready ones, else those that still serve while they end. An endpoint whose node is silent, or whose
+Ready ones, else those that still serve while they end, and those that a server calls not ready
+since it could not hear their nodes (`doubted`). An endpoint whose node is silent, or whose
 container is known to be gone, is left out; where nothing but doubt is left, all are tried. Then
 those that are near: the nearest, as long as each of them need not carry more than `MOST_SHARE`
 times what it would if all shared evenly; else the next nearest help.
@@ -99,7 +100,9 @@ def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int)
 
 
 def _service_ability(endpoint: Endpoint) -> tuple[object, ...]:
-    states = endpoint.is_ready, endpoint.is_serving, not endpoint.is_terminating
+    states = (
+        endpoint.is_ready, endpoint.is_serving, not endpoint.is_terminating, endpoint.is_doubted
+    )  # fmt: skip
     hints = endpoint.zone, endpoint.for_zones, endpoint.for_nodes
     return *states, endpoint.node, *hints, endpoint.pod, endpoint.hostname
 
@@ -121,7 +124,8 @@ def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation
 def may_answer(candidate: Candidate, here: Here) -> bool:
     """Whether it is in rotation or not: a connection that is tried there is better let be."""
     endpoint, _ = candidate
-    return (endpoint.is_ready or endpoint.is_serving) and not here.doubts(endpoint)
+    serves = endpoint.is_ready or endpoint.is_serving or endpoint.is_doubted
+    return serves and not here.doubts(endpoint)
 
 
 def why_unused(
@@ -145,7 +149,11 @@ def _available(found: Sequence[Candidate]) -> Sequence[Candidate]:
     ready = [each for each in found if each[0].is_ready]
     if ready:
         return ready
-    return [each for each in found if each[0].is_serving and each[0].is_terminating]
+    return [
+        each
+        for each in found
+        if (each[0].is_serving and each[0].is_terminating) or each[0].is_doubted
+    ]
 
 
 def _sure(found: Sequence[Candidate], here: Here) -> Sequence[Candidate]:

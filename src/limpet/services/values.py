@@ -11,7 +11,7 @@ from msgspec import Struct
 
 NONE = "None"
 """In place of a cluster address: the Service has none, its name leads to its endpoints."""
-READY, SERVING, TERMINATING = 1, 2, 4
+READY, SERVING, TERMINATING, DOUBTED = 1, 2, 4, 8
 
 ServiceName = tuple[str, str]
 """Namespace and name."""
@@ -107,6 +107,11 @@ class Endpoint(Struct, frozen=True, gc=False, array_like=True):
     @property
     def is_terminating(self) -> bool:
         return bool(self.conditions & TERMINATING)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Not ready, as is said by a server that could not hear its node; it was ready before."""
+        return bool(self.conditions & DOUBTED)
 
 
 class EndpointPort(Struct, frozen=True, gc=False, array_like=True):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -293,14 +292,14 @@ def cut_off(
     world: KubeWorld, clients: Clients, names: Mapping[str, Daemon], account: Account
 ) -> None:
     """The askers' nodes, whose agents and names are services, reboot while their site is cut
-    off."""
+    off, for so long that the API server calls no pod there ready: it says so first of all when the
+    site is back, and nobody is refused for it."""
     side_by_side(lambda client: hand_over(world, client, names[client.label]), clients)
     before_s = now_s()
     served(clients, before_s, "the agent as a service serves it")
     for client in clients:
         kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
         eventually(lambda kept=kept: b'"web"' in kept.read_bytes(), "it is on the disk")  # type: ignore[misc]
-    cut_at = datetime.now(UTC).replace(microsecond=0)  # as exact as Kubernetes' times
     world.cut("harbour")
     try:
         cut_s = now_s()
@@ -318,6 +317,9 @@ def cut_off(
             assert backend(client) == _ASKS[client.label]
         failed = close(account, "its node reboots while cut off", clients, boot_s)
         assert not any(failed.values()), failed
+        eventually(lambda: _is_given_up(world), "the server calls no pod ready")
+        given_up_s = now_s()
+        served(clients, given_up_s, "it is served while the server calls no pod ready")
     finally:
         world.restore("harbour")
     eventually(
@@ -327,20 +329,16 @@ def cut_off(
     world.await_ready()
     heard_s = now_s()
     served(clients, heard_s, "it is served")
-    # Who has heard of no node for long enough calls no pod ready, and says so when it is back.
-    refused = {"[Errno 111] Connection refused"} if _was_given_up(world, cut_at) else set()
-    for unanswered in close(account, "its site is back", clients, boot_s).values():
-        assert {each.why for each in unanswered} <= refused
+    failed = close(account, "its site is back, of which no pod was called ready", clients, boot_s)
+    assert not any(failed.values()), failed
 
 
-def _was_given_up(world: KubeWorld, since: datetime) -> bool:
-    """The API server called a node with an endpoint NotReady since then."""
-    path = '{.status.conditions[?(@.type=="Ready")].lastTransitionTime}'
-    for node in _SERVES:
-        changed = world.plane.kubectl("get", "node", node, "-o", f"jsonpath={path}")
-        if datetime.fromisoformat(changed) >= since:
-            return True
-    return False
+def _is_given_up(world: KubeWorld) -> bool:
+    """The API server calls no pod ready that serves."""
+    select = ("-l", "kubernetes.io/service-name=web", "-o", "json")
+    told = json.loads(world.plane.kubectl("get", "endpointslices", *select))
+    states = [x["conditions"]["ready"] for each in told["items"] for x in each["endpoints"]]
+    return len(states) == len(_SERVES) and not any(states)
 
 
 def boot(machine: KubeMachine, names: Daemon) -> None:

@@ -11,6 +11,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.reversename
 import pytest
+from msgspec import structs
 
 from limpet.dns import wire
 from limpet.dns.names import ClusterNames, Found
@@ -18,6 +19,7 @@ from limpet.dns.render import render, render_no
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import (
+    DOUBTED,
     READY,
     SERVING,
     TERMINATING,
@@ -244,6 +246,18 @@ def test_where_nothing_but_doubt_is_left_all_are_told_and_each_family_by_itself(
 
     assert told(known) == ["10.1.0.2"]
     assert told(known, DB, "AAAA") == ["fd00::3"]
+
+
+def test_those_a_server_could_not_hear_are_told_where_none_is_ready_and_keep_their_own_names() -> (
+    None
+):
+    heard, unheard = SPREAD[0], structs.replace(SPREAD[1], conditions=DOUBTED)
+    known = rotation(heard, unheard, Endpoint("fd00::3", DOUBTED, node="far"))
+
+    assert told(known) == ["10.1.0.1"]
+    assert told(known, DB, "AAAA") == ["fd00::3"]
+    assert told(known, f"f.{DB}") == ["10.1.0.2"]
+    assert told(rotation(unheard, structs.replace(heard, conditions=0))) == ["10.1.0.2"]
 
 
 def test_a_service_that_wants_its_endpoints_in_any_state_has_doubtful_ones_last() -> None:

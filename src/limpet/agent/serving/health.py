@@ -171,13 +171,14 @@ def health_port(service: Service) -> int:
 
 
 def local_endpoints(catalog: Catalog, name: ServiceName, here: Here) -> int:
-    """Number of this node's endpoints that are ready, and whose containers are there."""
+    """Number of this node's endpoints that are ready, or in doubt, and whose containers are
+    there."""
     return len(
         {
             endpoint.address
             for piece in catalog.slices(*name)
             for endpoint in piece.endpoints
-            if endpoint.is_ready
+            if (endpoint.is_ready or endpoint.is_doubted)
             and endpoint.node == here.node
             and endpoint.address not in here.gone
         }

@@ -20,6 +20,7 @@ import structlog
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
+from limpet.base.timer import Timer
 from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.cloud.workloads.listed import Listed
 from limpet.cloud.workloads.source import WorkloadSource
@@ -38,6 +39,7 @@ from limpet.kubernetes.services import (
     slice_of,
 )
 from limpet.services.catalog import Catalog, Item, called
+from limpet.services.doubted import CUT_S, DOUBT_S, has_doubts, with_doubts, without_doubts
 from limpet.services.kept import (
     decode_items,
     encode_end,
@@ -110,6 +112,11 @@ class ServiceSource(WorkloadSource):
         """What the server has: what was kept and is not there is gone."""
         self.unread = UnreadObjects()
         self._waits = _Untold()
+        self._doubting = Timer("services", self._believe)
+
+    async def stop(self) -> None:
+        self._doubting.stop()
+        await super().stop()
 
     @property
     def is_connected(self) -> bool:
@@ -150,11 +157,35 @@ class ServiceSource(WorkloadSource):
         for key in gone:
             told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
             lines.append(encode_gone(EndpointSlice, key))
-        for piece in map(slice_of, changes.put):
+        for piece in map(self._as_believed, map(slice_of, changes.put)):
             if others := self._catalog.put(piece):
                 told.update(dict.fromkeys(others))
                 lines.append(encode_item(piece))
         self._note("slices", told, lines, "endpoints changed", all_told=changes.listed)
+
+    def _as_believed(self, told: EndpointSlice) -> EndpointSlice:
+        """After a cut, a server says of those it could not hear that they are not ready."""
+        now_s = time.monotonic()
+        away_s, since_s = self._reflectors[-1].standing.last_away(now_s)
+        if away_s < CUT_S or now_s >= since_s + DOUBT_S:
+            return told
+        piece = with_doubts(told, self._catalog.slices(*told.service_key))
+        if has_doubts(piece):
+            self._doubting.set(since_s + DOUBT_S)
+        return piece
+
+    def _believe(self) -> None:
+        """What was told counts now, as long as the server could say something else."""
+        if not self.is_connected:
+            self._doubting.set_in(DOUBT_S)
+            return
+        told: dict[ServiceName, None] = {}
+        lines = []
+        for doubted in list(filter(has_doubts, self._catalog.all_slices())):
+            piece = without_doubts(doubted)
+            told.update(dict.fromkeys(self._catalog.put(piece)))
+            lines.append(encode_item(piece))
+        self._note("slices", told, lines, "endpoints are not ready", all_told=False)
 
     def _put(self, item: Item) -> tuple[ServiceName, ...]:
         """Services that are others by this."""
