@@ -55,8 +55,8 @@ class Server:
     def come_back(self, *, ready: bool) -> None:
         """With endpoints that are ready or not; it does not know any more what was before."""
         self.is_away = False
-        (endpoint,) = SLICE["endpoints"]
-        self.slice = {**SLICE, "endpoints": [{**endpoint, "conditions": {"ready": ready}}]}
+        endpoint = {"addresses": ["10.1.0.2"], "conditions": {"ready": ready}}
+        self.slice = {**SLICE, "endpoints": [endpoint]}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.append(writer)
