@@ -247,14 +247,28 @@ def says_why(side: Direction) -> bool:
     return side.way.rung == "relay" and found_out
 
 
+def until_it_says_why(world: World, asked: Machine, name: str, other: str) -> Direction:
+    """Raises: AssertionError with what it says instead."""
+    seen: list[Direction] = []
+
+    def holds() -> bool:
+        seen[:] = sides(world, asked, name, other)[:1]
+        return says_why(seen[0])
+
+    try:
+        wait_until(holds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {name} says {seen} of {other}") from error
+    return seen[0]
+
+
 def test_a_pair_on_a_relay_says_why_and_what_would_mend_it_and_which_nats_there_are(
     world: World,
 ) -> None:
     pair = ("radio-1", "radio-2")
     for name in pair:
         machine, other = world.machine(name), next(each for each in pair if each != name)
-        wait_until(lambda m=machine, n=name, o=other: says_why(sides(world, m, n, o)[0]))  # type: ignore[misc]
-        here = sides(world, machine, name, other)[0]
+        here = until_it_says_why(world, machine, name, other)
         assert "this node's NAT shows each other node another port" in here.why_not_direct
         assert here.mend[0].startswith("forward the UDP port of either node's tunnel")
 
