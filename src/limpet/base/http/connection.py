@@ -24,8 +24,7 @@ _VERSIONS = (b"1.1", b"1.0")
 """h11 takes any, and would read what HTTP/0.9 or 2 says as if it were 1.1."""
 _SWITCHING = 101
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""Seconds, seconds, times: a way that is cut is noticed in 45 s, also while nobody asks. An API
-server gives a node 50 s before it calls its pods not ready."""
+"""Seconds, seconds, times: a cut is noticed in 45 s; Kubernetes waits 50 s for a node."""
 
 Headers = Sequence[tuple[str, str]]
 
