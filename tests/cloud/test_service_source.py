@@ -110,6 +110,7 @@ def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(tmp_path: 
 def test_what_was_ready_before_a_cut_is_in_doubt_for_a_while_and_then_what_the_server_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of any cut, and in a third of a second at the end: else it would last for minutes."""
     monkeypatch.setattr(service_source, "CUT_S", 0.0)
     path, catalog, told = tmp_path / "kept", Catalog(), list[str]()
 

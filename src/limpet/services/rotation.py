@@ -100,11 +100,9 @@ def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int)
 
 
 def _service_ability(endpoint: Endpoint) -> tuple[object, ...]:
-    states = (
-        endpoint.is_ready, endpoint.is_serving, not endpoint.is_terminating, endpoint.is_doubted
-    )  # fmt: skip
+    states = endpoint.is_ready, endpoint.is_serving, not endpoint.is_terminating
     hints = endpoint.zone, endpoint.for_zones, endpoint.for_nodes
-    return *states, endpoint.node, *hints, endpoint.pod, endpoint.hostname
+    return *states, endpoint.is_doubted, endpoint.node, *hints, endpoint.pod, endpoint.hostname
 
 
 def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation:

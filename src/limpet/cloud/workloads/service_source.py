@@ -166,7 +166,8 @@ class ServiceSource(WorkloadSource):
     def _as_believed(self, told: EndpointSlice) -> EndpointSlice:
         """After a cut, a server says of those it could not hear that they are not ready."""
         now_s = time.monotonic()
-        away_s, since_s = self._reflectors[-1].standing.last_away(now_s)
+        _, slices = self._reflectors
+        away_s, since_s = slices.standing.last_away(now_s)
         if away_s < CUT_S or now_s >= since_s + DOUBT_S:
             return told
         piece = with_doubts(told, self._catalog.slices(*told.service_key))
