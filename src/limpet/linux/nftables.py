@@ -230,11 +230,13 @@ def _is_fresh_netfilter(descriptor: int) -> bool:
     and libnftables may have learnt it."""
     try:
         found = socket.socket(fileno=descriptor)
-    except OSError:  # no socket, or closed meanwhile
+    except OSError:  # no socket, or closed already
         return False
     try:
         kind = (found.family, found.proto)
         return kind == (socket.AF_NETLINK, NETLINK_NETFILTER) and found.getsockname()[0] == 0
+    except OSError:  # closed meanwhile
+        return False
     finally:
         found.detach()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,7 +169,9 @@ def group_of(machine: KubeMachine, class_name: str, uid: str) -> list[str]:
     """Groups of v2 with processes of this pod below that of its class, as the kubelet has them."""
     folder = "" if class_name == "guaranteed" else f"/{class_name}"
     top = machine.system.path(f"/sys/fs/cgroup{V2}/kubepods{folder}/pod{uid}")
-    return [str(each.parent) for each in top.rglob("cgroup.procs") if _processes(each)]
+    # Not rglob: it fails on a folder that goes while it is walked.
+    groups = (folder for folder, _, _ in os.walk(top))
+    return [each for each in groups if _processes(Path(each, "cgroup.procs"))]
 
 
 def _processes(file: Path) -> str:
