@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from limpet.base import faults
 from limpet.base import timer as alarm
 from limpet.cluster.datagrams.peer_datagram import BodyKind
+from limpet.nat import endpoints
 from limpet.nat.mapping import NatKind
 from limpet.relay.client.choice import Effect, RelayChoice
 from limpet.relay.messages import Pair, Refusal, encode
@@ -68,7 +70,30 @@ def test_behind_a_symmetric_nat_nothing_is_worth_telling(bed: RelaysBed) -> None
         await bed.begin(*relays, node)
         await until(lambda: node.relays.kind(4) is NatKind.SYMMETRIC)
         assert node.relays.report()["mapped"] == []
-        assert node.endpoints == []
+
+    run(bed, scenario)
+
+
+def test_what_was_told_before_a_second_relay_showed_a_symmetric_nat_is_taken_back(
+    bed: RelaysBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one relay alone is heard, what it sees may be how everybody reaches the node."""
+    first, second = bed.relay(11), bed.relay(12)
+    router = Router(bed, 101, "fully-random")
+    node = bed.behind(router, 2)
+    monkeypatch.setattr(endpoints, "DOUBTED_S", 0.5)
+
+    async def scenario() -> None:
+        await bed.begin(first, node)
+        await until(lambda: bool(node.endpoints))
+        [(told,)] = node.endpoints
+        assert str(told[0]) == router.address
+
+        await bed.begin(second)
+        second.do(partial(second.hear, [node.told]))
+        node.do(partial(node.hear, [second.told]))
+        await until(lambda: node.relays.kind(4) is NatKind.SYMMETRIC)
+        await until(lambda: node.endpoints[-1] == ())
 
     run(bed, scenario)
 

@@ -7,6 +7,7 @@ that nothing confirms any more is kept for minutes.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from limpet.base.addresses import Endpoint
 from limpet.base.bounds.servers import OWN_ENDPOINTS
@@ -14,7 +15,7 @@ from limpet.base.bounds.servers import OWN_ENDPOINTS
 KEPT_S = 300.0
 """An endpoint that nothing confirms stays for so long."""
 DOUBTED_S = 10.0
-"""The same after the network has changed."""
+"""The same after the network has changed, or where each destination sees another endpoint."""
 GATHER_S = 0.5
 """From the first news until all of them are told."""
 
@@ -36,8 +37,17 @@ class KnownEndpoints:
         self._forwarded = endpoints
         self._note(now_s)
 
-    def confirm(self, mapped: tuple[Endpoint, ...], now_s: float) -> None:
-        """Takes all endpoints that the tunnel's packets are seen to come from now."""
+    def confirm(
+        self, mapped: tuple[Endpoint, ...], now_s: float, *, symmetric: Collection[int] = ()
+    ) -> None:
+        """Takes all endpoints that the tunnel's packets are seen to come from now.
+
+        `symmetric`: IP versions of which each destination sees another endpoint. One that was told
+        before this was known leads nobody else here, and goes soon.
+        """
+        for endpoint, until_s in self._until.items():
+            if endpoint[0].version in symmetric:
+                self._until[endpoint] = min(until_s, now_s + DOUBTED_S)
         for endpoint in mapped:
             self._until[endpoint] = now_s + KEPT_S
         for endpoint in [e for e in self._until if e not in self.told and e not in mapped]:

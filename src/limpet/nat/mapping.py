@@ -132,6 +132,10 @@ class NatView:
                 found.append(translated[-1].seen_as)
         return tuple(found)
 
+    def symmetric(self, now_s: float) -> tuple[int, ...]:
+        """IP versions of which each destination sees another endpoint."""
+        return tuple(each for each in (4, 6) if self.kind(each, now_s) is NatKind.SYMMETRIC)
+
     def is_unclear(self, askable: Collection[Endpoint], now_s: float) -> bool:
         """Whether one of `askable` has not confirmed the latest mapping: ask it again."""
         for version in (4, 6):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from limpet.base.addresses import Endpoint
 from limpet.base.timer import Timer
@@ -55,9 +55,9 @@ class PublicEndpoints:
         self._known.set_forwarded(endpoints, time.monotonic())
         self._set_timer()
 
-    def confirm(self, mapped: tuple[Endpoint, ...]) -> None:
+    def confirm(self, mapped: tuple[Endpoint, ...], *, symmetric: Collection[int]) -> None:
         """As `KnownEndpoints.confirm`."""
-        self._known.confirm(mapped, time.monotonic())
+        self._known.confirm(mapped, time.monotonic(), symmetric=symmetric)
         self._set_timer()
 
     def doubt(self) -> None:

@@ -106,11 +106,23 @@ def test_after_the_network_has_changed_what_is_not_confirmed_goes_soon() -> None
     assert told(endpoints, 100) == [(50 + DOUBTED_S + GATHER_S, (at(10),))]
 
 
+def test_an_endpoint_that_is_one_destinations_alone_goes_soon_and_stays_gone() -> None:
+    endpoints, by_ipv6 = KnownEndpoints(()), (ip_address("2001:db8::9"), 10)
+    endpoints.tick(0)
+    endpoints.confirm((at(10), by_ipv6), 0)  # only one relay has answered
+    told(endpoints, 1)
+
+    for now_s in range(1, 100):
+        endpoints.confirm((by_ipv6,), now_s, symmetric=(4,))
+
+    assert told(endpoints, 200) == [(1 + DOUBTED_S + GATHER_S, (by_ipv6,))]
+
+
 @given(
     st.lists(
         st.tuples(
             st.sampled_from([0.0, 0.2, 1.0, 30.0, 301.0]),
-            st.sampled_from(["confirm", "forwarded", "doubt"]),
+            st.sampled_from(["confirm", "symmetric", "forwarded", "doubt"]),
             st.lists(st.integers(10, 14), max_size=3, unique=True),
         ),
         max_size=40,
@@ -127,6 +139,8 @@ def test_tellings_are_seldom_bounded_and_each_is_new(
         match what:
             case "confirm":
                 endpoints.confirm(tuple(map(at, ports)), now_s)
+            case "symmetric":
+                endpoints.confirm((), now_s, symmetric=(4,))
             case "forwarded":
                 endpoints.set_forwarded(tuple(map(at, ports)), now_s)
             case "doubt":

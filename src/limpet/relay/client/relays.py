@@ -178,7 +178,7 @@ class Relays:
         now_s = time.monotonic()
         doubtful = not by_relay and self._nat.is_doubtful(asked_at, seen_as, now_s)
         moved = self._nat.see(asked_at, seen_as, now_s, by_relay=by_relay)
-        self._candidates.confirm(self._nat.mapped(now_s))
+        self._candidates.confirm(self._nat.mapped(now_s), symmetric=self._nat.symmetric(now_s))
         if moved:
             self._do(self._choice.mapping_moved(now_s))
             self._candidates.ask_gateway()
