@@ -31,6 +31,7 @@ _TCP_INFO, _TCP_STATE, _TCP_ESTABLISHED = 1, 1, b"\x03"
 _NFGENMSG_BYTES = 4
 _MOST_SEARCHED = 50
 _ANY_FAMILY = bytes(_NFGENMSG_BYTES)
+"""IPv4 and IPv6 at once: the kernel walks through all of its table for each question."""
 
 
 def forget_flows(addresses: Collection[Address]) -> int:
@@ -38,13 +39,18 @@ def forget_flows(addresses: Collection[Address]) -> int:
 
     A flow that outlives its pod would lead a later pod's packets astray.
     """
-    forgotten = 0
+    wanted = {address.packed for address in addresses}
+    if not wanted:
+        return 0
+    maybe = _search_for(wanted, ())
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-        for family, version in ((socket.AF_INET, 4), (socket.AF_INET6, 6)):
-            wanted = {address.packed for address in addresses if address.version == version}
-            if wanted:
-                forgotten += _forget(netfilter, family, wanted)
-    return forgotten
+        requests = [
+            _deletion(family, attrs)
+            for family, attrs in _flows(netfilter, maybe)
+            if (_ends(attrs, _TUPLE_ORIGINAL) | _ends(attrs, _TUPLE_REPLY)) & wanted
+        ]
+        _delete(netfilter, requests, "flows of released addresses")
+    return len(requests)
 
 
 class Tracked(NamedTuple):
@@ -71,30 +77,13 @@ def forget_those(addresses: Collection[Address], is_unwanted: Callable[[Tracked]
             protocol, source, _ = flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=True)
             _, target, port = flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
             if source and target and is_unwanted(Tracked(protocol, source, target, port)):
-                requests.append(_deletion(bytes([family, 0, 0, 0]), attrs))
+                requests.append(_deletion(family, attrs))
         _delete(netfilter, requests, "flows that nothing allows")
     return len(requests)
 
 
-def _forget(netfilter: NetlinkSocket, family: int, wanted: set[bytes]) -> int:
-    # Most flows are other pods': the bytes are searched before anything is parsed.
-    maybe = re.compile(b"|".join(map(re.escape, sorted(wanted))), re.DOTALL)
-    header = bytes([family, 0, 0, 0])
-    found = netfilter.dump(wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",)))
-    requests = []
-    for message in found:
-        if maybe.search(message.body) is None:
-            continue
-        attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
-        if not (_ends(attrs, _TUPLE_ORIGINAL) | _ends(attrs, _TUPLE_REPLY)) & wanted:
-            continue
-        requests.append(_deletion(header, attrs))
-    _delete(netfilter, requests, "flows of released addresses")
-    return len(requests)
-
-
-def _deletion(header: bytes, attrs: dict[int, bytes]) -> wire.Request:
-    body = header + b"".join(
+def _deletion(family: int, attrs: dict[int, bytes]) -> wire.Request:
+    body = bytes([family, 0, 0, 0]) + b"".join(
         wire.attr(kind | (0x8000 if kind == _TUPLE_ORIGINAL else 0), attrs[kind])
         for kind in (_TUPLE_ORIGINAL, _ID, _ZONE)
         if kind in attrs
@@ -137,18 +126,13 @@ def _forget_stale(protocol: int, served: Served, *, unanswered: bool) -> int:
         {port for address, port in served if not address},
     )
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-        dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
-        for message in netfilter.dump(dump):
-            if maybe.search(message.body) is None:
-                continue
-            family = message.body[0]
-            attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
+        for family, attrs in _flows(netfilter, maybe, only):
             if unanswered and _U32.unpack(attrs[_STATUS])[0] & _SEEN_REPLY:
                 continue
             asked = _end(attrs, _TUPLE_ORIGINAL, family, protocol, is_source=False)
             answering = _end(attrs, _TUPLE_REPLY, family, protocol, is_source=True)
             if asked and answering and _is_stale(served, asked, answering):
-                requests.append(_deletion(bytes([family, 0, 0, 0]), attrs))
+                requests.append(_deletion(family, attrs))
         _delete(netfilter, requests, "flows of endpoints that serve no more")
     return len(requests)
 
@@ -182,7 +166,7 @@ def _ends(attrs: dict[int, bytes], tuple_kind: int) -> set[bytes]:
 
 
 def _search_for(addresses: Collection[bytes], ports: Collection[int]) -> re.Pattern[bytes]:
-    """Most flows are no Service's: their bytes are searched before anything is parsed."""
+    """Most flows are other pods': their bytes are searched before anything is parsed."""
     words = [re.escape(each) for each in sorted(addresses)]
     words += [re.escape(port.to_bytes(2, "big")) for port in sorted(ports)]
     if len(words) > _MOST_SEARCHED:  # each is tried at each byte: parsing is quicker
@@ -216,15 +200,16 @@ def count_flows(asked: Collection[FlowEnd]) -> Counter[FlowEnd]:
 
 
 def _flows(
-    netfilter: NetlinkSocket, maybe: re.Pattern[bytes]
+    netfilter: NetlinkSocket, maybe: re.Pattern[bytes], only: bytes = b""
 ) -> Iterator[tuple[int, dict[int, bytes]]]:
-    """Family and attributes of the flows of both families in whose bytes `maybe` is found."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        header = bytes([family, 0, 0, 0])
-        dump = wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",))
-        for message in netfilter.dump(dump):
-            if maybe.search(message.body) is not None:
-                yield family, wire.parse_attrs(message.body, _NFGENMSG_BYTES)
+    """Family and attributes of the flows in whose bytes `maybe` is found.
+
+    `only`: attributes by which the kernel leaves others out, if it knows them.
+    """
+    dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
+    for message in netfilter.dump(dump):
+        if maybe.search(message.body) is not None:
+            yield message.body[0], wire.parse_attrs(message.body, _NFGENMSG_BYTES)
 
 
 def flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
