@@ -6,26 +6,23 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from release.checkout import CHECKOUT, cache_folder, say
+from release.checkout import cache_folder, say
 
-PINNED = "a440ff73306a36e81c04c4051d14d35dc3afb13a"
-"""Until there is a release: a commit whose records a node and a controller of today go on with.
-Those of before 4ab80d5c had no `version` in `installed.json` and others, and are refused in words:
-nobody had been given them. Once there is a release, what it has written stays readable."""
+from tests.history import commit_before, tree_of
+
 _BUILD = "from release.deb import build_deb; print(build_deb(%r))"
 _MADE_HERE = "0.0.0a0"
 
 
 def package_before(deb: Path, architecture: str, folder: Path) -> Path:
-    """The package of the last release, or of `PINNED`; built once for all runs.
+    """The package of the version before; built once for all runs.
 
     Where the history is not here, as in a shallow clone, it is `deb` with another version and other
     bytes of the binary. `folder`: to work in.
     """
-    commit = _commit()
+    commit = commit_before()
     if not commit:
         say("the history is not here: the version before is made from this very version")
         return _renamed(deb, folder)
@@ -50,35 +47,9 @@ def version_of(deb: Path) -> str:
     return found[1]
 
 
-def _commit() -> str:
-    """Empty: there is no history here. Raises: CalledProcessError where that lacks `PINNED`."""
-    if _git("rev-parse", "--is-shallow-repository") != "false":
-        return ""
-    tag = _git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^")
-    command = ["git", "-C", str(CHECKOUT), "rev-parse", "--verify", f"{tag or PINNED}^{{commit}}"]
-    return subprocess.check_output(command, text=True).strip()
-
-
-def _git(*words: str) -> str:
-    """Empty where it fails."""
-    command = ["git", "-C", str(CHECKOUT), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
 def _built(commit: str, architecture: str, folder: Path) -> Path:
-    """In a clone, by the tools that this checkout's environment has, and by its own sources."""
-    tree, venv = folder / "tree", folder / "venv"
-    subprocess.run(
-        ["git", "clone", "--quiet", "--shared", "--no-checkout", CHECKOUT, tree], check=True
-    )
-    subprocess.run(["git", "-C", tree, "checkout", "--quiet", "--detach", commit], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    # Not by PYTHONPATH: an editable install's finder comes before it.
-    (packages,) = venv.glob("lib/python*/site-packages")
-    tools = next(path for path in sys.path if path.endswith("/site-packages"))
-    (packages / "before.pth").write_text(f"{tree / 'src'}\n{tools}\n")
-    python = venv / "bin" / "python"
+    """By its own sources and this checkout's tools."""
+    tree, python = tree_of(commit, folder / "tree")
     said = subprocess.check_output([python, "-m", "setuptools_scm"], cwd=tree, text=True)
     version = said.split()[-1]
     (tree / "src" / "limpet" / "_version.py").write_text(f'__version__ = "{version}"\n')

@@ -26,9 +26,12 @@ from tests.kube.installed.cluster import (
     start_service,
 )
 from tests.kube.installed.test_manifests import MANIFEST, SPACE
+from tests.kube.services.image_before import IMAGE as IMAGE_BEFORE
+from tests.kube.services.image_before import image_before
 from tests.kube.services.service_day import (
     ASKER,
     HOLDER,
+    IMAGE,
     NAME,
     NODE_CGROUP,
     ON,
@@ -61,6 +64,8 @@ lan = ["192.168.10.0/24"]
 nodes = { crane-1 = 0, crane-2 = 0, crane-3 = 0, crane-4 = 0 }
 """
 HELD = 1000
+_UPGRADED = ("deployment/limpet-controller", "daemonset/limpet-agent", "daemonset/limpet-dns")
+"""In this order, as docs/operations.md says."""
 Clients = Sequence[KubeMachine]
 _SERVES = ("crane-2", "crane-3")
 _ASKS = {"crane-1": "nftables", "crane-4": "ebpf"}
@@ -82,25 +87,27 @@ _CLOSED = {
 
 @pytest.fixture
 def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
-    """Limpet is applied with Services and policies on, at the socket where that works; two pods
-    serve, none asks yet."""
+    """Limpet is applied with Services and policies on, at the socket where that works, in the
+    version before this one; two pods serve, none asks yet."""
     name = f"v{os.getpid()}"
     made = KubeWorld(parse_topology(TOPOLOGY, name, "a test"), name, tmp_path / name)
     try:
         made.up()
-        side_by_side(lambda machine: import_image(machine, archive), made.kube_machines)
+        for image in (archive, image_before(tmp_path / "before")):
+            side_by_side(lambda machine, of=image: import_image(machine, of), made.kube_machines)  # type: ignore[misc]
         mount_bpffs_where_asked(made.kube_machines)
         kubectl = made.plane.kubectl
         kubectl("label", "node", "crane-3", f"{CONTROL_PLANE}=")
         kubectl("label", "nodes", *_SERVES, "serves=web")
-        kubectl("apply", "-f", "-", stdin=manifest_with_services(made, backend="auto"))
-        kubectl("apply", "-f", str(MANIFEST.parent / "dns.yaml"))
+        dns = (MANIFEST.parent / "dns.yaml").read_text()
+        for text in (manifest_with_services(made, backend="auto"), dns):
+            kubectl("apply", "-f", "-", stdin=text.replace(IMAGE, IMAGE_BEFORE))
         made.await_ready()
         items = {"apiVersion": "v1", "kind": "List", "items": servers("web", _SERVES)}
         kubectl("apply", "-f", "-", stdin=json.dumps(items))
         rollout(made, "deployment/web", "default")
-        rollout(made, "daemonset/limpet-agent")
-        rollout(made, "daemonset/limpet-dns")
+        for each in _UPGRADED:
+            rollout(made, each)
         yield made
     finally:
         made.down()
@@ -127,6 +134,11 @@ def backend(machine: KubeMachine) -> str:
         return str(ask(machine, "services")["backend"])
     except LimpetError:
         return ""  # the agent starts
+
+
+def version_of(machine: KubeMachine) -> str:
+    """Of the agent that runs there."""
+    return str(ask(machine, "picture")["viewer"]["version"])
 
 
 def test_the_requests_that_fail_in_a_day_of_a_service_are_each_explained(
@@ -175,26 +187,30 @@ def close(
 
 
 def upgrade(world: KubeWorld, clients: Clients, account: Account) -> None:
-    """Every agent's pod is replaced, under connections that are held: none is lost, no request
-    fails."""
+    """The version before is replaced by this one, under connections that are held: none is lost,
+    no request fails."""
     for client in clients:
         start_client(client, "holder", HOLDER, NAME, str(HELD))
     for client in clients:
         eventually(lambda client=client: rounds_of(client), f"{HELD} connections are held")  # type: ignore[misc]
     began_s, rounds = now_s(), [len(rounds_of(client)) for client in clients]
+    [before] = {version_of(machine) for machine in world.kube_machines}
 
-    world.plane.kubectl("rollout", "restart", "daemonset/limpet-agent", "-n", SPACE)
-    rollout(world, "daemonset/limpet-agent")
+    for each in _UPGRADED:
+        world.plane.kubectl("set", "image", each, f"*={IMAGE}", "-n", SPACE)
+        rollout(world, each)
+    [now] = {version_of(machine) for machine in world.kube_machines}
+    assert now != before
     ended_s = now_s()
-    for client, before in zip(clients, rounds, strict=True):
+    for client, asked in zip(clients, rounds, strict=True):
         eventually(
             lambda client=client: rounds_of(client)[-1].began_s > ended_s,  # type: ignore[misc]
             "asked on all once more",
         )
-        during = rounds_of(client)[before:]
+        during = rounds_of(client)[asked:]
         assert [each for each in during if each.failed or each.count != HELD] == []
         assert backend(client) == _ASKS[client.label]
-    chapter = f"agents' pods replaced under {HELD} connections, none lost"
+    chapter = f"upgraded from {before} under {HELD} connections, none lost"
     failed = close(account, chapter, clients, began_s)
     assert not any(failed.values()), failed
     for client in clients:
