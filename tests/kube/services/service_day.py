@@ -38,6 +38,8 @@ _PATIENCE_S = 300.0
 _REQUEST_S = 3.0
 """A SYN that is lost is sent again after a second."""
 _AGAIN_S = 20.0
+_ASKED_AGAIN_S = 5.0
+"""After so long the C library asks a name server again (resolv.conf(5))."""
 
 SERVER = f"""
 import asyncio, os, resource
@@ -126,6 +128,11 @@ class Request:
     @property
     def ended_s(self) -> float:
         return self.began_s + self.took_s
+
+    @property
+    def has_lost_a_question(self) -> bool:
+        """It was answered, by a name that was told at the second attempt only."""
+        return bool(self.said) and self.took_s >= _ASKED_AGAIN_S
 
 
 @dataclass(frozen=True)
@@ -266,9 +273,10 @@ class Account:
         self._tell = tell
 
     def close(self, chapter: str, requests: list[Request]) -> list[Request]:
-        """The failed ones, told."""
-        failed = [each for each in requests if not each.said]
-        reasons = dict(Counter(each.why for each in failed))
+        """The failed ones, told; and those that were answered after a question for the name was
+        lost."""
+        failed = [each for each in requests if not each.said or each.has_lost_a_question]
+        reasons = dict(Counter(each.why or "a question for the name was lost" for each in failed))
         span_s = failed[-1].ended_s - failed[0].began_s if failed else 0.0
         words = f"{len(requests)} requests, {len(failed)} failed"
         words += f" within {span_s:.1f} s: {reasons}" if failed else ""

@@ -75,6 +75,7 @@ _TO_NOBODY = {
     "[Errno 101] Network is unreachable",
     "[Errno 113] No route to host",
 }
+_UNTOLD = "name resolution"
 _ENDED = "[Errno 103] Software caused connection abort"
 """At the socket, a connection that tries when its endpoint is found dead."""
 _CLOSED = {
@@ -310,9 +311,15 @@ def cut_off(
     """The askers' nodes, whose agents and names are services, reboot while their site is cut
     off, for so long that the API server calls no pod there ready: it says so first of all when the
     site is back, and nobody is refused for it."""
+    pods_s = now_s()
     side_by_side(lambda client: hand_over(world, client, names[client.label]), clients)
     before_s = now_s()
     served(clients, before_s, "the agent as a service serves it")
+    chapter = "agent and names become services of the node"
+    for failed in close(account, chapter, clients, pods_s).values():
+        # Names are told by nobody from the end of their pod until the service of the node starts.
+        assert all(each.has_lost_a_question or _UNTOLD in each.why for each in failed)
+        assert [each for each in failed if each.began_s > before_s] == []
     for client in clients:
         kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
         eventually(lambda kept=kept: b'"web"' in kept.read_bytes(), "it is on the disk")  # type: ignore[misc]
