@@ -316,10 +316,10 @@ def cut_off(
     before_s = now_s()
     served(clients, before_s, "the agent as a service serves it")
     chapter = "agent and names become services of the node"
-    for failed in close(account, chapter, clients, pods_s).values():
+    for untold in close(account, chapter, clients, pods_s).values():
         # Names are told by nobody from the end of their pod until the service of the node starts.
-        assert all(each.has_lost_a_question or _UNTOLD in each.why for each in failed)
-        assert [each for each in failed if each.began_s > before_s] == []
+        assert all(each.has_lost_a_question or _UNTOLD in each.why for each in untold)
+        assert [each for each in untold if each.began_s > before_s] == []
     for client in clients:
         kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
         eventually(lambda kept=kept: b'"web"' in kept.read_bytes(), "it is on the disk")  # type: ignore[misc]
