@@ -33,6 +33,7 @@ from bench.policies.port_security import port_security
 from bench.services.kube_proxy import services
 from bench.services.node_death import node_death
 from bench.services.sockets import sockets
+from bench.services.whole_agent import whole_agent
 from bench.traffic.throughput import differences, link_settings, transfer
 
 AT_ONCE = 16
@@ -283,6 +284,7 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "kubernetes": (kubernetes, 3, 0),
     "dns": (dns, 5, 0),
     "services": (services, 5, 0),
+    "whole-agent": (whole_agent, 2, 0),
     "sockets": (sockets, 24, 0),
     "node-death": (node_death, 1, 0),
     "suite": (suite, 3, 0),

@@ -15,7 +15,7 @@ from bench.bed import Bed
 from bench.controller.hellos import Hellos
 from bench.controller.load import running_controller
 from bench.figures import Figure, Target
-from bench.nodes.resident import cpu_s, resident_mb
+from bench.nodes.resident import cpu_s, peak_resident_mb
 
 _HELD = {"silent": 5000, "hello": 2500, "head": 1250, "body": 1250}
 _SOURCES = 500
@@ -34,8 +34,8 @@ class _Found:
 
 
 def strangers(bed: Bed, rounds: int) -> list[Figure]:
-    """A node's hello, a node that connects anew, a site's joins, and the controller's memory, with
-    them and (reference) without."""
+    """A node's hello, a node that connects anew, a site's joins, and the most memory that the
+    controller has had, with them and (reference) without."""
     if bed.reference_only:
         return []
     before, meanwhile = _Found(), _Found()
@@ -57,7 +57,7 @@ def strangers(bed: Bed, rounds: int) -> list[Figure]:
         ),
         Figure(
             "strangers-memory",
-            "... the controller's resident memory",
+            "... the most resident memory that the controller has had",
             "MB",
             meanwhile.memory_mb,
             before.memory_mb,
@@ -86,8 +86,8 @@ async def _measure(controller: Controller, found: _Found, name: str) -> None:
         await node.close()
         await found.anew.say(controller, node)
     await node.close()
-    found.memory_mb.append(resident_mb(controller.pid))
     began_s = time.perf_counter()
     joined = await join_all(controller, *(f"{name}-{number}" for number in range(_SITE)))
     found.join_s.append(time.perf_counter() - began_s)
     await asyncio.gather(*(each.close() for each in joined))
+    found.memory_mb.append(peak_resident_mb(controller.pid))

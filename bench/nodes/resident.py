@@ -28,6 +28,11 @@ def resident_mb(pid: int) -> float:
     return resident_kib(pid) * 1024 / 1e6
 
 
+def peak_resident_mb(pid: int) -> float:
+    """The most resident memory that a process has had so far, in MB of 10^6 bytes."""
+    return _field_kib(pid, "status", "VmHWM") * 1024 / 1e6
+
+
 def cpu_s(pid: int) -> float:
     """Processor time of all its threads so far, to the nanosecond.
 

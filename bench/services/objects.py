@@ -70,6 +70,16 @@ class ServiceObjects:
         numbers, self._size = range(self._size, size), size
         self._ask(_of_each(numbers, lambda number: _create_unasked(self._client, number)))
 
+    def move_all(self, port: int) -> None:
+        """The endpoints of all Services that nobody asks are at this port."""
+        changes = {"ports": [{"name": "p8080", "port": port}]}
+
+        async def change(number: int) -> None:
+            name = f"other-{number}-1"
+            await self._client.patch(_SLICES, name, changes, namespace="default")
+
+        self._ask(_of_each(range(self._size), change))
+
     def move(self, port: int) -> float:
         """The one endpoint that moves is at this port; when the API server told it to who watches,
         by time.monotonic."""

@@ -222,6 +222,25 @@ def test_pods_and_the_node_ask_by_udp_and_tcp_and_both_families(
         assert [each.ifname for each in read_underlay(route)] == ["p0"], "it leads to no node"
 
 
+def test_names_are_told_where_the_settings_say_and_no_more_where_they_said_before(
+    place: Place,
+) -> None:
+    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
+    other, other_6 = "169.254.77.53", "fd00:53::53"
+    listen = f"dns_listen = {json.dumps([other, other_6])}\n"
+    place.config.write_text(place.config.read_text() + listen)
+    place.started[-1].terminate()
+    assert place.started[-1].wait(PATIENCE_S) == 0
+    place.start()
+
+    for to, by_tcp in itertools.product((other, other_6), (False, True)):
+        assert values(ask(place.node, WEB, to=to, by_tcp=by_tcp)) == ["10.96.0.10"]
+    addresses = json.loads(place.node.run("ip", "-j", "address", "show", "dev", "limdns0"))
+    assert {each["local"] for each in addresses[0]["addr_info"]} == {other, other_6}
+    with pytest.raises(OSError, match="refused|unreachable"):
+        ask(place.node, WEB, by_tcp=True)
+
+
 def test_the_c_library_finds_services_by_their_short_names(place: Place) -> None:
     place.resolv_conf.write_text(
         f"nameserver {ADDRESS}\nsearch default.svc.cluster.local svc.cluster.local\n"
