@@ -22,17 +22,27 @@ from limpet.controller.registry.records import AuthorityRecord
 from limpet.datapath.tunnel.key import tunnel_private_key
 from limpet.lab.command import run_command
 from limpet.lab.world.controller import LabController
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world.world import World
-from tests.lab.bed import a_world, limpet
+from tests.lab.bed import a_world, everybody_reaches_everybody, limpet
+from tests.lab.rungs import peer
+from tests.waiting import wait_until
 
 TOPOLOGY = """
+ipsec = true
 [cloud]
 addresses = ["203.0.113.10/24"]
 nodes = { hub = 1 }
 relays = ["hub"]
 [site.lan]
 lan = ["192.168.10.0/24"]
+nat = "cone"
 nodes = { node-1 = 1 }
+[site.quarry]
+lan = ["192.168.20.0/24"]
+nat = "cone"
+nodes = { node-2 = 1 }
 [agent]
 log_level = "debug"
 metrics_listen = ["127.0.0.1:9111"]
@@ -46,11 +56,13 @@ for url in sys.argv[1:]:
     print(urllib.request.urlopen(url, timeout=20).read().decode())
 """
 _TOKENS: list[str] = []
+_BY_IPSEC = ("node-1", "node-2")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Everything says all that it ever says, and the tokens that let nodes in are noted."""
+    """Everything says all that it ever says, and the tokens that let nodes in are noted. The two
+    sites' nodes send to each other by IPsec, and to the hub by WireGuard."""
     make = LabController.token
 
     def noting(self: LabController, **arguments: object) -> str:
@@ -60,12 +72,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LabController, "token", noting)
         with a_world(TOPOLOGY, tmp_path_factory.mktemp("secrets")) as world:
+            world.controller.command(
+                *("community", "create", "works", "node-1", "node-2", "--tunnel-backend", "ipsec")
+            )
+            for here, there in (_BY_IPSEC, _BY_IPSEC[::-1]):
+                until_by(world.machine(here), there, "ipsec0")
+            everybody_reaches_everybody(world)
             yield world
+
+
+def until_by(machine: Machine, other: str, device: str) -> None:
+    wait_until(lambda: peer(machine, other).get("devices") == [device])
 
 
 def secrets(world: World) -> dict[str, bytes]:
     """Every one of them, by whose it is. Tunnels know no other key than what is made of the node's:
-    WireGuard has no pre-shared ones, IKE proves itself by the same."""
+    WireGuard has no pre-shared ones, and strongSwan is given the node's own."""
     found = {
         f"key of {name}": (machine.folder.rglob("node.key").__next__()).read_bytes()
         for name, machine in world.machines.items()
@@ -119,6 +141,17 @@ def pids(world: World) -> dict[str, int]:
     return found
 
 
+def test_the_programs_of_both_kinds_of_tunnel_are_looked_at_and_have_said_something(
+    world: World,
+) -> None:
+    looked_at = set(pids(world).values())
+    for name in _BY_IPSEC:
+        machine = world.machine(name)
+        assert {ipsec_pid(machine.name), tunnel_pid(machine.name)} <= looked_at
+        (log,) = machine.run_dir.rglob("charon.log")
+        assert re.search(rb"loaded \w+ private key", log.read_bytes())
+
+
 def test_a_spelling_is_found_in_what_holds_it() -> None:
     secret = os.urandom(32)
     for text in (
@@ -138,7 +171,7 @@ def test_no_log_holds_a_secret_at_any_level(world: World) -> None:
     for log in logs:
         assert_none_in(log.read_bytes(), str(log), world)
     assert b"level=debug" in b"".join(log.read_bytes() for log in logs)
-    assert len(_TOKENS) == 2
+    assert len(_TOKENS) == 3
 
 
 def test_no_process_shows_a_secret_to_ps(world: World) -> None:
@@ -194,6 +227,8 @@ def test_what_others_may_read_holds_no_secret(world: World) -> None:
 def test_a_process_with_keys_leaves_no_core_and_root_can_still_look_into_it(world: World) -> None:
     for name, pid in pids(world).items():
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0), name
+        dumped = Path(f"/proc/{pid}/coredump_filter").read_text(encoding="ascii")
+        assert dumped == "00000000\n", name
     agent = world.machines["node-1"].agent_pid
     maps = Path(f"/proc/{agent}/maps").read_text(encoding="utf-8")
     first = re.match(r"([0-9a-f]+)-", maps)
