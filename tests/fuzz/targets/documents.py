@@ -27,6 +27,9 @@ from limpet.cluster.seal import check, read_sealed, seal
 from limpet.cluster.snapshot.file import read_documents
 from limpet.cluster.snapshot.log import HEADER_BYTES, cluster_mark, encode_header, parse_log
 from limpet.cluster.snapshot.log import encode_record as encode_document
+from limpet.paths.report import NodeReport, PairReport, PathReport, merged, report_problem
+from limpet.picture.nodes import Segment
+from limpet.picture.pair import Direction, Outward, Way
 from tests.fuzz.scratch import in_file
 from tests.fuzz.target import Shape, fuzzed
 from tests.unit.cluster_values import (
@@ -132,6 +135,21 @@ _ANSWERS = (
     api.WatchLine,
 )
 _POD = api.InterfaceAddresses("net", "shop", "web-0", "eth0", ("10.244.1.5", "fd00::5"))
+_PATHS = PathReport(
+    6,
+    NodeReport("1.0", segments=(Segment(prefix="10.244.1.0/24", size=253),), near=UID),
+    pairs=(
+        PairReport(
+            "peer",
+            Direction(
+                way=Way(rung="tunnel", rtt_ms=1.5, since_at_s=1e9),
+                outward=Outward(next_hop="192.0.2.1", endpoint="[2001:db8::1]:51820"),
+                mend=("open UDP",),
+            ),
+        ),
+    ),
+    gone=("other",),
+)
 
 
 def _requests() -> Iterator[bytes]:
@@ -163,6 +181,16 @@ def request_to_the_controller(data: bytes) -> None:
     if isinstance(found, api.JoinRequest):
         api.is_join_proof(found)
         api.name_problem(found.name)
+
+
+@fuzzed(seeds=lambda: [api.encode(_PATHS)], errors=(api.ApiError,), shape=Shape.JSON)
+def report_of_paths(data: bytes) -> None:
+    found = api.decode(data, PathReport)
+    if problem := report_problem(found):
+        assert problem.isprintable()
+        return
+    assert all(each.isprintable() for pair in found.pairs for each in pair.direction.notes)
+    assert merged({}, found).keys() == {each.peer for each in found.pairs}
 
 
 def _answers() -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from limpet.cluster.documents import Kind
-from limpet.cluster.kinds import ABSENCE, PODS, PRESENCE
+from limpet.cluster.kinds import ABSENCE, PODS, PRESENCE, fields
 
 _SAID: dict[str, Any] = {
     "uid": "a",
@@ -50,6 +50,13 @@ def test_an_address_has_no_zone_and_no_length_of_its_own(
 ) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - what it says is its length
         kind.parse(made(text))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["fe80::1%eth0", "fe80::1%eth0/128", "fe80::1%\x1b[2J/128", 7])
+def test_a_prefix_has_no_zone(text: object) -> None:
+    with pytest.raises(ValueError, match=r"no prefix|no text") as caught:
+        fields.prefixes([text])
     assert len(str(caught.value)) < 200
 
 

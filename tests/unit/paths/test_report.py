@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from limpet.base.bounds.members import (
     REPORTED_PAIRS,
     REPORTED_WORDS,
 )
+from limpet.base.text.escaping import escaped
 from limpet.cloud import path_reports
 from limpet.cloud.path_reports import PathReports
 from limpet.cluster.api import encode
@@ -30,7 +32,8 @@ from limpet.paths.report import (
     merged,
     report_problem,
 )
-from limpet.picture.pair import Direction, Outward, Reach, Way
+from limpet.picture.nodes import Segment
+from limpet.picture.pair import Direction, Outward, Reach, Traffic, Way
 
 PAIRS = st.dictionaries(
     st.sampled_from([f"u{number}" for number in range(6)]),
@@ -194,3 +197,112 @@ def test_the_longest_report_fits_into_a_request() -> None:
 
     assert report_problem(report) == ""
     assert len(encode(report)) < PATHS_BODY.most
+
+
+def of_node(**said: object) -> PathReport:
+    return PathReport(1, NodeReport(**said))  # type: ignore[arg-type]
+
+
+def of_pair(peer: str = "b", **said: object) -> PathReport:
+    direction = Direction(**{"way": Way(), **said})  # type: ignore[arg-type]
+    return PathReport(1, NodeReport(), None, (PairReport(peer, direction),))
+
+
+WORDS: dict[str, Callable[[str], PathReport]] = {
+    "version": lambda text: of_node(version=text),
+    "backend": lambda text: of_node(backend=text),
+    "near": lambda text: of_node(near=text),
+    "kind of NAT": lambda text: of_node(nat={"ipv4": text}),
+    "IP version": lambda text: of_node(nat={text: "none"}),
+    "rung of the rest": lambda text: of_node(rungs={text: 1}),
+    "gone": lambda text: PathReport(1, NodeReport(), gone=(text,)),
+    "peer": lambda text: of_pair(text),
+    "rung": lambda text: of_pair(way=Way(rung=text)),
+    "relay": lambda text: of_pair(way=Way(relay=text)),
+    "NAT of a pair": lambda text: of_pair(nat=text),
+}
+SENTENCES: dict[str, Callable[[str], PathReport]] = {
+    "why not direct": lambda text: of_pair(why_not_direct=text),
+    "device": lambda text: of_pair(outward=Outward(device=text)),
+    "mend": lambda text: of_pair(mend=(text,)),
+    "note": lambda text: of_pair(notes=("in order", text)),
+}
+ADDRESSES: dict[str, Callable[[str], PathReport]] = {
+    "segment": lambda text: of_node(segments=(Segment(prefix=text, size=1),)),
+    "next hop": lambda text: of_pair(outward=Outward(next_hop=text)),
+    "another next hop": lambda text: of_pair(outward=Outward(next_hop=f"192.0.2.1, {text}")),
+    "underlay": lambda text: of_pair(outward=Outward(underlay=text)),
+    "endpoint": lambda text: of_pair(outward=Outward(endpoint=f"[{text}]:51820")),
+}
+UNSEEN = ["a\nb", "\x1b[2J", "a\u202eb", "\x00", "\x7f", "a\u2028b", "\u3164"]
+
+
+@pytest.mark.parametrize("text", UNSEEN, ids=ascii)
+@pytest.mark.parametrize("name", [*WORDS, *SENTENCES, *ADDRESSES])
+def test_what_nobody_can_see_is_refused_and_the_refusal_shows_it(name: str, text: str) -> None:
+    problem = report_problem({**WORDS, **SENTENCES, **ADDRESSES}[name](text))
+
+    assert problem
+    assert escaped(problem) == problem
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_word_of_a_program_is_ascii_and_a_sentence_is_in_any_letters(name: str) -> None:
+    assert report_problem(WORDS[name]("wireguard, ipsec 1.2~rc1")) == ""
+    assert "printable ASCII" in report_problem(WORDS[name]("d\u0456rect"))
+    assert [report_problem(make("größer als 1500")) for make in SENTENCES.values()] == [""] * 4
+
+
+@pytest.mark.parametrize(
+    "text", ["fe80::1%eth0", "fe80::1%\x1b[2J", "crane-1", "10.0.0.300", "9" * 60, "1.2.3.4 5"]
+)
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_where_an_address_is_meant_nothing_else_is_taken(name: str, text: str) -> None:
+    assert report_problem(ADDRESSES[name](text))
+    assert report_problem(ADDRESSES[name]("fd00::5")) == ""
+
+
+@pytest.mark.parametrize("endpoint", ["192.0.2.1", "192.0.2.1:", ":80", "[::1]:70000", "a:1"])
+def test_an_endpoint_is_an_address_and_a_port(endpoint: str) -> None:
+    assert report_problem(of_pair(outward=Outward(endpoint=endpoint)))
+    assert report_problem(of_pair(outward=Outward(endpoint="192.0.2.1:80"))) == ""
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        of_pair(way=Way(rtt_ms=1e300)),
+        of_pair(way=Way(loss=-1.0)),
+        of_pair(way=Way(since_at_s=1e300)),
+        of_pair(outward=Outward(mtu_bytes=10**400)),
+        of_pair(traffic=Traffic(sent_bytes=10**400)),
+        of_pair(traffic=Traffic(handshake_at_s=-1e300)),
+        of_node(segments=(Segment(prefix="fd00::/64", size=10**400),)),
+        of_node(segments=(Segment(prefix="fd00::/64", size=1, free=-(10**400)),)),
+    ],
+)
+def test_a_figure_of_hundreds_of_digits_is_refused(report: PathReport) -> None:
+    assert report_problem(report)
+
+
+def test_a_large_segment_and_a_busy_tunnel_are_told() -> None:
+    assert not report_problem(of_node(segments=(Segment(prefix="fd00::/48", size=2**80 - 2),)))
+    assert not report_problem(of_pair(traffic=Traffic(sent_bytes=2**63, received_bytes=0)))
+
+
+@given(st.text(max_size=600), st.lists(st.text(max_size=600), max_size=6))
+def test_whatever_words_came_to_a_node_the_controller_takes_what_it_tells(
+    text: str, texts: list[str]
+) -> None:
+    direction = cut(
+        Direction(
+            way=Way(),
+            outward=Outward(device=text),
+            why_not_direct=text,
+            mend=tuple(texts),
+            notes=tuple(texts),
+        )
+    )
+
+    assert report_problem(PathReport(1, NodeReport(), None, (PairReport("b", direction),))) == ""
+    assert cut(direction) == direction

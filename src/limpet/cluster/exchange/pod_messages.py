@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from limpet.base.bounds.members import TOLD_POD_ADDRESSES
 from limpet.base.bounds.neighbours import FOUND_PODS
 from limpet.base.bounds.words import NAME
 from limpet.base.decoding import msgpack_decoder
 from limpet.cluster.datagrams.peer_datagram import DatagramError, DropReason
+from limpet.cluster.kinds import fields
+from limpet.cluster.reported_pods import key_problem
 
 NONCE_BYTES = 8
 
@@ -64,14 +68,27 @@ def parse_ask(body: bytes) -> PodAsk:
 
 
 def parse_told(body: bytes) -> PodsTold:
-    """Raises: DatagramError."""
+    """With addresses as they are written shortest. Raises: DatagramError."""
     try:
         found: PodsTold = _tellings.decode(body)
-    except msgspec.MsgspecError as error:
+        return replace(found, pods=tuple(map(_checked, found.pods)))
+    except (msgspec.MsgspecError, ValueError) as error:
         raise DatagramError(DropReason.MALFORMED, f"it tells of no pods: {error}") from error
-    return found
 
 
 def told(nonce: bytes, pods: Iterable[ToldPod]) -> PodsTold:
-    """As many of them as an answer may have."""
-    return PodsTold(nonce, tuple(pods)[: FOUND_PODS.most])
+    """As many of them as an answer may have, without those that nobody would take."""
+    fit = (each for each in pods if not _name_problem(each))
+    return PodsTold(nonce, tuple(itertools.islice(fit, FOUND_PODS.most)))
+
+
+def _checked(pod: ToldPod) -> ToldPod:
+    """Raises: ValueError for a name or an address that is none."""
+    if problem := _name_problem(pod):
+        raise ValueError(problem)
+    return replace(pod, addresses=tuple(str(fields.address(each)) for each in pod.addresses))
+
+
+def _name_problem(pod: ToldPod) -> str | None:
+    """As in a report to the controller."""
+    return key_problem(("", pod.namespace, pod.name, ""))

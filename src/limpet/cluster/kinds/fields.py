@@ -29,8 +29,15 @@ def text(value: object) -> str:
 
 
 def prefixes(value: Iterable[object]) -> tuple[Prefix, ...]:
-    """Each as text: `ipaddress` takes numbers, too."""
-    return tuple(ip_network(text(each)) for each in value)
+    """Each as text, as `ipaddress` takes numbers, too; and without a scope, as it takes any."""
+    return tuple(map(_prefix, value))
+
+
+def _prefix(value: object) -> Prefix:
+    found = text(value)
+    if "%" in found:
+        raise ValueError(f"{found[:60]!r} is no prefix that means the same everywhere")
+    return ip_network(found)
 
 
 def name(value: object) -> str:

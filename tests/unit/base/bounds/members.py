@@ -246,6 +246,8 @@ def _(amount: int) -> bool:
         _is_told(NodeReport(relay=RelayLoad(pairs=amount))),
         _is_told(NodeReport(pods=amount)),
         _is_told(NodeReport(rungs={"route": amount})),
+        _is_told(None, PairReport("u", Direction(way=Way(rtt_ms=float(amount))))),
+        _is_told(None, PairReport("u", Direction(way=Way(), outward=Outward(mtu_bytes=amount)))),
     }
     assert len(taken) == 1
     return taken.pop()
@@ -257,11 +259,11 @@ def _(amount: int) -> bool:
     taken = {
         _is_told(NodeReport(version=words)),
         _is_told(NodeReport(nat={words: "none"})),
-        _is_told(NodeReport(segments=(Segment(prefix=words, size=1),))),
+        _is_told(NodeReport(near=words)),
         _is_told(None, PairReport(words, Direction(way=Way()))),
         _is_told(None, PairReport("u", Direction(way=Way(rung=words)))),
         _is_told(None, PairReport("u", Direction(way=Way(), mend=(words,)))),
-        _is_told(None, PairReport("u", Direction(way=Way(), outward=Outward(endpoint=words)))),
+        _is_told(None, PairReport("u", Direction(way=Way(), outward=Outward(device=words)))),
         _is_told(None, gone=(words,)),
     }
     assert len(taken) == 1
