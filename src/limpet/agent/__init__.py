@@ -1,4 +1,5 @@
 """The agent's process: start, wiring, what a person may ask, metrics.
 
-Run by `limpet agent`. Imported by the commands only, for its client and its status.
+Call `main.main`, as `limpet agent` does; whoever talks to a running one (commands, the page, the
+lab) calls `client.ask`. Must not import `controller`, nor who asks: `cli`, `lab` and `web`.
 """

@@ -1,4 +1,5 @@
 """What every room uses: addresses, errors, settings, rate limits, timers, durable files.
 
-Imports nothing of Limpet outside itself, and no Linux interface.
+Take `errors`, `addresses` or another piece by its file. Imports nothing of Limpet outside itself,
+and no Linux interface.
 """

@@ -2,5 +2,5 @@
 the API server of a Kubernetes cluster.
 
 Call `session` and `join`; `second_road` and `workloads` follow an API server, as `following` does.
-Must not import the controller: `cluster.api` is what both share.
+Must not import `controller`: `cluster.api` is what both share.
 """

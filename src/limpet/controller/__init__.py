@@ -1,4 +1,5 @@
 """The IP controller: grants address segments to nodes and keeps the record of the cluster.
 
-Run by `limpet controller`. Must not import anything of a node.
+Call `main.main`, as `limpet controller` does. Must not import what is a node's, `agent`,
+`cloud`, `cni`, `datapath`, `dns`, `ipam`, `nat` or `relay`, nor `paths` but `paths.report`.
 """

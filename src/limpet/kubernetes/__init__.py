@@ -2,5 +2,5 @@
 
 Call `find_access` (whom to ask, and as whom), `Client` (objects read and written), `Reflector`
 (list and watch), `pods`, `reviews` and `resources` (documents <-> objects, pure). Must not import
-controller, cloud, agent or cli.
+`controller`, `cloud`, `agent` or `cli`.
 """

@@ -1,5 +1,5 @@
 """Linux as it is: netlink, nftables, namespaces, connection tracking, raw packets.
 
-Call it from a part's `apply` and from sockets that say so in their name. Knows nothing of pods,
-peers or clusters.
+Call `netlink`, `nftables` and what stands beside them from a part's `apply`, and from sockets that
+say so in their name. Imports nothing of Limpet but `base`: it knows no pods, peers or clusters.
 """

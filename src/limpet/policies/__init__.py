@@ -1,5 +1,6 @@
 """What may be sent between pods: NetworkPolicy of networking.k8s.io/v1, pure.
 
-`parse` makes a `Policy` of a document, `compiled` says what holds for the pods of a node, `book` is
-what one node has been told. Must not import anything but `base`: no I/O, no clock.
+Call `parse`, which makes a `Policy` of a document, and `compiler`, which says what holds for the
+pods of a node; `book` is what one node has been told. Imports nothing of Limpet but `base`: no I/O,
+no clock.
 """

@@ -1,5 +1,5 @@
 """Relays: nodes that hand on others' encrypted packets and read nothing of them.
 
-`client` uses relays, `server` is one, `stream` is TLS for where UDP is blocked; the messages here
-are pure.
+Call `client` to use relays, `server` to be one; `stream` is TLS for where UDP is blocked; the
+messages here are pure. Must not import `paths`, `kubernetes` or `dns`.
 """

@@ -2,6 +2,6 @@
 
 Call `Catalog` (every Service and EndpointSlice, by name), `values` (what they say), `rotation`
 (which endpoints of a port are used on this node) and `doubted` (what a server says that could not
-hear their nodes). All of it is pure; it imports `base` only, and knows neither an API server nor a
-kernel.
+hear their nodes). All of it is pure. Imports nothing of Limpet but `base`: it knows neither an API
+server nor a kernel.
 """

@@ -1,4 +1,5 @@
-"""Figures of the agent for Prometheus: `metrics.Metrics` is what a server of them shows.
+"""Figures of the agent for Prometheus.
 
-Imported only where they are served. `cluster` is in memory only on a node of a cluster.
+Call `metrics.Metrics`, which a server of them shows. Imported only where they are served; `cluster`
+is in memory only on a node of a cluster. Must not import `agent.main` or `agent.dispatch`.
 """

@@ -1,3 +1,6 @@
-"""The agent and the process that answers names: `side` is what an agent writes for it, `here` what
-a node knows of others, `main` is that process. The two processes share a configuration and a disk.
+"""The agent and the process that answers names, which share a configuration and a disk.
+
+Call `side.NamesSide` for what an agent writes for it, `here.here_of` for what a node knows of
+others; `main.main` is that process. Must not import `agent.main`, `agent.wiring` or `datapath`: it
+outlives the agent.
 """

@@ -1,5 +1,6 @@
 """What an agent does for Services beside their rules: whose containers are gone, the answer
 to load balancers that ask whether this node serves, and what the backend at the socket needs.
 
-Called by `agent.services`. In memory only where Services are on.
+`agent.services` calls `gone_pods.GonePods`, `health.ServiceHealth` and `sockets.AtSocket`. In
+memory only where Services are on. Must not import `agent`.
 """

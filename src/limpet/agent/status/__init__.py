@@ -1,5 +1,6 @@
 """What the agent says to the command line; both import it, and JSON output has the same keys.
 
-A struct that would have more than a dozen fields is put together of nouns, so that a person's JSON
-stays flat. `said` is the root of all; imports nothing of the agent.
+Take `node.Status` and what stands beside it; `said` is the root of all. A struct that would have
+more than a dozen fields is put together of nouns, so that a person's JSON stays flat. Imports
+nothing of Limpet but `ipam.leases`.
 """

@@ -1,5 +1,5 @@
 """HTTP/1.1 as a client, bounded in time and size: to a controller, and to an API server.
 
 Call `connection` and `kept`; `lines` reads streams, `websocket` frames; `tls` is for whoever needs
-it. Knows neither of those who are asked.
+it. Imports nothing of Limpet but `base`: it knows neither of those who are asked.
 """

@@ -1,4 +1,6 @@
-"""Figures of a process for Prometheus: `figures` makes them, `server` answers who asks for them.
+"""Figures of a process for Prometheus.
 
-Imported only where they are served: the library takes 3 MiB. Knows nothing of what is counted.
+Call `figures.Figures` to make them and `server.MetricsServer` to answer who asks for them. Imported
+only where they are served: the library takes 3 MiB. Imports nothing of Limpet but `base`: it knows
+nothing of what is counted.
 """

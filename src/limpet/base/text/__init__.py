@@ -1,4 +1,4 @@
 """Text that others wrote: which names are taken, and how any text is shown. Pure.
 
-Call `escaping.escaped` wherever a person or a log sees it. Imports nothing of Limpet.
+Call `escaping.escaped` wherever a person or a log sees it. Imports nothing of Limpet but `bounds`.
 """

@@ -1,5 +1,5 @@
 """The documentation on the node: pages by name, sections, and what is nearest to a typo.
 
-Call `pages.find_docs` and `pages.look_up`. Imports nothing of other commands but the catalogue of
-doctor's findings, which are topics too.
+Call `pages.find_docs` and `pages.look_up`. Imports nothing of `cli` but `doctor.catalogue`, whose
+findings are topics too.
 """

@@ -1,5 +1,5 @@
 """How commands explain themselves: groups, examples, one shape of help, the nearest word.
 
-`commands` has the classes that every command and noun is made of; the rest are tables. Imports no
-command.
+Take `commands.Command` and `commands.Noun`, of which every command is made; the rest are tables.
+Must not import `cli.commands`.
 """

@@ -1,5 +1,5 @@
 """What an API server tells of what runs in a Kubernetes: followed, and kept on the node's disk.
 
-A source is made, started and stopped by the agent; `source` is what all do alike. Must not import
-what acts on what they hear.
+The agent calls `service_source.ServiceSource` and `policy_source.PolicySource`; `source` is what
+all do alike. Must not import `datapath`, `dns` or `cluster`: others act on what is heard.
 """

@@ -1,7 +1,7 @@
 """The kinds of documents that a cluster has, a file for each, and the registry of them all.
 
-A new kind is a `Kind` in a file here and its name in `KINDS`. Must not import what keeps, sends or
-merges documents: that knows no kind.
+Add a new kind as a `Kind` in a file here, and its name in `KINDS`. Imports nothing of `cluster` but
+`documents` and `keys`: what keeps, sends or merges documents knows no kind.
 """
 
 from limpet.cluster.documents import Kinds

@@ -1,4 +1,5 @@
 """All that a node knows of its cluster, on its disk: fsynced, begun anew when it has grown.
 
-Call `file`; `log` is the pure codec.
+Call `file.SnapshotFile`; `log` is the pure codec. Must not import `membership`, `replica` or
+`exchange`.
 """

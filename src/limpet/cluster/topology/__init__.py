@@ -1,4 +1,5 @@
 """Who may talk to whom, by which transport and over which path. Pure.
 
-Plans start from `view`. Must not do I/O nor read a clock.
+Call `view.view_of`. Must not do I/O nor read a clock. Must not import `membership`, `replica`,
+`exchange` or `datagrams`.
 """

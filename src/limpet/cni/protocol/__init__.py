@@ -1,4 +1,5 @@
 """The CNI protocol: environment and stdin to a request, results and errors to stdout. Pure.
 
-Call `cni`. Must not do I/O.
+Call `request.parse_request` and `result.encode_result`. Must not do I/O. Imports nothing of Limpet
+but `base`, `ipam.leases` and `datapath.node.pod.attachment`.
 """

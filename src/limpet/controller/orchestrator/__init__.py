@@ -4,5 +4,5 @@ Call `nodes` for the one watch of Nodes (`node_objects` are its values, pure), `
 person sees with `kubectl describe`, `object_status` for the conditions of Limpet's own objects
 (`conditions` says which, pure), `pods` for addresses that two hold (`held_twice`, pure).
 `account_check` asks whose a pod's token is (`account` judges, pure), `reached_at` tells nodes where
-the controller is. Must not import the API or the commands.
+the controller is. Must not import `controller.api` or `admin`.
 """

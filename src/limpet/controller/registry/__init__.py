@@ -2,5 +2,6 @@
 it.
 
 Call `registry` to change them, `tables` in what is given to it, `others` to hear. `records` are
-what is stored. Imports the store's interface, and nothing of `state`, which says what is changed.
+what is stored. Must not import `state`, which says what is changed, nor `store` but
+`store.interface`.
 """

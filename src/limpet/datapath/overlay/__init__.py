@@ -1,5 +1,6 @@
 """The part for the other nodes: VXLAN devices, peer routes, neighbours, FDB, and the filter of
 what peers may send.
 
-Must not import another part.
+Add `part.OverlayPart` to the loop. Must not import `node`, `policy`, `services` or `tunnel`, the
+other parts.
 """

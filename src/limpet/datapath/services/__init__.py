@@ -2,5 +2,6 @@
 its endpoints.
 
 Add `ServicesPart` to the loop. `ruleset`, `elements`, `plan`, `state` and `diff` are pure; `apply`
-touches Linux. Must not import other parts, nor who decides where Services are heard of.
+touches Linux. Must not import `node`, `overlay`, `policy` or `tunnel`, the other parts, nor
+`cloud`.
 """

@@ -1,4 +1,5 @@
 """The part for encrypted tunnels: device, peers, endpoints, rules.
 
-`wireguard` and `ipsec` are its two backends. Must not import another part.
+Add `part.TunnelPart` to the loop; `wireguard` and `ipsec` are its two backends. Must not import
+`node`, `overlay`, `policy` or `services`, the other parts.
 """

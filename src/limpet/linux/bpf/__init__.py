@@ -1,4 +1,5 @@
-"""eBPF: objects, maps and links by libbpf (`library`), and what they are attached to (`place`).
+"""eBPF: objects, maps and links, and what they are attached to.
 
-Loads libbpf when it is first used, not before.
+Call `library`, which has them by libbpf and loads that when it is first used; `place` is where.
+Imports nothing of Limpet but `base`.
 """

@@ -1,4 +1,4 @@
-"""Netlink messages as bytes and values (pure), and `socket` that sends and hears them.
+"""Netlink messages as bytes and values (pure), and a socket that sends and hears them.
 
-The codecs import no socket.
+Call `socket.RouteSocket`. The codecs import no socket. Imports nothing of Limpet but `base`.
 """

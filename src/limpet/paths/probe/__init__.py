@@ -1,4 +1,5 @@
 """Probes between nodes: messages, their codec, and the ports they go through.
 
-`messages` and `codec` are pure.
+Call `port.ProbePort`; `messages` and `codec` are pure. Must not import `prober`, `proven`, nor
+`ladder` but `ladder.probe_state`.
 """

@@ -2,5 +2,5 @@
 request has to be like.
 
 Call `guard`. Tokens are kept in a file (`tokens`) or a Secret of Kubernetes (`secret`). `sessions`
-and `checks` are pure, time and randomness passed in. Imports nothing of the pages.
+and `checks` are pure, time and randomness passed in. Must not import `pages`, `views` or `live`.
 """

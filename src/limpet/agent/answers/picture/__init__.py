@@ -1,4 +1,5 @@
 """What a node knows of the network, as `limpet.picture` has it: also with no cloud there.
 
-Call `making.PictureAnswers`; the other files are pure. In memory only where somebody looks.
+Call `making.PictureAnswers`; the other files are pure. In memory only where somebody looks. Must
+not import `answers.verbs`, which asks it.
 """

@@ -1,5 +1,5 @@
 """`limpet ui`: the page that shows the network, and the tokens that let people look at it.
 
-`ui` is the group; `tokens` are its nouns; `findings` makes of doctor's what the page shows. The
-page itself is `limpet.web`.
+Add a command to `ui`, the group; `tokens` are its nouns; `findings` makes of doctor's what the page
+shows. The page itself is `limpet.web`. Must not import `web.pages` or `web.views`.
 """

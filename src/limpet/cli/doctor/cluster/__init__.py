@@ -1,4 +1,5 @@
 """The node in its cluster: its place there, peers, relays, tunnels.
 
-Called by `doctor.doctor` and `doctor.examine`; imports no other room of doctor.
+`doctor.doctor` and `doctor.examine` call `membership`, `relays`, `tunnel` and `ways`. Must not
+import `firewall`, `installed`, `machine`, `names` or `pods`, doctor's other rooms.
 """

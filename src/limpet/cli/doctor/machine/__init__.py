@@ -1,4 +1,6 @@
 """The machine under Limpet: what its kernel can do, its settings, its links, routes and rules.
 
-Called by `doctor.doctor` and `doctor.examine`; imports no other room of doctor.
+`doctor.doctor` and `doctor.examine` call `features`, `links`, `planned`, `settings`, `storage` and
+`traps`. Must not import `cluster`, `firewall`, `installed`, `names` or `pods`, doctor's other
+rooms.
 """

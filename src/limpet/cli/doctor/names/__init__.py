@@ -1,4 +1,5 @@
 """Names on this node: whether they are answered, from what, and whether pods ask here.
 
-`examine.examine_names` gives the findings; `findings` judges what it has seen, pure.
+Call `examine.examine_names`; `findings` judges what it has seen, pure. Must not import `cluster`,
+`firewall`, `installed`, `machine` or `pods`, doctor's other rooms.
 """

@@ -1,3 +1,5 @@
-"""flannel beside Limpet: call `beside`; `lease` reads and makes its annotations (pure), `nodes` are
-its nodes as grants and presences. Must not import the API or the commands.
+"""flannel beside Limpet, as its Nodes in Kubernetes say.
+
+Call `beside`; `lease` reads and makes flannel's annotations (pure), `nodes` are its nodes as grants
+and presences. Must not import `controller.api` or `admin`.
 """

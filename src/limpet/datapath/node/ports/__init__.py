@@ -1,5 +1,5 @@
 """Port security: what each pod of the node may send from, held in a table of nftables.
 
-`plan`, `diff` and `ruleset` are pure; `part` is one of the loop, asked also before a pod gets its
-interface. Must not import the rest of the node's part but for pods' attachments.
+Add `part.PortPart` to the loop; `pod.guards` asks it also before a pod gets its interface. `plan`,
+`diff` and `ruleset` are pure. Must not import `datapath.node` but `pod.attachment`.
 """

@@ -1,4 +1,5 @@
 """WireGuard: the kernel's by netlink, a userspace one at its socket.
 
-The codecs are pure.
+Call `apply.TunnelKernel` and `process.WireguardProcess`. The codecs are pure. Must not import
+`ipsec`, `tunnel.part` or `tunnel.setup`.
 """
