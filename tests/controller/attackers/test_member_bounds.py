@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from limpet.base.bounds import members
+from limpet.base.bounds import administrators, members
 from limpet.base.bounds.bound import Bound
 from limpet.cluster.api import (
     SERVER_NAME,
     Code,
     HelloRequest,
+    InterfaceAddresses,
     SegmentRequest,
     ShowRequest,
     encode,
@@ -110,3 +112,45 @@ def test_a_node_has_a_few_connections_and_the_oldest_goes(controller: Controller
                 await writer.wait_closed()
 
     node_does(controller, body)
+
+
+def test_pods_of_nodes_that_report_all_they_may_are_listed_page_by_page(
+    controller: Controller,
+) -> None:
+    """And the command shows all of them: a cluster of a thousand such nodes has a gigabyte."""
+    addresses = tuple(f"2001:db8:aaaa:bbbb:cccc:dddd:eeee:{end:x}" for end in range(16))
+
+    async def body() -> None:
+        hostile = await join_all(controller, *(f"node-{number}" for number in range(5)))
+        for node in hostile:
+            pods, base = 0, None
+            with contextlib.suppress(Refusal):
+                for number in range(1, 20):
+                    some = [
+                        InterfaceAddresses("n" * 250, "s", f"{pods + each:0250}", "e", addresses)
+                        for each in range(180)
+                    ]
+                    base = await node.report(number, some, base)
+                    pods += len(some)
+            assert pods > 500
+            await node.close()
+
+    asyncio.run(body())
+    pages: list[dict[str, Any]] = []
+    after = ""
+    while not pages or after:
+        pages.append(controller.ask("pod.list", **({"after": after} if after else {})))
+        after = pages[-1].get("after", "")
+        assert len(msgspec.json.encode(pages[-1])) < administrators.LISTED_PODS.most + 200
+    assert [len(page["nodes"]) > 0 for page in pages] == [True] * len(pages)
+    assert len(pages) > 1
+    names = [node["node"] for page in pages for node in page["nodes"]]
+    assert names == [f"node-{number}" for number in range(5)]
+    shown = controller.command("pod", "list", "-o", "json")
+    assert shown.returncode == 0, shown.stderr
+    listed = msgspec.json.decode(shown.stdout)
+    assert listed.keys() == {"pods", "nodes"}
+    assert listed["pods"] == [pod for page in pages for pod in page["pods"]]
+    only = controller.ask("pod.list", node="node-3")
+    assert {pod["node"] for pod in only["pods"]} == {"node-3"}
+    assert "after" not in only

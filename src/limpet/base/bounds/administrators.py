@@ -21,3 +21,11 @@ LOOKED_AT = Bound(
     "nodes to which a node watches its way by itself, since somebody looks", 64, "nodes", Above.CUT
 )
 ADMIN_BODY = Bound("what a command sends to the controller", 1 << 20, "bytes", Above.REFUSED)
+LISTED_PODS = Bound(
+    "pods in one answer of the controller, which is asked for the others then",
+    3 << 20,
+    "bytes",
+    Above.WAITS,
+)
+"""Of one node there are 2.4 MiB at most, with its name at each; an answer by an API server's road
+has 4 MiB."""

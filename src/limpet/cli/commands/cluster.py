@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -114,7 +114,7 @@ def pod_list(
     output: Format = Output.TABLE,
 ) -> None:
     """Which pod holds which address, as the nodes reported last."""
-    found = ask(reach, "pod.list", node=name)
+    found = _all_pods(reach, name)
     reported = {each["uid"]: age(each["reported_at_s"]) for each in found["nodes"]}
     rows = [
         {**each, "addresses": ",".join(each["addresses"]), "reported": reported[each["uid"]]}
@@ -124,6 +124,17 @@ def pod_list(
     for each in found["nodes"] if not output.is_document else ():
         if each["reported_at_s"] is None:
             say(f"{each['node']} ({each['uid']}) has never reported")
+
+
+def _all_pods(reach: ReachOptions, name: str | None) -> dict[str, Any]:
+    """All answers of the controller as one."""
+    found = ask(reach, "pod.list", node=name)
+    while after := found.pop("after", ""):
+        more = ask(reach, "pod.list", node=name, after=after)
+        for key in ("pods", "nodes"):
+            found[key] += more[key]
+        found["after"] = more.get("after", "")
+    return found
 
 
 pod.command("label")(pod_label)

@@ -30,11 +30,11 @@ from limpet.cluster.api import (
     label_key_problem,
 )
 from limpet.cluster.keys import key_name
-from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import signing_keys
 from limpet.controller.admin.client import BY_HEADER
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.looks import LookAdmin
+from limpet.controller.admin.pods import PodAdmin
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.tokens import TokenAdmin, Who, known_roles
 from limpet.controller.admin.views import (
@@ -81,12 +81,12 @@ class Admin:
             "node.set": self._node_set,
             "segment.list": self._segment_list,
             "network.show": self._network_show,
-            "pod.list": self._pod_list,
             "rotate-key": self._rotate_key,
             "recovery": self._recovery,
             **TokenAdmin(cluster).verbs,
             **CommunityAdmin(cluster).verbs,
             **PolicyAdmin(cluster).verbs,
+            **PodAdmin(cluster).verbs,
             **LookAdmin(cluster, services).verbs,
         }
         self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
@@ -97,11 +97,16 @@ class Admin:
         application = web.Application(client_max_size=ADMIN_BODY.most)
         for name in self._verbs:
             application.router.add_post(f"/{name}", partial(self.answer, name))
+        application.router.add_post("/{verb}", self._answer_unknown)
         application.add_routes(self.health_routes())
         return application
 
     def health_routes(self) -> list[web.RouteDef]:
         return [web.get("/healthz", self._healthz), web.get("/metrics", self._metrics_text)]
+
+    async def _answer_unknown(self, request: web.Request) -> web.Response:
+        """In words, for a command of another version."""
+        return await self.answer(request.match_info["verb"], request)
 
     async def answer(self, name: str, request: web.Request, who: str = "") -> web.Response:
         """What comes of the verb `name`, or why nothing does, in words. Who asks may.
@@ -248,23 +253,6 @@ class Admin:
             }
 
         return await self._cluster.change(make)
-
-    async def _pod_list(self, node: str | None = None) -> dict[str, Any]:
-        def make(tables: Tables) -> list[Grant]:
-            wanted = node and nodes.find_node(tables, node).uid
-            return by_name(
-                grant
-                for uid, grant in tables.grants.items()
-                if not grant.tombstone and wanted in (None, "", uid)
-            )
-
-        pods, reporting = [], []
-        for grant in await self._cluster.change(make):
-            of = {"node": grant.name, "uid": grant.uid}
-            report = await self._cluster.reports.get(grant.uid)
-            pods += [{**of, **msgspec.to_builtins(pod)} for pod in (report.pods if report else ())]
-            reporting.append({**of, "reported_at_s": report.at_s if report else None})
-        return {"pods": pods, "nodes": reporting}
 
     async def _rotate_key(self) -> dict[str, Any]:
         count = await self._cluster.rotate_key()

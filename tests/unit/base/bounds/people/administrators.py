@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from limpet.base.bounds import administrators
 from limpet.base.bounds.strangers import (
@@ -23,8 +24,9 @@ from limpet.base.bounds.strangers import (
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.api import JoinRequest
+from limpet.cluster.api import InterfaceAddresses, JoinRequest
 from limpet.controller.admin.commands import Admin
+from limpet.controller.admin.pods import PodPage
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.rights import Rights
 from limpet.controller.admin.tokens import TokenAdmin
@@ -37,6 +39,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.nodes import Altered, set_node
+from limpet.controller.state.reports import ReportedByNode
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.paths.watching import Onlookers
@@ -132,6 +135,14 @@ def _(amount: int) -> bool:
 @probe(administrators.EVENTS_ASKED)
 def _(amount: int) -> bool:
     return _is_done(lambda: TimelineQuery(limit=amount))
+
+
+@probe(administrators.LISTED_PODS)
+def _(amount: int) -> bool:
+    page, pod = PodPage(), InterfaceAddresses("", "", "", "", ())
+    assert page.add("a", "u", ReportedByNode(1, 1.5, (pod,)))
+    filled = replace(pod, pod="p" * (amount - 2 * page.size_bytes))
+    return page.add("b", "u", ReportedByNode(1, 1.5, (filled,)))
 
 
 @probe(administrators.LOOKED_AT)
