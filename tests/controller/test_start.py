@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.errors import LimpetError
 from tests.controller.machines import Controller, Node, join_all
 
 MakeController = Callable[..., Controller]
@@ -230,3 +231,10 @@ def test_without_a_controller_the_commands_say_so(make_controller: MakeControlle
 def test_the_socket_of_the_commands_is_for_its_owner_alone(controller: Controller) -> None:
     assert controller.socket.stat().st_mode & 0o777 == 0o600
     assert controller.database.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_command_of_another_version_is_refused_in_words(controller: Controller) -> None:
+    with pytest.raises(LimpetError, match=r"node.fly: this controller knows no such command \(an"):
+        controller.ask("node.fly")
+    with pytest.raises(LimpetError, match="unknown field `faster`"):
+        controller.ask("node.list", faster=True)

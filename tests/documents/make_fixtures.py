@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 
@@ -24,19 +25,31 @@ from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
 from limpet.cluster.exchange.digest import make_pushes
 from limpet.cluster.exchange.messages import encode
 from limpet.cluster.identity import ClusterFile
+from limpet.cluster.kinds import NETWORK
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cni.ledgers import Ledgers
+from limpet.controller.registry.records import (
+    AUTHORITY,
+    COMMUNITY,
+    SEGMENT,
+    CommunityRecord,
+    SegmentRecord,
+)
 from limpet.controller.settings import load_settings
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.controller.store.sqlite import SqliteStore
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.overlay.vtep import keep_vtep_macs
+from limpet.dns.handover.words import HERE as HELD
+from limpet.dns.handover.words import KEEP, SOCKETS, TAKEN, encode_request
 from limpet.ipam.folder import Folder
 from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
+from limpet.kubernetes.resources import RESOURCES, document_object
 from limpet.paths.proven import write_paths
 from limpet.picture.timeline import Happening
 from limpet.policies.book import Book, encode_book
@@ -57,6 +70,8 @@ from limpet.relay.stream.codec import (
 )
 from limpet.services.catalog import Item
 from limpet.services.kept import KEPT_FILE, encode_items
+from limpet.services.kept_here import HERE_FILE, encode_here
+from limpet.services.rotation import Here
 from limpet.services.values import Service
 from limpet.timeline.clock import Moment
 from limpet.timeline.log import Recorded
@@ -79,6 +94,13 @@ ENTRIES = {
     ),
 }
 INSTALLED = InstalledFile("unit", "/etc/systemd/system/limpet-agent.service", ["0" * 64], 0o644)
+HERE = Here("node-1", silent={"node-2"}, gone={"192.0.2.66"}, distances={"node-3": 1})
+ITEMS = {
+    COMMUNITY: ("default", msgspec.json.encode(CommunityRecord("zone=a", ("node-1",)))),
+    AUTHORITY: (AUTHORITY, b'{"ca_key":"anything"}'),
+    SEGMENT: ("192.0.2.64_26", msgspec.json.encode(SegmentRecord(grant(1).uid))),
+}
+"""Items of the store, by kind, with their names."""
 SYSCTLS = {"net/ipv4/ip_forward": "0"}
 POLICY = {
     "apiVersion": "networking.k8s.io/v1",
@@ -147,6 +169,28 @@ def _files_of_a_node(folder: Path) -> None:
     (folder / WAITING_PODS).write_bytes(msgspec.json.encode(WAITING))
     record_path(folder).write_bytes(msgspec.json.encode(ASIDE))
     (folder / "events.log").write_bytes(encode_event(EVENT))
+    (folder / HERE_FILE).write_bytes(encode_here(HERE, 5.0))
+    requests = map(encode_request, ({"ask": "sockets"}, {"ask": "status"}))
+    (folder / "names.words").write_bytes(b"".join([*requests, SOCKETS, TAKEN, HELD, KEEP]))
+    (folder / "objects.json").write_bytes(msgspec.json.format(msgspec.json.encode(objects())))
+
+
+def objects() -> list[Any]:
+    """What an API server is given to keep: signed documents, and the store's other items."""
+    signed = (
+        document_object(each, "default" if each.kind == NETWORK.name else "node-1", "node-1")
+        for each in KNOWN
+        if each.kind == NETWORK.name or (each.kind in RESOURCES and each.name == grant(1).uid)
+    )
+    return [*signed, *(as_object(kind, *item) for kind, item in ITEMS.items())]
+
+
+def as_object(kind: str, name: str, value: bytes) -> dict[str, Any]:
+    row = row_of(kind)
+    (place,) = row.places(name, value)
+    item, of = row.encode(name, value, place), row.resource
+    said = msgspec.to_builtins(item)
+    return {"apiVersion": of.api_version, "kind": of.kind, **said}
 
 
 def heard() -> ReadPolicies:

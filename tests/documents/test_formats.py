@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from limpet.agent.original_sysctls import OriginalSysctls, read_originals
 from limpet.agent.policies.keeper import kept_book
 from limpet.agent.policies.of_kubernetes import heard_before
+from limpet.base.decoding import convert
 from limpet.base.disk import Disk
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.records.codec import NewerRecordError, encode_record
@@ -36,15 +37,21 @@ from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.cluster.snapshot.file import read_documents
 from limpet.controller.store.database import read_item
+from limpet.controller.store.kubernetes.items import ItemObject
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.datapath.overlay.vtep import keep_vtep_macs
+from limpet.dns.handover.words import HERE as HELD
+from limpet.dns.handover.words import KEEP, SOCKETS, TAKEN, VersionError, check_request, is_word
 from limpet.ipam.folder import read_folder
 from limpet.ipam.journal_codec import encode_base
 from limpet.ipam.ledger import Ledger
+from limpet.kubernetes.resources import RESOURCES, ResourceError, read_document
 from limpet.paths.proven import read_paths
 from limpet.policies.book import decode_book
 from limpet.policies.heard import decode_heard
 from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
 from limpet.services.kept import decode_items
+from limpet.services.kept_here import decode_here
 from limpet.timeline.log import decode as decode_events
 from limpet.web.access.tokens import TokenFile
 from tests.documents.make_fixtures import (
@@ -54,7 +61,9 @@ from tests.documents.make_fixtures import (
     CONTROLS,
     ENTRIES,
     EVENT,
+    HERE,
     INSTALLED,
+    ITEMS,
     KNOWN,
     MACS,
     MARKS,
@@ -283,6 +292,46 @@ def test_a_later_file_is_refused_in_words_and_left_alone(
     with pytest.raises(LimpetError, match=rf"{name}: it has format 2, this Limpet knows 1 \(inst"):
         read(path)
     assert path.read_bytes() == later
+
+
+def test_what_an_agent_says_for_names_is_read() -> None:
+    """One that is later: tests/dns/test_other_versions.py; how it goes on: tests/unit/dns."""
+    assert decode_here((FIXTURES / "here.json").read_bytes()) == (HERE, 5.0)
+
+
+def test_words_of_names_are_read_and_later_ones_refused() -> None:
+    *requests, sockets, taken, held, kept = (FIXTURES / "names.words").read_bytes().splitlines(True)
+    assert [msgspec.json.decode(each)["ask"] for each in requests] == ["sockets", "status"]
+    for each in requests:
+        check_request(msgspec.json.decode(each))
+        with pytest.raises(VersionError, match="version 2, this Limpet knows 1"):
+            check_request({**msgspec.json.decode(each), "version": 2})
+    for said, word in ((sockets, SOCKETS), (taken, TAKEN), (held, HELD), (kept, KEEP)):
+        assert is_word(said, word)
+        assert not is_word(b"nonsense\n", word)
+        with pytest.raises(VersionError, match="version 2, this Limpet knows 1"):
+            is_word(said.strip() + b" 2\n", word)
+
+
+def test_objects_of_an_api_server_are_read_and_later_ones_refused() -> None:
+    found = msgspec.json.decode((FIXTURES / "objects.json").read_bytes())
+    kinds = {resource.object_kind: kind for kind, resource in RESOURCES.items()}
+    signed = [each for each in found if each["kind"] in kinds]
+    assert {each["kind"] for each in signed} == kinds.keys()
+    for each in signed:
+        document = read_document(kinds[each["kind"]], each)
+        assert document == KNOWN.find(document.key)
+        with pytest.raises(ResourceError, match=r"beta1', .* knows limpet\.dev/v1alpha1"):
+            read_document(document.kind, {**each, "apiVersion": "limpet.dev/v1beta1"})
+
+    others = [each for each in found if each["kind"] not in kinds]
+    for (kind, item), each in zip(ITEMS.items(), others, strict=True):
+        assert row_of(kind).decode(convert(each, ItemObject)) == item
+        if "data" in each:  # the API server knows nothing of its version; in a Secret it is base64
+            version = {"Secret": "Mg=="}.get(each["kind"], "2")
+            later = {**each, "data": {**each["data"], "version": version}}
+            with pytest.raises(ResourceError, match=r"data\.version: .* this Limpet knows 1"):
+                row_of(kind).decode(convert(later, ItemObject))
 
 
 def test_frames_of_a_relay_are_read_and_a_later_ping_refused() -> None:

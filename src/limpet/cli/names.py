@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from limpet.base.errors import LimpetError, why_no_answer
+from limpet.dns.handover.words import encode_request
 
 _SOCKET = "dns.sock"
 _ANSWER_S = 10.0
 
 
-def ask_names(run_dir: Path, request: dict[str, str]) -> dict[str, Any]:
+def ask_names(run_dir: Path, request: Mapping[str, str]) -> dict[str, Any]:
     """What it answers. Raises: LimpetError."""
     path = run_dir / _SOCKET
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(_ANSWER_S)
             asking.connect(str(path))
-            asking.sendall(json.dumps(request).encode() + b"\n")
+            asking.sendall(encode_request(request))
             received = b""
             while chunk := asking.recv(1 << 16):
                 received += chunk

@@ -1,8 +1,8 @@
 """The socket of the process itself: what it knows, for a person; its sockets, for the next one.
 
-A request is a line of JSON, and so is its answer. To `sockets` the sockets come; who has taken
-them over says `taken`, and then this process leaves them alone for as long as that one is there.
-Should that one end, this one goes on.
+A request is a line of JSON, with its version (`handover/words`), and so is its answer. To
+`sockets` the sockets come; who has taken them over says `taken`, and then this process leaves them
+alone for as long as that one is there. Should that one end, this one goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,14 @@ from limpet.dns.explain import explain, status
 from limpet.dns.handover import listening
 from limpet.dns.handover.held import Left
 from limpet.dns.handover.ready import POD
+from limpet.dns.handover.words import (
+    SOCKETS,
+    TAKEN,
+    VersionError,
+    check_request,
+    encode_request,
+    is_word,
+)
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer
 
@@ -36,6 +44,8 @@ _log = structlog.get_logger("dns")
 
 SOCKET = "dns.sock"
 _LARGEST_REQUEST_BYTES = 4096
+_LARGEST_WORDS_BYTES = 1024
+"""Words that come with the sockets, or why they do not come."""
 _TAKE_OVER_S = 5.0
 
 
@@ -59,6 +69,8 @@ class Control:
         self._left = Left(run_dir)
         self._before: socket.socket | None = None
         """To the process whose sockets we have: it is told, and sees when we end."""
+        self._refused = ""
+        """What was refused last, which is told once."""
 
     async def start(self) -> None:
         """Raises: StorageError."""
@@ -99,20 +111,37 @@ class Control:
         asking.settimeout(_TAKE_OVER_S)
         try:
             asking.connect(str(self.path))
-            asking.sendall(b'{"ask": "sockets"}\n')
-            _, fds, _, _ = socket.recv_fds(asking, 64, listening.MOST_SOCKETS)
+            asking.sendall(encode_request({"ask": "sockets"}))
+            said, fds, _, _ = socket.recv_fds(asking, _LARGEST_WORDS_BYTES, listening.MOST_SOCKETS)
         except OSError:
             asking.close()
+            return []
+        if not self._has_given(said):
+            asking.close()
+            for fd in fds:
+                os.close(fd)
             return []
         for fd in fds:
             os.set_inheritable(fd, False)
         self._before = asking
         return fds
 
+    def _has_given(self, said: bytes) -> bool:
+        """Whether this is what comes with sockets; what else is said, is told."""
+        why = said.decode(errors="replace").strip()
+        try:
+            if is_word(said, SOCKETS):
+                return True
+        except VersionError as error:
+            why = str(error)
+        if why:
+            _log.warning("the process before keeps its sockets", socket=str(self.path), error=why)
+        return False
+
     def has_taken_over(self) -> None:
         if self._before is not None:
             with contextlib.suppress(OSError):
-                self._before.sendall(b"taken\n")
+                self._before.sendall(TAKEN)
 
     # Whoever asks
 
@@ -132,7 +161,10 @@ class Control:
             with asking:
                 request = await loop.sock_recv(asking, _LARGEST_REQUEST_BYTES)
                 document = decode_plain_json(request or b"{}")
-                if document.get("ask") == "sockets":
+                if refusal := self._refusal(document):
+                    words = json.dumps({"error": refusal}).encode() + b"\n"
+                    await loop.sock_sendall(asking, words)
+                elif document.get("ask") == "sockets":
                     await self._hand_over(asking)
                 else:
                     answer = json.dumps(await self._answer(document)).encode() + b"\n"
@@ -141,6 +173,18 @@ class Control:
             return
         except Exception as error:  # noqa: BLE001 - names are answered all the same
             faults.note("dns control", error)
+
+    def _refusal(self, request: dict[str, Any]) -> str:
+        """Why it is not understood; empty: it is of our version."""
+        try:
+            check_request(request)
+        except VersionError as error:
+            why = f"read what is asked at {self.path}: {error}"
+            if why != self._refused:
+                _log.warning("refused", error=why)
+            self._refused = why
+            return why
+        return ""
 
     async def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -165,8 +209,8 @@ class Control:
         """Both read for a moment, so that nobody is unheard; then the other one alone."""
         loop = asyncio.get_running_loop()
         fds = array.array("i", [each.fileno() for each in self._server.sockets])
-        asking.sendmsg([b"sockets\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        if await loop.sock_recv(asking, 64) != b"taken\n":
+        asking.sendmsg([SOCKETS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        if await loop.sock_recv(asking, 64) != TAKEN:
             return
         self._server.pause()
         _log.info("handed over: the next process answers now")

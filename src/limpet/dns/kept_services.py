@@ -1,4 +1,5 @@
-"""The catalog as the agent keeps it on disk: read without the agent, by what has changed."""
+"""What the agent keeps in files for this process, which reads them without it: the catalog, by what
+has changed, and what it knows at this moment of nodes and pods."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from limpet.base.disk import read_if_there, refusals
 from limpet.base.errors import StorageError
 from limpet.services.catalog import Catalog, Item
 from limpet.services.kept import KEPT_FILE, decode_item, split_items
+from limpet.services.kept_here import HERE_FILE, as_of, decode_here
+from limpet.services.rotation import Here
 from limpet.services.values import Service, ServiceName
 
 _Stat = tuple[int, int, int]
@@ -83,3 +86,22 @@ class KeptServices:
             except FileNotFoundError:
                 return None
         return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class KeptHere:
+    """What the agent said last that could be read: a file that is gone or not understood, such as a
+    later agent's, changes nothing."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / HERE_FILE
+        self._said, self._at_s = Here(), 0.0
+
+    def read(self) -> None:
+        """Takes what is said now. Raises: StorageError; ValueError in words."""
+        content = read_if_there(self.path)
+        if content is not None:
+            self._said, self._at_s = decode_here(content)
+
+    def known(self, now_s: float) -> Here:
+        """What still holds: who is dead is forgotten when nobody has said so for long."""
+        return as_of(self._said, self._at_s, now_s)

@@ -16,7 +16,6 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.bounds.servers import DNS_CACHE
-from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import for_ever, notify_service_manager
 from limpet.base.process.memory import give_memory_back
@@ -30,12 +29,11 @@ from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
 from limpet.dns.handover import listening
-from limpet.dns.kept_services import KeptServices
+from limpet.dns.kept_services import KeptHere, KeptServices
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
 from limpet.dns.server import Client, DnsServer
 from limpet.linux.file_changes import FileChanges
-from limpet.services.kept_here import HERE_FILE, as_of, decode_here
 from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("dns")
@@ -93,7 +91,7 @@ class _Process:
         self._resolver.serve(settings.domain)
         self._server = DnsServer(self._resolver)
         self._kept = KeptServices(cluster_dir)
-        self._here_path = run_dir / HERE_FILE
+        self._here = KeptHere(run_dir)
         self._names: ClusterNames | None = None
         self._control = Control(run_dir, self._resolver, self._server, self._trouble)
         self._undo = ExitStack()
@@ -121,7 +119,7 @@ class _Process:
         except LimpetError as error:
             self._tell_once("services", f"no Service is known: {error}")
         self._read_here()
-        files = FileChanges([self._kept.path, self._here_path, self._settings.resolv_conf])
+        files = FileChanges([self._kept.path, self._here.path, self._settings.resolv_conf])
         self._undo.callback(files.close)
         loop = asyncio.get_running_loop()
         loop.add_reader(files.fileno(), self._touched, files)
@@ -221,15 +219,15 @@ class _Process:
             self._resolver.changed(changed)
 
     def _read_here(self) -> None:
-        """What the agent says of nodes and pods; nothing, where it has said nothing for long."""
+        """What the agent says of nodes and pods; who is dead is forgotten where nothing that can be
+        read was said for long."""
         try:
-            content = read_if_there(self._here_path)
-            if content is not None:
-                self._resolver.set_here(as_of(*decode_here(content), time.monotonic()))
+            self._here.read()
         except (LimpetError, ValueError) as error:
             self._tell_once("here", f"which endpoints are near stays as it was: {error}")
         else:
             self._tell_once("here")
+        self._resolver.set_here(self._here.known(time.monotonic()))
 
     def _read_upstreams(self) -> None:
         try:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from limpet.base.decoding import decode_json
+from limpet.base.records.version import VERSION, check_version
 from limpet.services.rotation import Here
 
 HERE_FILE = "here.json"
@@ -25,6 +26,7 @@ FORGET_AFTER_S = 30.0
 class _Kept(msgspec.Struct):
     at_s: float
     here: Here
+    version: int = VERSION
 
 
 def encode_here(here: Here, at_s: float) -> bytes:
@@ -34,7 +36,11 @@ def encode_here(here: Here, at_s: float) -> bytes:
 
 
 def decode_here(content: bytes) -> tuple[Here, float]:
-    """What was known, and when. Raises: ValueError for nonsense."""
+    """What was known, and when. Raises: NewerFormatError; ValueError for nonsense.
+
+    Agents said no version at first, and are upgraded apart from who reads this: none is 1.
+    """
+    check_version(content, said=False)
     kept = decode_json(content, _Kept)
     here = kept.here
     return replace(here, silent=frozenset(here.silent), gone=frozenset(here.gone)), kept.at_s

@@ -53,7 +53,7 @@ _INSTALLED = {
     *("/etc/limpet", "/etc/limpet/agent.toml", "/etc/limpet/controller.toml"),
     *("/root/backup", "/root/limpet-bugreport.tar.gz", "/root/harbour.tar"),
     *("/run/limpet/agent.sock", "/run/limpet/controller.sock", "/run/limpet/dns.sock"),
-    *("/run/limpet/dns-held.sock", "/run/limpet/services-changes.jsonl", "/run/limpet/*.json"),
+    *("/run/limpet/dns-held.sock", "/run/limpet/services-changes.jsonl", "/run/limpet/here.json"),
     "/run/limpet/attachments/*.json",
     *("/var/lib/limpet/policies.json", "/var/lib/limpet/policies-of-kubernetes.jsonl"),
     *("/var/lib/limpet/controller", "/var/lib/limpet/controller/*"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from limpet.dns.handover.held import SOCKET, Left, SocketHolder
 from tests.unit.cluster.test_membership import on_a_loop
@@ -157,3 +159,50 @@ async def test_nonsense_is_held_by_nobody(tmp_path: Path) -> None:
         assert said == b"here\n"
         assert await asyncio.to_thread(Left(tmp_path).take) == []
     holder.close()
+
+
+@on_a_loop
+async def test_what_a_later_process_leaves_is_refused_in_words(tmp_path: Path) -> None:
+    holder, left = SocketHolder(tmp_path), Left(tmp_path)
+    holder.start()
+    with a_socket() as made, capture_logs() as logs:
+        left.keep([made])
+        for fd in await until_held(left):
+            os.close(fd)
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as later:
+                later.connect(str(tmp_path / SOCKET))
+                socket.send_fds(later, [b"keep 2\n"], [made.fileno()])
+                later.settimeout(30)
+                said = b""
+                while chunk := await asyncio.to_thread(later.recv, 200):
+                    said += chunk
+                assert said.startswith(b"here\nrefused: it is of version 2, this Limpet knows 1")
+        assert [each["log_level"] for each in logs] == ["warning"], "it is told once"
+        for fd in await until_held(left):  # what is held goes on being held
+            os.close(fd)
+    left.close()
+    holder.close()
+
+
+@pytest.mark.parametrize(("words", "count"), [(b"here 2\n", 0), (b"here 1\n", 1), (b"here\n", 1)])
+def test_sockets_that_a_later_agent_holds_are_not_taken(
+    tmp_path: Path, words: bytes, count: int
+) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent,
+        a_socket() as made,
+        ThreadPoolExecutor(1) as pool,
+        capture_logs() as logs,
+    ):
+        agent.bind(str(tmp_path / SOCKET))
+        agent.listen()
+        taken = pool.submit(Left(tmp_path).take)
+        asking, _ = agent.accept()
+        with asking:
+            socket.send_fds(asking, [words], [made.fileno()])
+            found = taken.result()
+        assert len(found) == count
+        for fd in found:
+            os.close(fd)
+    assert len(logs) == 1 - count

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.records.version import NewerFormatError
 from limpet.services.kept_here import FORGET_AFTER_S, as_of, decode_here, encode_here
 from limpet.services.rotation import Here
 
@@ -29,6 +31,15 @@ def test_what_is_written_is_read(here: Here, at_s: float) -> None:
 def test_nonsense_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_here(content)
+
+
+def test_an_agent_that_says_no_version_is_understood_and_a_later_one_refused() -> None:
+    first = msgspec.json.decode(encode_here(Here("a"), 5.0))
+    assert first.pop("version") == 1
+    assert decode_here(msgspec.json.encode(first)) == (Here("a"), 5.0)
+
+    with pytest.raises(NewerFormatError, match="it has format 2, this Limpet knows 1"):
+        decode_here(b'{"version":2,"here":"anything"}')
 
 
 def test_who_is_dead_is_forgotten_when_nobody_says_so_any_more_and_who_is_near_is_not() -> None:

@@ -18,13 +18,18 @@ class _Versioned(msgspec.Struct, frozen=True):
     version: int
 
 
-def check_version(data: bytes | str, known: int = VERSION) -> None:
+class _FirstUnlessSaid(_Versioned, frozen=True):
+    version: int = 1
+
+
+def check_version(data: bytes | str, known: int = VERSION, *, said: bool = True) -> None:
     """Before anything else of it is read: a later one may mean something else by the same words.
 
+    `said`: it has to say one; else it is of version 1 when it says none.
     Raises: NewerFormatError; ValueError for what is no object of ours.
     """
     try:
-        version = decode_json(data, _Versioned).version
+        version = decode_json(data, _Versioned if said else _FirstUnlessSaid).version
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     if version > known:

@@ -5,7 +5,8 @@ as it does where a service manager keeps them (`listening`). Both ends: an agent
 this module alone, and that of the process, which asks for them at its start and then leaves them.
 
 A connection to `SOCKET` is told the descriptors at once, perhaps none. Whoever then says `keep` and
-sends descriptors has them held, for as long as the connection is open and `HOLD_S` longer.
+sends descriptors has them held, for as long as the connection is open and `HOLD_S` longer. Words of
+a later version (`words`) are told in the log, and he who said them goes unheard.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from limpet.base.process.listeners import listen_on_socket
 from limpet.base.timer import Timer
+from limpet.dns.handover.words import HERE, KEEP, VersionError, is_word
+
+_log = structlog.get_logger("names")
 
 SOCKET = "dns-held.sock"
 """In the run_dir."""
@@ -27,7 +33,6 @@ HOLD_S = 60.0
 """Until another pod is there; then who asks is refused at once, and tries the next server."""
 _MOST_SOCKETS = 32
 _ANSWER_S = 2.0
-_HERE, _KEEP = b"here\n", b"keep\n"
 
 
 class SocketHolder:
@@ -42,6 +47,8 @@ class SocketHolder:
         """The connection of whoever has left them."""
         self._connections: set[socket.socket] = set()
         self._forget = Timer("names", self._drop)
+        self._refused = ""
+        """What was refused last, which is told once."""
 
     def start(self) -> None:
         """Raises: StorageError."""
@@ -66,7 +73,7 @@ class SocketHolder:
         self._connections.add(accepted)
         asyncio.get_running_loop().add_reader(accepted, self._readable, accepted)
         with contextlib.suppress(OSError):
-            _send(accepted, _HERE, self._held)
+            _send(accepted, HERE, self._held)
 
     def _readable(self, connection: socket.socket) -> None:
         try:
@@ -75,13 +82,23 @@ class SocketHolder:
             return
         except OSError:
             said, fds = b"", []
-        if said == _KEEP:
-            self._drop()
-            self._held, self._of = fds, connection
-            return
+        try:
+            if is_word(said, KEEP):
+                self._drop()
+                self._held, self._of = fds, connection
+                return
+        except VersionError as error:
+            self._refuse(connection, str(error))
         for fd in fds:
             os.close(fd)
         self._leave(connection)
+
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        with contextlib.suppress(OSError):
+            connection.send(f"refused: {why}\n".encode())
+        if why != self._refused:
+            _log.warning("sockets of names are not held", socket=str(self._path), error=why)
+        self._refused = why
 
     def _leave(self, connection: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(connection)
@@ -112,12 +129,20 @@ class Left:
             return []
         with asking:
             try:
-                _, fds, _, _ = socket.recv_fds(asking, 64, _MOST_SOCKETS)
+                said, fds, _, _ = socket.recv_fds(asking, 64, _MOST_SOCKETS)
             except OSError:
                 return []
+        try:
+            is_ours = is_word(said, HERE)
+        except VersionError as error:
+            _log.warning("sockets that the agent holds", socket=str(self._path), error=str(error))
+            is_ours = False
         for fd in fds:
-            os.set_inheritable(fd, False)
-        return fds
+            if is_ours:
+                os.set_inheritable(fd, False)
+            else:
+                os.close(fd)
+        return fds if is_ours else []
 
     def keep(self, sockets: Sequence[socket.socket]) -> None:
         """These are held from now on; again and again, since another agent may have begun."""
@@ -127,7 +152,7 @@ class Left:
         self._connection = self._connect()
         if self._connection is not None:
             with contextlib.suppress(OSError):
-                _send(self._connection, _KEEP, [each.fileno() for each in sockets])
+                _send(self._connection, KEEP, [each.fileno() for each in sockets])
             # With a timeout Python waits for words, whatever the flags of a call say.
             self._connection.setblocking(False)
 

@@ -11,6 +11,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from limpet.dns.handover.words import encode_request
+
 POD = "LIMPET_POD"
 """Names the pod, in the environment of all of its processes; elsewhere nobody sets it."""
 _DEFAULT_SOCKET = "/run/limpet/dns.sock"
@@ -44,11 +46,14 @@ def _pod_that_answers(path: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(_ANSWER_S)
         asking.connect(path)
-        asking.sendall(b'{"ask": "status"}\n')
+        asking.sendall(encode_request({"ask": "status"}))
         received = b""
         while chunk := asking.recv(1 << 16):
             received += chunk
-    return str(json.loads(received)["pod"])
+    answer = json.loads(received)
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return str(answer["pod"])
 
 
 def _say(words: str) -> None:

@@ -1,4 +1,7 @@
-"""Items that nobody looks at: ConfigMaps, and Secrets of what is secret. Pure."""
+"""Items that nobody looks at: ConfigMaps, and Secrets of what is secret. Pure.
+
+One that says no `version` in its data is of version 1, as all are.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from limpet.kubernetes.resources import GROUP, ResourceError, read_field
 
 KIND_LABEL = f"{GROUP}/kind"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "limpet"}
+_FIRST = "1"
 _SECRETS = Resource("Secret", "secrets", ItemObject, namespaced=True)
 _CONFIG_MAPS = Resource("ConfigMap", "configmaps", ItemObject, namespaced=True)
 
@@ -64,6 +68,7 @@ class PlainRow:
 
     def decode(self, found: ItemObject) -> tuple[str, bytes]:
         what = f"{self.resource.kind} {found.metadata.name}"
+        self._check_version(what, found)
         if self.secret:
             data = read_field(what, found.builtins, "data", dict[str, bytes])
             return _text(what, _part(what, data, "name")), _part(what, data, "record")
@@ -72,6 +77,15 @@ class PlainRow:
             binary = read_field(what, found.builtins, "binaryData", dict[str, bytes])
             return _part(what, texts, "name"), _part(what, binary, "record")
         return _part(what, texts, "name"), _part(what, texts, "record").encode()
+
+    def _check_version(self, what: str, found: ItemObject) -> None:
+        """Raises: ResourceError for one of a later Limpet."""
+        version = (found.data or {}).get("version", _FIRST)
+        if version not in (_FIRST, _base64(_FIRST.encode())):
+            raise ResourceError(
+                f"read {what}: data.version: it is {version!r:.80}, and this Limpet knows {_FIRST} "
+                "(run the newer Limpet that wrote it; it was not touched)"
+            )
 
     def guess(self, found: ItemObject) -> str:
         name = (found.data or {}).get("name")
