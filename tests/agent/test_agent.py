@@ -14,6 +14,7 @@ import pytest
 
 from limpet.cni.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.lab.world.pod import LabPod
 from tests.beds.traffic.tcp import fetch, serving
@@ -393,7 +394,7 @@ def test_a_network_with_ranges_of_its_own_stands_beside_the_segments(node: LabNo
 def lan(node: LabNode) -> Iterator[str]:
     """A host beside the node: the node is 192.0.2.1 and 2001:db8::1 on its link."""
     lan = f"{node.name}-lan"
-    run_command("ip", "netns", "add", lan)
+    make_namespace(lan)
     try:
         node.run("ip", "link", "add", "up0", "type", "veth", "peer", "name", "up0", "netns", lan)
         for netns, host in ((node.name, 1), (lan, 9)):
@@ -404,7 +405,7 @@ def lan(node: LabNode) -> Iterator[str]:
             run_command("ip", "link", "set", "up0", "up", netns=netns)
         yield lan
     finally:
-        run_command("ip", "netns", "del", lan)
+        delete_namespace(lan)
 
 
 def test_host_ports_lead_to_the_pod_from_wherever_they_are_asked(node: LabNode, lan: str) -> None:

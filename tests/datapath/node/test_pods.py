@@ -26,6 +26,7 @@ from limpet.datapath.node.pod.interface import (
     retire_inside,
     shaper_ifname,
 )
+from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
@@ -417,9 +418,9 @@ def test_a_namespace_is_told_from_the_next_at_the_same_path(make_netns: NetnsFac
     netns = make_netns()
     with Namespace(netns.path) as old:
         before = old.id
-        subprocess.run(["ip", "netns", "delete", netns.name], check=True)
+        delete_namespace(netns.name)
         assert namespace_id(netns.path) is None
-        subprocess.run(["ip", "netns", "add", netns.name], check=True)
+        make_namespace(netns.name)
         assert namespace_id(netns.path) not in (None, before)
 
 
