@@ -66,10 +66,10 @@ class TokenBuckets:
             self._buckets.move_to_end(key)
         return bucket.take(now_s, cost)
 
-    def has_room(self, key: Hashable, now_s: float, cost: float = 1.0) -> bool:
-        """Whether `take` would take it."""
+    def has_room(self, key: Hashable, now_s: float) -> bool:
+        """Whether `take` would take one."""
         bucket = self._buckets.get(key)
-        return cost <= self._burst if bucket is None else bucket.has_room(now_s, cost)
+        return self._burst >= 1.0 if bucket is None else bucket.has_room(now_s)
 
     def wait_s(self, key: Hashable, now_s: float, cost: float = 1.0) -> float:
         """As of a `TokenBucket`."""

@@ -17,7 +17,7 @@ from limpet.base.bounds.servers import HTTP_ANSWER, HTTP_HEAD, RETRY_AFTER_S
 from limpet.base.errors import LimpetError
 from limpet.base.process.threads import in_thread
 
-CONNECT_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0
 _READ_BYTES = 64 << 10
 _VERSIONS = (b"1.1", b"1.0")
@@ -100,13 +100,13 @@ class Connection:
         """What came with the answer that agreed to another protocol."""
 
     @classmethod
-    async def open(cls, server: HttpServer, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+    async def open(cls, server: HttpServer) -> Connection:
         """Connected, and by TLS the other side has proven who it is. Raises: LinkError."""
         try:
-            reader, writer = await _connect(server, timeout_s)
+            reader, writer = await _connect(server)
         except TimeoutError as error:
             raise LinkError(
-                f"connect to {server.name}: no answer within {timeout_s:g} s (is the way "
+                f"connect to {server.name}: no answer within {_CONNECT_TIMEOUT_S:g} s (is the way "
                 "there cut, or does a firewall drop it?)"
             ) from error
         except (OSError, EOFError) as error:
@@ -307,16 +307,14 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def _connect(
-    server: HttpServer, timeout_s: float
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """To the first address of the host that answers. Raises: OSError, TimeoutError."""
     failure: Exception = OSError("no address")
-    async with asyncio.timeout(timeout_s):
+    async with asyncio.timeout(_CONNECT_TIMEOUT_S):
         addresses = await _resolve(server.host, server.port)
         for address in addresses:
             try:
-                async with asyncio.timeout(timeout_s / len(addresses)):
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S / len(addresses)):
                     return await _connect_to(address, server)
             except (OSError, EOFError) as error:  # TimeoutError is an OSError
                 failure = error

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,25 +34,13 @@ class ControlPlane:
     Whoever has only the folder (a later command) makes it again and finds it running.
     """
 
-    def __init__(
-        self,
-        netns: str,
-        folder: Path,
-        addresses: Sequence[str],
-        *,
-        pod_networks: Sequence[str] = (),
-        flags: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        """`netns` is there; `addresses` are its own (not loopback), the first is told to pods.
-
-        `pod_networks`: what each node gets its podCIDRs from, one network of each family; empty:
-        nodes get none. `flags`: more of them for a program by its name.
-        """
+    def __init__(self, netns: str, folder: Path, addresses: Sequence[str]) -> None:
+        """`netns` is there; `addresses` are its own (not loopback), the first is told to pods."""
         self.netns = netns
         self.folder = folder
         self.addresses = tuple(addresses)
-        self.pod_networks = tuple(pod_networks)
-        self.flags = dict(flags or {})
+        self.pod_networks: tuple[str, ...] = ()
+        """What nodes get their podCIDRs from, one network of each family; empty: they get none."""
         self.authority = Authority(folder / "pki")
         self.kubeconfig = folder / "admin.kubeconfig"
         """An administrator's, for programs outside of the namespace."""
@@ -78,9 +66,8 @@ class ControlPlane:
         """One of `COMPONENTS`, as it ran before; returns when it answers. Raises: LabError."""
         component = COMPONENTS[name]
         program = find_programs(name) / name
-        flags = [*component.flags(self), *self.flags.get(name, ())]
         self.processes[name].start_and_ask(
-            ["nsenter", f"--net=/run/netns/{self.netns}", str(program), *flags],
+            ["nsenter", f"--net=/run/netns/{self.netns}", str(program), *component.flags(self)],
             lambda: self._answers(component),
             within_s=_WITHIN_S,
         )

@@ -73,7 +73,7 @@ class KubeWorld(World):
         tell("kubelets and containerd start, and their nodes become Ready")
         side_by_side(lambda machine: machine.start_kubelet(), self.kube_machines)
         if self.topology.bare:
-            self._await_all(self.known_nodes, "known to the API server", _READY_S)
+            self._await_all(self.known_nodes, "known to the API server")
         else:
             self.await_ready()
 
@@ -135,16 +135,16 @@ class KubeWorld(World):
             if condition["type"] == "Ready" and condition["status"] == "True"
         }
 
-    def await_ready(self, *, within_s: float = _READY_S) -> None:
+    def await_ready(self) -> None:
         """Returns when every node is Ready. Raises: LabError with those that are not."""
-        self._await_all(self.ready_nodes, "Ready", within_s)
+        self._await_all(self.ready_nodes, "Ready")
 
-    def _await_all(self, found: Callable[[], set[str]], what: str, within_s: float) -> None:
-        deadline_s = time.monotonic() + within_s
+    def _await_all(self, found: Callable[[], set[str]], what: str) -> None:
+        deadline_s = time.monotonic() + _READY_S
         while waiting := self.machines.keys() - found():
             if time.monotonic() > deadline_s:
                 raise LabError(
-                    f"wait for {', '.join(sorted(waiting))}: not {what} in {within_s:g} s "
+                    f"wait for {', '.join(sorted(waiting))}: not {what} in {_READY_S:g} s "
                     f"(kubectl describe nodes; logs: {self.folder}/nodes/*/system/kubelet.log)"
                 )
             time.sleep(_ASK_AGAIN_S)

@@ -19,11 +19,11 @@ FOLDER = Path("/run/limpet-lab")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 
 
-def world_names(folder: Path = FOLDER) -> list[str]:
+def world_names() -> list[str]:
     """Also of those that are half gone."""
-    if not folder.is_dir():
+    if not FOLDER.is_dir():
         return []
-    return sorted(each.name for each in folder.iterdir() if each.is_dir())
+    return sorted(each.name for each in FOLDER.iterdir() if each.is_dir())
 
 
 def new_world(topology: Topology, name: str | None, folder: Path = FOLDER) -> World:
@@ -47,9 +47,9 @@ def check_name(name: str) -> None:
         )
 
 
-def choose_name(name: str | None, folder: Path = FOLDER) -> str:
+def choose_name(name: str | None) -> str:
     """`name`; when None, of the only world that there is. Raises: LabError."""
-    names = world_names(folder)
+    names = world_names()
     if name is not None:
         check_name(name)
         return name
@@ -60,17 +60,17 @@ def choose_name(name: str | None, folder: Path = FOLDER) -> str:
     return names[0]
 
 
-def find_world(name: str | None, folder: Path = FOLDER) -> World:
+def find_world(name: str | None) -> World:
     """Raises: LabError."""
-    chosen = choose_name(name, folder)
-    if not (folder / chosen).exists():
-        there = ", ".join(world_names(folder)) or "none"
+    chosen = choose_name(name)
+    if not (FOLDER / chosen).exists():
+        there = ", ".join(world_names()) or "none"
         raise LabError(f"find world {chosen}: it is not here (there are: {there})")
     try:
-        topology = load_topology(str(folder / chosen / TOPOLOGY))
+        topology = load_topology(str(FOLDER / chosen / TOPOLOGY))
     except LabError:
-        return World.open(folder / chosen)  # which says what to do
-    return _type_of(topology).open(folder / chosen)
+        return World.open(FOLDER / chosen)  # which says what to do
+    return _type_of(topology).open(FOLDER / chosen)
 
 
 def _type_of(topology: Topology) -> type[World]:
@@ -78,10 +78,10 @@ def _type_of(topology: Topology) -> type[World]:
 
 
 @contextlib.contextmanager
-def changing(folder: Path = FOLDER) -> Iterator[None]:
+def changing() -> Iterator[None]:
     """One command changes worlds at a time; others wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -20,15 +20,12 @@ from limpet.picture.nodes import RelayLoad
 
 
 def chosen(
-    seen: Mapping[str, WaySeen],
-    nodes: Mapping[str, NodeEntry],
-    active: Iterable[str],
-    most: int = REPORTED_PAIRS.most,
+    seen: Mapping[str, WaySeen], nodes: Mapping[str, NodeEntry], active: Iterable[str]
 ) -> list[str]:
     """Uids of the peers that are told by themselves, if not all can be: those in trouble, those by
     relays, those with traffic, and one of each place. Sorted; which they are does not change
     without a reason."""
-    if len(seen) <= most:
+    if len(seen) <= REPORTED_PAIRS.most:
         return sorted(seen)
     with_traffic = set(active)
     firsts: dict[str, str] = {}
@@ -49,7 +46,7 @@ def chosen(
         return 4 if uid in one_of_each else 5, uid
 
     ranked = sorted(seen, key=rank)
-    return sorted(uid for uid in ranked[:most] if rank(uid)[0] < 5)
+    return sorted(uid for uid in ranked[: REPORTED_PAIRS.most] if rank(uid)[0] < 5)
 
 
 def _place(entry: NodeEntry | None) -> str:
