@@ -379,6 +379,41 @@ def test_an_import_in_a_function_says_why_it_stands_there() -> None:
     assert not found, "imports in functions without a comment: " + " ".join(found)
 
 
+def test_an_import_for_types_alone_says_why_it_is_none_otherwise() -> None:
+    found = [
+        f"{path}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line in type_imports_without_a_reason(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "imports for types alone without a comment: " + " ".join(found)
+
+
+def type_imports_without_a_reason(source: str) -> list[int]:
+    """Lines of `if TYPE_CHECKING` with no comment on them and none directly above."""
+    lines = ["", *source.splitlines()]
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        and "#" not in lines[node.lineno]
+        and not lines[node.lineno - 1].strip().startswith("#")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("if TYPE_CHECKING:\n    import a", [1]),
+        ("if typing.TYPE_CHECKING:\n    import a", [1]),
+        ("if TYPE_CHECKING:  # it is large\n    import a", []),
+        ("# It is large.\nif TYPE_CHECKING:\n    import a", []),
+    ],
+)
+def test_an_import_for_types_alone_without_a_reason_is_found(source: str, found: list[int]) -> None:
+    assert type_imports_without_a_reason(source) == found
+
+
 UNREASONED = """
 def one():
     import a

@@ -22,7 +22,7 @@ from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.output import Passage
 from limpet.cli.reach import NAMESPACE, Context, Namespace
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only where a command asks by way of a pod
     from limpet.kubernetes.client import Client
     from limpet.kubernetes.pods import Pod
 

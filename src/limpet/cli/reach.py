@@ -15,7 +15,7 @@ from limpet.base.errors import ControllerUnavailable
 from limpet.cli.options import ControllerConfig
 from limpet.controller.settings import load_settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only where an API server is asked
     from limpet.controller.admin.api_server import ClusterAccess
 
 NAMESPACE = "limpet-system"

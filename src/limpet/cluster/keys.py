@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from limpet.base.errors import LimpetError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a node that is in no cluster needs no crypto in memory
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _KEY = "key"

@@ -30,7 +30,7 @@ from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only where files are read in place of the agent
     from limpet.ipam.ledger import LedgerView
 
 _RECORD_COLUMNS = ("network", "address", "state", "pod_namespace", "pod", "ifname", "container_id")

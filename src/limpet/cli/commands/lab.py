@@ -18,7 +18,7 @@ from limpet.cli.commands.lab_faults import Fault, befall
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, counted, put, put_document, put_table, say, show
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded by the command that needs it, so that others start soon
     from limpet.lab.measure.matrix import Matrix
     from limpet.lab.needs.check import MissingError
     from limpet.lab.world.world import World

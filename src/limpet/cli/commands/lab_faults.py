@@ -10,7 +10,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.answers import Befallen
 from limpet.cli.output import say
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the lab is loaded by the command that has found the world
     from limpet.lab.world.world import World
 
 

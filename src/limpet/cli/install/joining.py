@@ -22,7 +22,7 @@ from limpet.cli.output import counted
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.nodes import Snapshot
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only where a node joins
     from limpet.cloud.join import Joined
     from limpet.cloud.join_requests import JoinOrder
 

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from limpet.base.text.nearest import did_you_mean
 from limpet.cli.usage.examples import EXAMPLES
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for annotations alone: a private part of typer's, which may move
     from typer._click.core import Context, Parameter
     from typer._click.formatting import HelpFormatter
 

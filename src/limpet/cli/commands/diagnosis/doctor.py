@@ -16,7 +16,7 @@ from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
 from limpet.cli.output import Output, say, show
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded when doctor runs, and by no other command
     from limpet.cli.doctor.findings import Finding
 
 
