@@ -48,7 +48,6 @@ _log = structlog.get_logger("probing")
 _AT_ONCE = 16
 """Peers that are asked at once when something has changed; more are spread over time."""
 _SEALED_EVERY_S = 10.0
-_MOST_HEARD, _MOST_HEARD_AT = 3, 8
 _HEARD_EVERY_S = 1.0
 """How often a peer may be taken up at another address that it writes from."""
 
@@ -303,8 +302,7 @@ class Prober:
         self._compare(received.uid, probe.sequence)
 
     def _heard_in_clear(self, peer: Peer, end: Endpoint, now_s: float) -> None:
-        if end not in peer.heard_at:
-            peer.heard_at = (end, *peer.heard_at)[:_MOST_HEARD_AT]
+        peer.heard_in_clear(end)
         if end[0] in peer.facts.addresses or end == peer.facts.heard:
             peer.ladder.nudge(end[0], now_s)
             self._settle(peer)
@@ -316,8 +314,7 @@ class Prober:
         """Where a NAT lets its packets out they may also come in."""
         known = probe.relayed or end in peer.facts.endpoints or not usable([end[0]])
         if not known and peer.facts.tunnel and now_s >= peer.heard_s + _HEARD_EVERY_S:
-            ends = (end, *peer.learnt.tunnel_heard)[:_MOST_HEARD]
-            peer.learnt, peer.heard_s = replace(peer.learnt, tunnel_heard=ends), now_s
+            peer.learnt, peer.heard_s = peer.learnt.with_tunnel_heard(end), now_s
             self._learn(peer, now_s)
         peer.ladder.heard(end, now_s, relayed=probe.relayed, in_use=probe.in_use, punch=probe.punch)
         self._settle(peer)

@@ -135,6 +135,12 @@ RELAY_PAIRS_OF_ONE = Bound(
     Above.REFUSED,
 )
 """A pair is all that a relay remembers of a node by UDP, beside where its last hello came from."""
+RELAY_THROUGHPUTS = Bound(
+    "nodes for which a relay counts what it hands on, where `relay_bytes_per_s` bounds that",
+    4_096,
+    "nodes",
+    Above.OLDEST_OUT,
+)
 RELAY_TELLS = Bound(
     "times that a node is told by a relay of one that asks for it, at once",
     5,

@@ -104,6 +104,29 @@ TUNNEL_RESETS = Bound(
     "members",
     Above.OLDEST_OUT,
 )
+SUSPICIONS_AT_ONCE = Bound(
+    "comparisons with one member since it says that it knows more, at once",
+    3,
+    "comparisons",
+    Above.DROPPED,
+)
+SUSPICIONS_PER_MINUTE = Bound("... for long", 20, "comparisons a minute", Above.DROPPED)
+"""Those that come without anybody's saying so find the rest."""
+SUSPECTED_MEMBERS = Bound(
+    "members for which a node counts how often they say so", 1_024, "members", Above.OLDEST_OUT
+)
+HEARD_AT = Bound(
+    "places that one member's probes come from in clear, and may be answered at",
+    8,
+    "places",
+    Above.OLDEST_OUT,
+)
+TUNNEL_HEARD_AT = Bound(
+    "places that one member's tunnel writes from, where its NAT may let us in",
+    3,
+    "places",
+    Above.OLDEST_OUT,
+)
 UNPROVEN_KEPT = Bound(
     "addresses, and members, for which probes are counted", 4_096, "of each", Above.OLDEST_OUT
 )

@@ -19,6 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.neighbours import (
+    SUSPECTED_MEMBERS,
+    SUSPICIONS_AT_ONCE,
+    SUSPICIONS_PER_MINUTE,
+)
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.documents import Key, Known, Source
 from limpet.cluster.exchange.digest import DocumentIndex, make_listings, make_pushes
@@ -56,8 +61,6 @@ _AGAIN_S = 0.5
 """To the next comparison where one was not enough."""
 _NONCE_S = 10.0
 _NEWCOMER_S = (0.0, 1.0)
-_SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
-"""Between comparisons with a node because it says that it knows more; so many at once."""
 _MOST_NONCES = 1024
 _MOST_WANTED, _MOST_PUSHED = 120, 128
 """Documents in one answer; so many are asked for in a packet that no path fragments."""
@@ -106,7 +109,9 @@ class Gossip:
         self._timers: list[tuple[float, tuple[str, str]]] = []
         """A heap: when, and what it is for."""
         self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-        self._suspicions = TokenBuckets(1 / _SUSPECT_S, _SUSPECTED, most=_MOST_SUSPECTED)
+        self._suspicions = TokenBuckets(
+            SUSPICIONS_PER_MINUTE.most / 60, SUSPICIONS_AT_ONCE.most, most=SUSPECTED_MEMBERS.most
+        )
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
         self._set_timer(now_s + self._between(_SAY_AGAIN_S), (_SAY_AGAIN, ""))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
+from limpet.base.bounds.neighbours import TUNNEL_HEARD_AT
 from limpet.cluster.kinds.network import Encryption, Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
@@ -26,6 +27,11 @@ class Learnt:
     tunnel_heard: tuple[Endpoint, ...] = ()
     """Endpoints that its tunnel wrote from, the newest first."""
     relay_ends: tuple[RelayEnd, ...] = ()
+
+    def with_tunnel_heard(self, end: Endpoint) -> Learnt:
+        """Its tunnel writes from there, too."""
+        ends = (end, *self.tunnel_heard)[: TUNNEL_HEARD_AT.most]
+        return replace(self, tunnel_heard=ends)
 
 
 @dataclass(slots=True, eq=False)

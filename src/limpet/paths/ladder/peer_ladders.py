@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
+from limpet.base.bounds.neighbours import HEARD_AT
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.candidates import CandidateFacts
@@ -31,6 +32,11 @@ class Peer:
     heard_at: tuple[Endpoint, ...] = ()
     """Where its probes in clear came from, the newest first."""
     needs_relay: bool = False
+
+    def heard_in_clear(self, end: Endpoint) -> None:
+        """Its probe came from there."""
+        if end not in self.heard_at:
+            self.heard_at = (end, *self.heard_at)[: HEARD_AT.most]
 
 
 class PeerLadders:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from limpet.base.bounds.members import RELAY_THROUGHPUTS
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import RelaySettings
@@ -26,7 +27,6 @@ _log = structlog.get_logger("relay")
 
 _BURST_S = 0.25
 _LEAST_BURST_BYTES = 65536.0
-_MOST_NODES = 4096
 
 Pair = tuple[PairEnd, PairEnd]
 
@@ -56,8 +56,7 @@ class RelayPaths:
         self._sockets: dict[int, PacketSocket] = {}
         self._streams: dict[int, StreamEnd] = {}
         """Both by port."""
-        burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
-        self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
+        self._rates = throughput_rates(rate) if rate else None
         self.throughput = Throughput()
         """Throughput of all pairs, in both directions."""
 
@@ -235,6 +234,12 @@ class RelayPaths:
                 self._counters["over_rate"] += 1
 
         return limited
+
+
+def throughput_rates(bytes_per_s: int) -> TokenBuckets:
+    """How much a relay hands on for each node, in bytes."""
+    burst = max(_LEAST_BURST_BYTES, bytes_per_s * _BURST_S)
+    return TokenBuckets(bytes_per_s, burst, most=RELAY_THROUGHPUTS.most)
 
 
 def remove_leftovers(ports: tuple[int, int]) -> None:

@@ -22,11 +22,6 @@ ELSEWHERE: list[tuple[Bound, str]] = [
     (strangers.API_HEAD, _STRANGERS + "a_stranger_s_head_is_read_as_far_as_its_bound"),
     (strangers.JOIN_BODY, _STRANGERS + "the_body_of_a_join_is_read_as_far_as_its_bound"),
     (
-        strangers.API_BODY_S,
-        "tests/controller/test_api.py::"
-        "test_a_body_that_does_not_come_in_whole_is_waited_for_no_longer",
-    ),
-    (
         strangers.FIGURES_CONNECTIONS,
         _FIGURES + "beyond_the_most_connections_the_oldest_makes_room_and_later_ones_are_served",
     ),
@@ -34,11 +29,9 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         strangers.FIGURES_CONNECTIONS_OF_ONE,
         _FIGURES + "beyond_the_most_connections_the_oldest_makes_room_and_later_ones_are_served",
     ),
-    (strangers.FIGURES_S, _FIGURES + "whoever_asks_nothing_is_dropped"),
     (strangers.FIGURES_REQUEST, _FIGURES + "a_request_is_read_as_far_as_its_bound"),
     (strangers.HEALTH_CONNECTIONS, _HEALTH + "who_asks_nothing_keeps_nobody_out"),
     (strangers.HEALTH_CONNECTIONS_OF_ONE, _HEALTH + "who_asks_nothing_keeps_nobody_out"),
-    (strangers.HEALTH_S, _HEALTH + "who_asks_nothing_is_waited_for_no_longer"),
     (strangers.HEALTH_REQUEST, _HEALTH + "what_is_too_large_or_no_http_1_is_not_answered"),
     (
         strangers.RELAY_GREETING,
@@ -53,7 +46,6 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         "tests/unit/cluster/snapshot/test_file.py::test_a_file_over_its_bound_is_not_begun_to_read",
     ),
     (members.RELAY_TLS_NODES, _RELAY + "of_more_nodes_than_a_relay_takes_over_tls_one_is_let_go"),
-    (strangers.RELAY_GREETING_S, _RELAY + "a_member_that_says_nothing_is_let_go"),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
     (
         members.UNSIGNED_STEP,

@@ -15,8 +15,9 @@ from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramErro
 from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
 from limpet.cluster.datagrams.udp_sockets import Arrival
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
-from limpet.cluster.documents import Key, Sealed
+from limpet.cluster.documents import Key, Known, Sealed
 from limpet.cluster.exchange.exchange import ExchangeBudget
+from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import (
     Item,
     Listing,
@@ -27,16 +28,20 @@ from limpet.cluster.exchange.messages import (
     decode,
     encode,
 )
-from limpet.cluster.exchange.neighbours import Contact, Destination, Neighbours
+from limpet.cluster.exchange.neighbours import Contact, Destination, Directory, Neighbours
 from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds import KINDS
 from limpet.cluster.membership import Membership
 from limpet.cluster.nodes import NodeEntry
 from limpet.datapath.overlay.plan import _addresses, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.peer_facts import Learnt
+from limpet.paths.ladder.peer_ladders import Peer
 from tests.unit.base.bounds.probes import is_remembered, probe
 from tests.unit.cluster_values import presence
 
@@ -323,6 +328,46 @@ def _(amount: int) -> bool:
         cast(PeerSocket, _Courier()), may_talk=lambda _: True, take=lambda *_: None
     )
     return is_remembered(amount, resets._rate)
+
+
+def _suspicions() -> TokenBuckets:
+    directory = cast(Directory, _Members())
+    gossip = Gossip(directory, Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0)
+    return gossip._suspicions
+
+
+@probe(neighbours.SUSPICIONS_AT_ONCE)
+def _(amount: int) -> bool:
+    room = _suspicions()
+    return all(room.take("a", 0.0) for _ in range(amount)) and room.take("b", 0.0)
+
+
+@probe(neighbours.SUSPICIONS_PER_MINUTE)
+def _(amount: int) -> bool:
+    room, most = _suspicions(), neighbours.SUSPICIONS_PER_MINUTE.most
+    assert room.take("a", 0.0, neighbours.SUSPICIONS_AT_ONCE.most)
+    return all(room.take("a", 60.001 * min((n + 1) / most, 1.0)) for n in range(amount))
+
+
+@probe(neighbours.SUSPECTED_MEMBERS)
+def _(amount: int) -> bool:
+    return is_remembered(amount, _suspicions())
+
+
+@probe(neighbours.HEARD_AT)
+def _(amount: int) -> bool:
+    peer = Peer("a", cast(Ladder, None))
+    for number in range(amount):
+        peer.heard_in_clear((_FROM, 1_000 + number))
+    return (_FROM, 1_000) in peer.heard_at
+
+
+@probe(neighbours.TUNNEL_HEARD_AT)
+def _(amount: int) -> bool:
+    learnt = Learnt()
+    for number in range(amount):
+        learnt = learnt.with_tunnel_heard((_FROM, 1_000 + number))
+    return (_FROM, 1_000) in learnt.tunnel_heard
 
 
 @probe(neighbours.UNPROVEN_KEPT)

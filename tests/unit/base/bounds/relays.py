@@ -21,11 +21,12 @@ from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import Contacts, Line, RelaySite
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import Hello, Pair, Refusal, Seen
+from limpet.relay.server.pair_paths import throughput_rates
 from limpet.relay.server.streams import RelayedNode, StreamEnd
 from limpet.relay.stream.codec import FrameParser, Opened, Ping, StreamError
 from limpet.relay.stream.session import _Waiting
 from tests.beds.rogue import Authority
-from tests.unit.base.bounds.probes import probe
+from tests.unit.base.bounds.probes import is_remembered, probe
 
 _PLACE = IPv4Address("203.0.113.1")
 
@@ -37,6 +38,19 @@ def _(amount: int) -> bool:
     except StreamError:
         return False
     return frames == [(7, bytes(amount))]
+
+
+@probe(members.RELAY_THROUGHPUTS)
+def _(amount: int) -> bool:
+    class Packets:
+        """Of 9,000 bytes."""
+
+        rates = throughput_rates(1_000_000)
+
+        def take(self, key: int, now_s: float, /) -> bool:
+            return self.rates.take(key, now_s, 9_000)
+
+    return is_remembered(amount, Packets())
 
 
 @probe(members.RELAY_UNREAD)

@@ -37,6 +37,12 @@ def test_as_much_is_taken_and_no_more(bound: Bound) -> None:
     assert not probe.takes(probe.above), f"{probe.above} {bound.unit} are taken"
 
 
+def test_no_stranger_is_waited_for_longer_than_a_minute() -> None:
+    times = {name: row.most for name, row in TABLE["strangers"].items() if row.unit == "seconds"}
+    assert len(times) > 6
+    assert max(times.values()) <= 60, times
+
+
 @pytest.mark.parametrize(("bound", "test"), ELSEWHERE)
 def test_what_is_probed_elsewhere_is(bound: Bound, test: str) -> None:
     assert any(bound is row for _, row in ROWS)

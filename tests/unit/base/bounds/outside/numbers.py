@@ -40,7 +40,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "cloud/requests.py": "_MOST_WAITS",
         "cluster/exchange/digest.py": "MOST_LISTINGS",
         "cluster/exchange/gossip.py": (
-            "_MOST_AT_ONCE _MOST_NONCES _MOST_PUSHED _MOST_RUMOURS _MOST_SUSPECTED _MOST_WANTED"
+            "_MOST_AT_ONCE _MOST_NONCES _MOST_PUSHED _MOST_RUMOURS _MOST_WANTED"
         ),
         "cluster/exchange/messages.py": "GOOD_BODY_BYTES",
         "cluster/exchange/neighbours.py": (
@@ -58,6 +58,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "paths/prober.py": "_AT_ONCE",
         "paths/watching.py": "MOST_IN_DOUBT MOST_SERVING",
         "relay/client/choice.py": "_CHECKS_PER_S",
+        "relay/server/pair_paths.py": "_LEAST_BURST_BYTES",
         "relay/client/contact.py": "BURST RATE_PER_S _KEPT_NONCES",
         "relay/client/peer.py": "_OPENINGS_BURST _OPENINGS_PER_S",
         "relay/client/tls_client.py": "_OPENED_AT_ONCE",
@@ -144,10 +145,6 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "dns/handover/listening.py": "MOST_SOCKETS",
         "dns/render.py": "_MOST_TURNS",
         "timeline/file.py": "MOST_BYTES",
-    },
-    "of what members send, in the middle of a whole node: no probe gets there by itself": {
-        "paths/prober.py": "_MOST_HEARD _MOST_HEARD_AT",
-        "relay/server/pair_paths.py": "_LEAST_BURST_BYTES _MOST_NODES",
     },
 }
 """Why, file of `src/limpet`, and the numbers in it."""
