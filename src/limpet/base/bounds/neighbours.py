@@ -108,10 +108,10 @@ SUSPICIONS_AT_ONCE = Bound(
     "comparisons with one member since it says that it knows more, at once",
     3,
     "comparisons",
-    Above.DROPPED,
+    Above.WAITS,
 )
-SUSPICIONS_PER_MINUTE = Bound("... for long", 20, "comparisons a minute", Above.DROPPED)
-"""Those that come without anybody's saying so find the rest."""
+SUSPICIONS_PER_MINUTE = Bound("... for long", 20, "comparisons a minute", Above.WAITS)
+"""It has its turn when nobody says so, too: every few seconds with one of all."""
 SUSPECTED_MEMBERS = Bound(
     "members for which a node counts how often they say so", 1_024, "members", Above.OLDEST_OUT
 )
