@@ -14,6 +14,7 @@ from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.exchange import gossip
 from limpet.cluster.exchange.exchange import Exchange
+from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import BUCKETS, SUM_BYTES, Digest, Push, encode
 from tests.beds.member import membership_of
 from tests.cluster.courier_bed import PORT, CourierBed, Host, Post, run
@@ -45,7 +46,7 @@ class Node:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        self.exchange = Exchange(self.membership, self.courier)
+        self.exchange = Exchange(self.membership, self.courier, InnerTraffic())
         self.hear_from_cloud(told(host.number))
 
     def start(self) -> None:

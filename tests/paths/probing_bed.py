@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ipaddress import ip_network
 
 from limpet.base.addresses import Endpoint
@@ -114,12 +114,14 @@ class Node:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
+        self.shut_out: Collection[str] = ()
         self.told: list[Event] = []
         self.hearers: list[Callable[[Event], None]] = []
         self.probing = Prober(
             self.membership,
             self.courier,
             path_file=self.folder / "paths.json",
+            shut_out=lambda: self.shut_out,
             tell=self.hear,
         )
         with self.netns.entered():

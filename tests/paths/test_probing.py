@@ -474,7 +474,7 @@ def test_a_peer_that_is_shut_out_in_clear_is_let_in_when_it_asks_and_answered_th
 
         async with running(two):
             two.probing._tunnel_only.uids = frozenset(shut)
-            two.probing.shut_out = lambda: shut
+            two.shut_out = shut
             two.hearers.append(open_to)
             one.start()
             try:

@@ -438,6 +438,14 @@ def test_no_lambda_waits_for_what_is_made_further_below() -> None:
     early = {f"{name}: {found}" for name, node in classes() for found in lambdas_ahead(node)}
     assert not early, "a lambda that names what does not exist yet: " + "; ".join(sorted(early))
 
+    assert [each.lineno for each in lambdas_put_into_others(ast.parse(PUT))] == [2, 3]
+    put = {
+        f"{name}, line {each.lineno}"
+        for name, module in modules().items()
+        for each in lambdas_put_into_others(module)
+    }
+    assert not put, "a lambda that is put into another's attribute: " + "; ".join(sorted(put))
+
 
 AHEAD = """
 class Weld:
@@ -446,6 +454,24 @@ class Weld:
         self.one = lambda: self.now + self.later
         self.later = 2
 """
+
+
+PUT = """
+other.call = lambda: 1
+self.other.call = lambda: self.later
+self.call = lambda: 1
+"""
+
+
+def lambdas_put_into_others(module: ast.Module) -> list[ast.Assign]:
+    """Assignments to an attribute of anybody but `self`: its constructor takes such a thing."""
+    return [
+        each
+        for each in ast.walk(module)
+        if isinstance(each, ast.Assign)
+        and isinstance(each.value, ast.Lambda)
+        and any(isinstance(to, ast.Attribute) and not is_of_self(to) for to in each.targets)
+    ]
 
 
 def lambdas_ahead(node: ast.stmt) -> list[str]:

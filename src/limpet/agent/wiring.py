@@ -125,13 +125,14 @@ class ClusterSide:
             before_sysctl=before_sysctl,
         )
         self.probing = Prober(
-            self.membership, self.courier, path_file=folder / "paths.json", tell=self.tell
+            self.membership,
+            self.courier,
+            path_file=folder / "paths.json",
+            shut_out=lambda: self.peer_parts.peers.shut_out,
+            tell=self.tell,
         )
-        self.probing.shut_out = lambda: self.peer_parts.peers.shut_out
-        self.peer_parts.peers.paths = self.probing.paths
         self.watched = WatchedPeers(self.membership, self.probing)
-        self.exchange = Exchange(self.membership, self.courier)
-        self.peer_parts.watch.inner = self.exchange.inner
+        self.exchange = Exchange(self.membership, self.courier, self.peer_parts.watch.inner)
         self.nat_traversal = NatTraversal(
             self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
@@ -187,7 +188,7 @@ class ClusterSide:
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
         self.membership.replica.subscribe(self.tell)
-        self.peer_parts.start()
+        self.peer_parts.start(self.probing.paths)
         self.kubernetes.begin()
 
     async def connect(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.loop import Account, Loop
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.filter_apply import PeerFilter
@@ -53,8 +54,10 @@ class PeerParts:
         self._vtep_path = vtep_path
         loop.add(self.tunnels, self.overlay)
 
-    def start(self) -> None:
-        """The first round. Raises: LimpetError when it cannot be known what the kernel has."""
+    def start(self, paths: Mapping[str, PeerPath]) -> None:
+        """The first round, by paths that were proven last. Raises: LimpetError when it cannot be
+        known what the kernel has."""
+        self.peers.begin(paths)
         self.overlay.begin(self._membership, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()

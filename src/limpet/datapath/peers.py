@@ -38,6 +38,10 @@ class Peers:
         self._tunnel_only: frozenset[str] = frozenset()
         self._made = False
 
+    def begin(self, paths: Mapping[str, PeerPath]) -> None:
+        """Before the first round. `paths`: those that were proven last."""
+        self.paths = paths
+
     def set_paths(self, paths: Mapping[str, PeerPath]) -> None:
         """`paths` by the peer's uid; another mapping than the last one if anything is different."""
         self.paths = paths

@@ -61,10 +61,12 @@ class Prober:
         courier: PeerSocket,
         *,
         path_file: Path,
+        shut_out: Callable[[], Collection[str]],
         tell: Tell,
     ) -> None:
         """Tells PathsChanged, ReachChanged, TunnelOnlyChanged, PeerIsNewer, RelayNeeded and
-        AnswerSeen."""
+        AnswerSeen. `shut_out`: peers of whom the kernel lets in nothing in clear; they get no
+        answers there."""
         self._membership = membership
         self._tell = tell
         self._paths = ProvenPaths(path_file, self._paths_changed)
@@ -81,8 +83,7 @@ class Prober:
         """By which peers have said that they reach us, by their uid."""
         self._tunnel_only = TunnelOnly()
         self._seal_alarm = Timer("probing", self._seal)
-        self.shut_out: Callable[[], Collection[str]] = tuple
-        """Peers of whom the kernel lets in nothing in clear; they get no answers there."""
+        self._shut_out = shut_out
         self._running = False
         self._alarm = Timer("probing", self._tick)
 
@@ -272,7 +273,7 @@ class Prober:
     def _lets_in(self, uid: str) -> bool:
         if self._tunnel_only.asked(uid, time.monotonic()):
             self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
-        return uid not in self.shut_out()
+        return uid not in self._shut_out()
 
     def _is_at(self, uid: str, address: Address, port: int) -> bool:
         peer = self._ladders.get(uid)

@@ -158,7 +158,7 @@ def on_a_loop(
 @asynccontextmanager
 async def started(node: SiteBed) -> AsyncIterator[None]:
     node.loop.start()
-    node.peer_parts.start()
+    node.peer_parts.start({})
     try:
         yield
     finally:

@@ -131,7 +131,7 @@ class Agent:
     def _start(self) -> None:
         try:
             self.part_loop.start()
-            self.peer_parts.start()
+            self.peer_parts.start({})
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             self._failed.append(error)
             self.loop.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -98,7 +99,7 @@ class Acceptor:
                 break
             connection.setblocking(False)
             visitor = Visitor(connection, source_of(address[0]))
-            visitor.close = lambda visitor=visitor: self._close_waiting(visitor)  # type: ignore[misc]
+            visitor.close = partial(self._close_waiting, visitor)
             leaves = self._admission.arrive(visitor, visitor.source, now_s)
             if leaves is not None:
                 leaves.close()

@@ -49,11 +49,12 @@ class ExchangeBudget:
 class Exchange:
     """Runs on the event loop's thread. What it learns it offers to the membership."""
 
-    def __init__(self, membership: Membership, courier: PeerSocket) -> None:
+    def __init__(self, membership: Membership, courier: PeerSocket, inner: InnerTraffic) -> None:
+        """`inner`: counts what goes through tunnels."""
         self._membership = membership
         self._courier = courier
         self._counters: Counter[str] = Counter()
-        self.inner = InnerTraffic()
+        self._inner = inner
         self._links: dict[int, UnderlayLink] = {}
         self._tunnelled: Mapping[str, Address] = {}
         self._inside: Mapping[Address, str] = {}
@@ -147,7 +148,7 @@ class Exchange:
     def _receive(self, received: Received) -> bool:
         """False: not all of it was taken, for want of room."""
         if self._is_inside(received.uid, received.address):
-            self.inner.received(received.uid, received.address, received.body)
+            self._inner.received(received.uid, received.address, received.body)
         if self._gossip is None:
             return True
         try:
@@ -236,7 +237,7 @@ class Exchange:
         )
         uid = effect.uid or self._inside.get(place.address, "")
         if sent and self._is_inside(uid, place.address):
-            self.inner.sent(uid, place.address, body)
+            self._inner.sent(uid, place.address, body)
 
     def _set_timer(self) -> None:
         self._alarm.set(self._gossip.wake_at_s if self._gossip is not None else math.inf)
