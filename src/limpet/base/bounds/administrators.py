@@ -27,5 +27,5 @@ LISTED_PODS = Bound(
     "bytes",
     Above.WAITS,
 )
-"""Of one node there are 2.4 MiB at most, with its name at each; an answer by an API server's road
+"""One node has 2.4 MiB of them at most, with its name at each; an answer by an API server's road
 has 4 MiB."""

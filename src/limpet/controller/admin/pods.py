@@ -1,5 +1,5 @@
-"""Which pods there are in the cluster, for a person: page by page, as each node may have a mebibyte
-of them."""
+"""Lists the pods of the cluster for a person: page by page, as each node may have a mebibyte of
+them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class PodAdmin:
                 and (grant.name, uid) > (name, after_uid)
             )
 
-        page = PodPage()
+        page = PodListing()
         for grant in await self._cluster.change(make):
             if not page.add(grant.name, grant.uid, await self._cluster.reports.get(grant.uid)):
                 return page.document() | {"after": page.last}
         return page.document()
 
 
-class PodPage:
+class PodListing:
     """Pods of whole nodes, as many as are told at once: one node's always fit."""
 
     def __init__(self) -> None:

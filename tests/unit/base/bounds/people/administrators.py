@@ -26,7 +26,7 @@ from limpet.base.http.connection import LinkError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.api import InterfaceAddresses, JoinRequest
 from limpet.controller.admin.commands import Admin
-from limpet.controller.admin.pods import PodPage
+from limpet.controller.admin.pods import PodListing
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.rights import Rights
 from limpet.controller.admin.tokens import TokenAdmin
@@ -139,7 +139,7 @@ def _(amount: int) -> bool:
 
 @probe(administrators.LISTED_PODS)
 def _(amount: int) -> bool:
-    page, pod = PodPage(), InterfaceAddresses("", "", "", "", ())
+    page, pod = PodListing(), InterfaceAddresses("", "", "", "", ())
     assert page.add("a", "u", ReportedByNode(1, 1.5, (pod,)))
     filled = replace(pod, pod="p" * (amount - 2 * page.size_bytes))
     return page.add("b", "u", ReportedByNode(1, 1.5, (filled,)))
