@@ -68,7 +68,7 @@ class Node(Named, frozen=True, kw_only=True):
 
     state: NodeState = NodeState.UNKNOWN
     why: str = ""
-    """In words, where it does not answer."""
+    """In words, where it does not answer, or one other node alone says that it does."""
     segments: tuple[Segment, ...] = ()
     pods: int | None = None
     machine: Machine = Machine()

@@ -16,6 +16,7 @@ from limpet.cluster.exchange.pod_messages import ToldPod
 from limpet.cluster.kinds import PODS
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.view import View
+from limpet.paths.explain import holder_of, name_of
 
 KINDS = ("pod", "node", "service")
 """What may be said before a word, with a colon, where it could be several."""
@@ -76,6 +77,7 @@ class Names:
         meant = next(iter(found.values()), None)
         if meant is None:
             raise LimpetError(f"{word}: nothing that is known here is called so ({_TRY})")
+        self._check_one_node(meant)
         if meant.service is not None and not services:
             raise LimpetError(
                 f"{word}: that is a Service ({meant.service.address}), and a pod, a node or an "
@@ -117,6 +119,21 @@ class Names:
                 continue
             if any(address in prefix for prefix in segments):
                 yield address
+
+    def _check_one_node(self, meant: Meant) -> None:
+        """Raises: LimpetError where several nodes have a pod that is called so: each says so
+        itself, and one may only want to be taken for another."""
+        view = self._known.view()
+        at: dict[str, list[str]] = {}
+        for address in meant.addresses if meant.pods else ():
+            if (uid := holder_of(view, address)) is not None:
+                at.setdefault(name_of(view.snapshot, uid), []).append(str(address))
+        if len(at) > 1:
+            said = "; ".join(f"{node}: {', '.join(at[node])}" for node in sorted(at))
+            raise LimpetError(
+                f"{meant.word}: several nodes say that they have a pod of that name ({said}): say "
+                "which by its address"
+            )
 
     def _node_names(self) -> list[str]:
         nodes = self._known.view().snapshot.nodes.values()

@@ -155,8 +155,9 @@ def make_picture(records: _Records, reported: Mapping[str, NodePaths], since_s: 
     watching = [uid for uid, each in records.facts.items() if each.watches]
     there = present(reported, watching, since_s)
     pairs, left_out = pairs_of(there, nodes)
-    heard = heard_of(there)
-    sites = sites_of(nodes, in_clear(reported))
+    grants = {uid: each.grant for uid, each in nodes.items()}
+    heard = heard_of(there, grants, records.network)
+    sites = sites_of(nodes, in_clear(reported, grants, records.network))
     nat = {
         uid: kind
         for uid, paths in reported.items()

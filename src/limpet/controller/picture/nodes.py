@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import endpoint_text
-from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.shown import machine_of, roles_of, segments_of
 from limpet.controller.picture.reported import NodePaths
-from limpet.picture.nodes import Node, NodeState, Relay, RelayLoad
+from limpet.picture.nodes import Node, NodeState, Relay, RelayLoad, Segment
 from limpet.picture.pair import Reach
 from limpet.picture.said import Finding, Level
 
@@ -29,10 +32,10 @@ class NodeRecordFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeardNodes:
-    """Who answers, by what all nodes report."""
+    """How many nodes say of another, by its uid, that they reach it, or reach it no more."""
 
-    reached: frozenset[str]
-    lost: frozenset[str]
+    reached: Mapping[str, int]
+    lost: Mapping[str, int]
 
 
 def present(
@@ -46,18 +49,19 @@ def present(
     }
 
 
-def heard_of(present: Mapping[str, NodePaths]) -> HeardNodes:
-    reached, lost = set(), set()
+def heard_of(
+    present: Mapping[str, NodePaths], grants: Mapping[str, Grant], network: Network
+) -> HeardNodes:
+    """`grants`: of all nodes that there are. Of a node that it may not reach nobody can know."""
+    reached, lost = Counter[str](), Counter[str]()
     for uid, paths in present.items():
         for peer, pair in paths.pairs.items():
-            if peer == uid:
-                continue
             reach = pair.direction.way.reach
-            if reach is Reach.REACHED:
-                reached.add(peer)
-            elif reach is Reach.LOST:
-                lost.add(peer)
-    return HeardNodes(frozenset(reached), frozenset(lost))
+            if reach not in (Reach.REACHED, Reach.LOST):
+                continue
+            if uid in grants and peer in grants and may_talk(network, grants[uid], grants[peer]):
+                (reached if reach is Reach.REACHED else lost)[peer] += 1
+    return HeardNodes(reached, lost)
 
 
 def node_of(
@@ -83,7 +87,7 @@ def node_of(
         labels=dict(sorted(grant.labels.items())),
         state=state,
         why=why,
-        segments=said.segments if said is not None and said.segments else segments_of(grant),
+        segments=_segments(grant, said.segments if said is not None else ()),
         pods=said.pods if said is not None else None,
         machine=machine_of(
             entry.presence,
@@ -96,14 +100,28 @@ def node_of(
     )
 
 
+def _segments(grant: Grant, said: Collection[Segment]) -> tuple[Segment, ...]:
+    """Those of the grant, with what the node says of how full they are: it may name others'."""
+    known = {each.prefix: each for each in said}
+    return tuple(known.get(each.prefix, each) for each in segments_of(grant))
+
+
 def state_of(
     uid: str, watches: bool, paths: NodePaths | None, heard: HeardNodes, since_s: float
 ) -> tuple[NodeState, str]:
-    """And why, in words, if it does not answer. `watches`: it is connected."""
-    if uid in heard.lost and uid not in heard.reached:
+    """And why, in words, if it does not answer, or one node's word is all that says it does.
+
+    `watches`: it is connected.
+    """
+    is_reached, lost_by = uid in heard.reached, heard.lost.get(uid, 0)
+    # One member that says so could lie, of a node that this controller hears itself.
+    if lost_by > (1 if watches else 0) and not is_reached:
         return NodeState.SILENT, "it answers no node that has asked it"
-    if uid in heard.reached or watches:
+    if watches or heard.reached.get(uid, 0) > 1:
         return NodeState.ANSWERS, ""
+    if is_reached:
+        is_heard = paths is not None and paths.at_s >= since_s
+        return NodeState.ANSWERS, "" if is_heard else "so one node says; it tells nothing itself"
     if paths is None:
         return NodeState.UNKNOWN, "it told nothing since this controller started"
     if paths.at_s < since_s:

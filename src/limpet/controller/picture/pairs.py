@@ -7,16 +7,20 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from limpet.base.addresses import endpoint_text
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.topology.reach import why_apart
+from limpet.cluster.topology.reach import may_talk, why_apart
+from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.controller.picture.reported import NodePaths
+from limpet.paths.report import PairReport
 from limpet.picture.pair import Direction, Pair, PairDetail, Reach, Way
 
 MOST_PAIRS = 20_000
 """More of them nobody draws, and a picture is sent whole."""
 _BAD = {Reach.LOST: 0, Reach.NO_PATH: 1}
 _UNKNOWN = Way()
+_IN_CLEAR = {each.name for each in TRANSPORTS.values() if not each.encrypted}
 
 
 def pairs_of(
@@ -49,9 +53,32 @@ def _rank(both: list[Way]) -> int:
     return 2 if worst == 3 and any(way.relay for way in both) else worst
 
 
-def in_clear(reported: Mapping[str, NodePaths]) -> list[tuple[str, str]]:
-    """Pairs of nodes that stand together: each names the lowest that it reaches without tunnel."""
-    return [(uid, paths.node.near) for uid, paths in reported.items() if paths.node.near]
+def in_clear(
+    reported: Mapping[str, NodePaths], grants: Mapping[str, Grant], network: Network
+) -> list[tuple[str, str]]:
+    """Pairs of nodes that stand together: each names the lowest that it reaches without tunnel.
+
+    A member that names one at another site would make the two sites one. So the one that is named
+    has to reach somebody so, too, and to say nothing else of its way to who names it.
+    """
+    return [
+        (uid, near)
+        for uid, paths in reported.items()
+        if (near := paths.node.near) == uid
+        or (
+            near in reported
+            and reported[near].node.near
+            and uid in grants
+            and near in grants
+            and may_talk(network, grants[uid], grants[near])
+            and not _says_otherwise(reported[near].pairs.get(uid))
+        )
+    ]
+
+
+def _says_otherwise(pair: PairReport | None) -> bool:
+    """A way that is lost keeps its rung, so a site stays one while a node of it is away."""
+    return pair is not None and pair.direction.way.rung not in _IN_CLEAR
 
 
 def detail_of(

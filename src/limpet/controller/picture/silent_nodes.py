@@ -11,6 +11,7 @@ import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 from limpet.controller.picture.nodes import heard_of, present, state_of
 from limpet.controller.picture.reported import NodePaths
 from limpet.controller.picture.silence import NodeSilence, Silence
@@ -33,10 +34,11 @@ async def follow_silence(cluster: Cluster) -> None:
     while True:
         try:
             now_s = time.time()
-            grants = await cluster.change(_grants)
+            grants, network = await cluster.change(_grants)
             standings = await asyncio.to_thread(
                 _standings,
                 grants,
+                network,
                 dict(cluster.paths.known),
                 frozenset(cluster.paths.watching),
                 now_s - silent_after_s,
@@ -47,22 +49,24 @@ async def follow_silence(cluster: Cluster) -> None:
         await asyncio.sleep(min(_LOOK_EVERY_S, _HOLDS * silent_after_s))
 
 
-def _grants(tables: Tables) -> dict[str, Grant]:
+def _grants(tables: Tables) -> tuple[dict[str, Grant], Network]:
     """Grants of nodes to hear from: of flannel's nobody hears anything, whatever they do."""
-    return {
+    grants = {
         uid: grant
         for uid, grant in tables.grants.items()
         if not grant.tombstone and not grant.is_flannel
     }
+    return grants, tables.network
 
 
 def _standings(
     grants: Mapping[str, Grant],
+    network: Network,
     reported: Mapping[str, NodePaths],
     watching: frozenset[str],
     since_s: float,
 ) -> dict[str, NodeSilence]:
-    heard = heard_of(present(reported, watching, since_s))
+    heard = heard_of(present(reported, watching, since_s), grants, network)
     found = {}
     for uid, grant in grants.items():
         paths = reported.get(uid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from limpet.paths.report import NodeReport, PairReport
 from limpet.picture.nodes import NodeState
 from limpet.picture.pair import Direction, Reach, Way
 from limpet.picture.timeline import Entry, Happening
+from tests.unit.cluster_values import grant, network
 
 HOLDS_S, UNHEARD_S = 30.0, 300.0
 ANSWERS, SILENT, UNKNOWN = NodeState.ANSWERS, NodeState.SILENT, NodeState.UNKNOWN
@@ -123,9 +126,11 @@ def test_two_nodes_that_went_together_do_not_vouch_for_each_other() -> None:
         "c": reported(1000.0, a=Reach.LOST, b=Reach.LOST),
     }
 
-    heard = heard_of(present(known, watching=(), since_s=700.0))
+    here = network()
+    grants = {uid: replace(grant(number), uid=uid) for number, uid in enumerate(known, 1)}
+    heard = heard_of(present(known, watching=(), since_s=700.0), grants, here)
 
     states = {uid: state_of(uid, False, known[uid], heard, 700.0)[0] for uid in known}
     assert states == {"a": SILENT, "b": SILENT, "c": ANSWERS}
-    connected = heard_of(present(known, watching=("b",), since_s=700.0))
-    assert connected.reached == {"a"}
+    connected = heard_of(present(known, watching=("b",), since_s=700.0), grants, here)
+    assert connected.reached == {"a": 1}
