@@ -14,6 +14,9 @@ from limpet.base.bounds import members
 from limpet.cluster import api
 from limpet.cluster.api import InterfaceAddresses
 from limpet.cluster.kinds.presence import Presence
+from limpet.paths.report import NodeReport, PairReport, PathReport
+from limpet.picture.nodes import RelayLoad, Segment
+from limpet.picture.pair import Direction, Outward, Reach, Way
 from tests.controller.machines import Node, Refusal
 from tests.unit.cluster_values import seal_presence
 
@@ -36,6 +39,28 @@ class HostileMember:
         ]
         return api.encode(api.PodReport(round_number, tuple(pods), None))
 
+    def _paths(self, number: int, *, pairs: int) -> bytes:
+        """All words, segments and figures at their bounds, and other ones each time."""
+        words = f"{number:0{members.REPORTED_WORDS.most}}"
+        figure = members.REPORTED_FIGURE.most - number
+        direction = Direction(
+            way=Way(reach=Reach.LOST, rung=words, relay=words, rtt_ms=float(figure)),
+            outward=Outward(device=words, mtu_bytes=figure),
+            why_not_direct=words,
+            mend=(words,) * 4,
+        )
+        prefixes = (f"2001:db8:{each:x}:{number % 65_536:x}::/64" for each in range(64))
+        node = NodeReport(
+            version=words,
+            backend=words,
+            nat={f"{each}{words[2:]}": words for each in range(10, 18)},
+            segments=tuple(Segment(prefix=each, size=2**64) for each in prefixes),
+            near=words,
+            relay=RelayLoad(pairs=figure, bytes_per_s=float(figure)),
+        )
+        told = [PairReport(f"{each}{words[4:]}", direction) for each in range(1_000, 1_000 + pairs)]
+        return api.encode(PathReport(number, node, None, tuple(told)))
+
     def _presence(self, sequence: int) -> bytes:
         count = members.PRESENCE_ADDRESSES.most
         addresses = tuple(ip_address((sequence << 64 | (1 << 126)) + n) for n in range(count))
@@ -47,6 +72,8 @@ class HostileMember:
         kinds = [
             ("POST", "/v1/pods", self._report(number, size=120)),
             ("POST", "/v1/pods", self._report(number, size=500)),
+            ("POST", "/v1/paths", self._paths(number, pairs=members.REPORTED_PAIRS.most)),
+            ("POST", "/v1/paths", self._paths(number, pairs=members.REPORTED_PAIRS.most + 1)),
             ("PUT", "/v1/documents", self._presence(number)),
             ("PUT", "/v1/documents", b"[" * (1 << 20)),
             ("POST", "/v1/show", api.encode(api.ShowRequest((node.sealed,) * 256))),
