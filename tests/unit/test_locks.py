@@ -12,15 +12,28 @@ from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).parents[2]
 LOCKS = CHECKOUT / "requirements"
+IMAGES, BUNDLES = (
+    sorted((CHECKOUT / "deploy" / each).glob("*.lock")) for each in ("image", "bundle")
+)
 _PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+_LOCK = (CHECKOUT / "scripts" / "lock").read_text(encoding="utf-8")
 _RUN = _PROJECT["project"]["dependencies"]
 _MORE = _PROJECT["project"]["optional-dependencies"]
 _ASKED = {
     "run": _RUN,
     "build": [*_RUN, *_MORE["build"], *_PROJECT["build-system"]["requires"]],
     "dev": [*_RUN, *_MORE["build"], *_MORE["dev"]],
+    "docs": [*_RUN, *_MORE["docs"]],
+    "fuzz": [*_RUN, *_MORE["fuzz"]],
+    "ui-tests": [*_RUN, *_MORE["dev"], *_MORE["ui-tests"]],
+    "locking": re.findall(r"^echo '(\S+)' \|", _LOCK, re.MULTILINE),
 }
-
+"""What each lock is made of, by `scripts/lock`."""
+DEB = re.compile(
+    r"deb (?P<suite>[a-z]+ )?(?:main|security) pool/\S+/(?P<package>[\w.%+-]+)_[^_/ ]+"
+    r"_(?:amd64|arm64|all)\.deb [0-9a-f]{64}"
+)
+PIP = re.compile(r"pip [\w.-]+==\S+ [0-9a-f]{64}")
 _ELSEWHERE = {"colorama"}
 """Of Windows alone."""
 
@@ -39,6 +52,11 @@ def locked(name: str) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
+def test_every_lock_is_one_of_these() -> None:
+    assert {path.name for path in LOCKS.iterdir()} == {f"{name}.lock" for name in _ASKED}
+    assert all(_ASKED.values())
+
+
 @pytest.mark.parametrize("name", _ASKED)
 def test_all_that_is_asked_for_is_locked_with_checksums(name: str) -> None:
     have = locked(name)
@@ -52,7 +70,29 @@ def test_what_is_tested_is_what_is_shipped(name: str) -> None:
     assert locked(name).items() <= locked("dev").items()
 
 
-@pytest.mark.parametrize("image", sorted((CHECKOUT / "deploy" / "image").glob("*.lock")))
+@pytest.mark.parametrize("name", ["docs", "fuzz", "ui-tests"])
+def test_what_locks_have_in_common_has_one_version(name: str) -> None:
+    here, of_dev = locked(name), locked("dev")
+    common = here.keys() & of_dev.keys()
+    assert {each: here[each] for each in common} == {each: of_dev[each] for each in common}
+
+
+@pytest.mark.parametrize("lock", [*IMAGES, *BUNDLES], ids=lambda path: path.parent.name)
+def test_every_line_of_what_is_shipped_names_a_file_and_its_checksum(lock: Path) -> None:
+    entries = [
+        line
+        for line in lock.read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    debs = [found for each in entries if (found := DEB.fullmatch(each))]
+    others = [each for each in entries if not DEB.fullmatch(each)]
+    assert [each for each in others if not PIP.fullmatch(each)] == []
+    assert len(debs) > 10
+    of_suites = [(each["suite"], each["package"]) for each in debs]
+    assert len(set(of_suites)) == len(of_suites)
+
+
+@pytest.mark.parametrize("image", IMAGES)
 def test_the_image_has_all_the_files_that_were_locked(image: Path) -> None:
     have, found = locked("run"), set()
     for line in image.read_text(encoding="utf-8").splitlines():
