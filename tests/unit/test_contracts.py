@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 
 from limpet.cluster.kinds import KINDS
-from tests.unit.test_faces import imported_by, is_within
+from tests.unit.test_faces import face_of, folders, imported_by, is_within, meant, named_in
 from tests.unit.test_house import CHECKOUT, modules
 
 PURE = "states, plans, diffs and codecs do no I/O and get time and randomness passed in"
@@ -17,6 +17,8 @@ NOT_PURE = {
     "limpet.agent.node_state": "keeps the value of `base.node_state`, and logs what is new in it",
     "limpet.controller.state": "a room: the cluster's records, and what may be done to them",
 }
+SAID_PURE = re.compile(r"((?:`[^`]+`(?:, | and )?)+)[^`;.)]*\bpure\b", re.IGNORECASE)
+"""What the `__init__` of a folder calls pure: the names in front of the word."""
 GENERIC = "what seals, merges, keeps, tells and stores documents names no kind of them"
 OF_DOCUMENTS = {"limpet.cluster", "limpet.controller.api", "limpet.controller.store"}
 BESIDE = {"limpet.cluster.kinds", "limpet.cluster.topology", "limpet.cluster.segments"}
@@ -46,6 +48,19 @@ def test_what_is_called_a_plan_a_diff_a_state_a_codec_or_a_ruleset_is_held_to_be
     named = {name for name in modules() if PURE_BY_NAME.search(name.rpartition(".")[2])}
 
     assert {name for name in named if not is_within(name, pure)} == NOT_PURE.keys()
+
+
+def test_what_an_init_calls_pure_is_held_to_be() -> None:
+    pure = sources_of(PURE)
+    said = {
+        meant(name, folder)
+        for folder in folders()
+        for names in SAID_PURE.findall(face_of(folder))
+        for name in named_in(names)
+    }
+
+    assert len(said) > 50
+    assert {name for name in said if not is_within(name, pure)} == set()
 
 
 def test_what_handles_documents_names_no_kind_or_is_known_to() -> None:
