@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from limpet.lab.world.machine import Machine
+from tests.waiting import PATIENCE_S
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 _OPTIONS = (
@@ -17,6 +23,9 @@ _OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 DESKTOP, PHONE = (1360, 860), (390, 844)
+BROKEN_OFF = {"/live", "/static/limpet.svg"}
+"""What a page that is left may not have had to its end: the stream of what changes has none, and a
+browser asks for the icon when it has all else."""
 SignIn = Callable[..., Page]
 
 
@@ -35,6 +44,31 @@ def own_processes() -> dict[int, list[str]]:
         return pid == own
 
     return {pid: fields for pid, fields in found.items() if is_ours(pid)}
+
+
+class Links:
+    """What `limpet ui` prints: each of them lets in once."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.pid = process.pid
+        self._lines = process.stdout
+
+    def next(self) -> str:
+        return next(self._lines).strip()
+
+
+@contextmanager
+def links_of(machine: Machine) -> Iterator[Links]:
+    """Of the page of that node, which is served within the block."""
+    command = (sys.executable, "-m", "limpet", "ui", "--listen", "127.0.0.1:0", "--config")
+    config = str(machine.config_path)
+    with subprocess.Popen((*command, config), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Links(process)
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="session")
@@ -66,10 +100,7 @@ def sign_in(browser: Browser) -> Iterator[SignIn]:
             undo.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(60_000)
-            page.on("console", lambda each: said.append(f"{each.type}: {each.text}"))
-            page.on("pageerror", lambda each: said.append(f"error: {each}"))
-            page.on("requestfailed", lambda each: said.append(f"failed: {each.url}"))
-            page.on("request", lambda each: _own(each.url, link, said))
+            listen(page, link, said)
             page.goto(link)
             if token:
                 page.get_by_label("Token").fill(token)
@@ -78,8 +109,21 @@ def sign_in(browser: Browser) -> Iterator[SignIn]:
             return page
 
         yield enter
-    left = [each for each in said if "/live" not in each and not each.startswith("failed")]
-    assert left == []
+    assert said == []
+
+
+def listen(page: Page, link: str, said: list[str]) -> None:
+    """From now on `said` has what is wrong with the page, which was entered by the link."""
+    page.on("console", lambda each: said.append(f"{each.type}: {each.text}"))
+    page.on("pageerror", lambda each: said.append(f"error: {each}"))
+    page.on("requestfailed", lambda each: _failed(each, said))
+    page.on("request", lambda each: _own(each.url, link, said))
+
+
+def _failed(request: Request, said: list[str]) -> None:
+    is_left = request.failure == "net::ERR_ABORTED" and urlsplit(request.url).path in BROKEN_OFF
+    if not is_left:
+        said.append(f"failed: {request.method} {request.url}: {request.failure}")
 
 
 def _own(url: str, link: str, said: list[str]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from html import unescape
@@ -20,8 +18,8 @@ from limpet.lab.world.world import World
 from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import free_port
 from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, with_endpoint
-from tests.ui.conftest import PICTURES, SignIn, own_processes
-from tests.waiting import PATIENCE_S, wait_until
+from tests.ui.conftest import PICTURES, Links, SignIn, links_of, own_processes
+from tests.waiting import wait_until
 
 TURNS_S = 3.0
 TRIES = 3
@@ -34,29 +32,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-class Links:
-    """What `limpet ui` prints: each of them lets in once."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        self.pid = process.pid
-        self._lines = process.stdout
-
-    def next(self) -> str:
-        return next(self._lines).strip()
-
-
 @pytest.fixture(scope="module")
 def links(world: World) -> Iterator[Links]:
     """Of crane-1."""
-    command = (sys.executable, "-m", "limpet", "ui", "--listen", "127.0.0.1:0", "--config")
-    config = str(world.machine("crane-1").config_path)
-    with subprocess.Popen((*command, config), stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Links(process)
-        finally:
-            process.terminate()
-            assert process.wait(PATIENCE_S) == 0
+    with links_of(world.machine("crane-1")) as links:
+        yield links
 
 
 def way_to(seen: Page, name: str) -> str:

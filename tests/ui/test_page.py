@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from msgspec.structs import replace
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from limpet.picture.nodes import NodeState
 from limpet.picture.pair import Reach, Way
 from limpet.web.access.sessions import PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
-from tests.ui.conftest import DESKTOP, PHONE, PICTURES, SignIn, own_processes
+from tests.ui.conftest import DESKTOP, PHONE, PICTURES, SignIn, listen, own_processes
+from tests.waiting import wait_until
 
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
 
@@ -300,3 +301,32 @@ def test_a_link_that_was_used_lets_nobody_in(small: Served, sign_in: SignIn) -> 
     assert answer.status == 403
     assert [each["httpOnly"] for each in cookies] == [True]
     assert [each["sameSite"] for each in cookies] == ["Strict"]
+
+
+ASK_IN_VAIN = """(path) => {
+  const asking = new AbortController();
+  const asked = fetch(path, { signal: asking.signal }).catch(() => "");
+  asking.abort();
+  return asked;
+}"""
+
+
+def test_a_request_that_fails_is_a_failure_but_for_the_stream_of_a_page_that_is_left(
+    small: Served, browser: Browser
+) -> None:
+    """What every other test here holds at its end."""
+    said: list[str] = []
+    link = small.link()
+    with browser.new_context() as context:
+        page = context.new_page()
+        listen(page, link, said)
+        page.goto(link)
+        expect(page.locator("#live")).to_contain_text("live")
+        page.goto(f"{small.address}/nodes")
+        expect(page.locator("#live")).to_contain_text("live")
+        assert said == []
+
+        page.evaluate(ASK_IN_VAIN, f"{small.address}/pairs")
+
+        wait_until(lambda: page.evaluate("1") and said, "it is noticed")
+        assert said == [f"failed: GET {small.address}/pairs: net::ERR_ABORTED"]
