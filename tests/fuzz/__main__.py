@@ -1,11 +1,16 @@
 """`python -m tests.fuzz run [--seconds S] [TARGET…]`, `grow`, `play FILE…`, `line FILE…` or
-`list`."""
+`list`.
+
+`run` ends with 3 where this run's own seed has found a fault, and with 1 where it could not start,
+a target did not run, or there is a fault among the first inputs, which are the same in every run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fuzz import engine
@@ -15,6 +20,8 @@ from tests.fuzz.target import Target
 
 _COUNTED = ("limpet", "h11", "ipaddress")
 """Packages whose branches guide the search."""
+FAILED, FOUND = 1, 3
+"""Exit codes of `run`."""
 
 
 def main() -> int:
@@ -88,13 +95,23 @@ def _run(names: list[str], seconds: float, seed: int | None, jobs: int) -> int:
             flush=True,
         )
         for path in each.faults:
-            print(f"  fault: {sys.executable} -m tests.fuzz play {path}", flush=True)
-    silent = [each.target.name for each in ran if not each.inputs]
+            when = ", as in every run" if path in each.first_faults else ""
+            print(f"  fault{when}: {sys.executable} -m tests.fuzz play {path}", flush=True)
     faults = sum(len(each.faults) for each in ran)
     print(f"{sum(each.inputs for each in ran):,} inputs, {faults} faults")
-    if silent:
-        print(f"did not run: {', '.join(silent)} (see {engine.HOME / 'logs'})")
-    return 1 if faults or silent else 0
+    if silent := [each.target.name for each in ran if _is_for_nothing(each)]:
+        print(f"did not run to the end: {', '.join(silent)} (see {engine.HOME / 'logs'})")
+    return exit_code(ran)
+
+
+def exit_code(ran: Sequence[engine.Ran]) -> int:
+    if not ran or any(_is_for_nothing(each) or each.first_faults for each in ran):
+        return FAILED
+    return FOUND if any(each.faults for each in ran) else 0
+
+
+def _is_for_nothing(ran: engine.Ran) -> bool:
+    return ran.broke or not (ran.inputs or ran.faults)
 
 
 def _grow() -> int:

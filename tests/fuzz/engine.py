@@ -2,11 +2,13 @@
 Limpet with its branches counted, as many at once as there are processors.
 
 What grows the coverage is kept in `build/fuzz/corpus/TARGET`, what is a fault in
-`build/fuzz/faults/TARGET-…`, what the engine said in `build/fuzz/logs/TARGET`.
+`build/fuzz/faults/TARGET-…` (`TARGET-first-…`, if it is one in every run), what the engine said in
+`build/fuzz/logs/TARGET`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import re
@@ -38,6 +40,7 @@ _SILENT_S = 60
 _STRUCTURED = 0.5
 """Share of mutations that keep to the input's shape; the others are libFuzzer's own."""
 _RUNS = re.compile(r"stat::number_of_executed_units: (\d+)")
+_BROKE = "tests.fuzz: the search broke"
 _COVERAGE = re.compile(r"cov: (\d+)")
 
 
@@ -53,6 +56,14 @@ class Ran:
     grown: int = 0
     """Inputs that were kept because they reach what no other does."""
     faults: list[Path] = field(default_factory=list)
+
+    broke: bool = False
+    """A search ended badly, and left no input by which it did."""
+
+    @property
+    def first_faults(self) -> list[Path]:
+        """Those among the inputs that are the same in every run."""
+        return [each for each in self.faults if each.name.startswith(_first(self.target))]
 
 
 def load(counted: Sequence[str]) -> tuple[ModuleType, dict[str, Target]]:
@@ -124,25 +135,44 @@ def _run_one(engine: ModuleType, target: Target, share_s: float, seed: int) -> N
                 engine,
                 target,
                 [fresh, str(seeds)],
+                _first(target),
                 f"-seed={FIXED_SEED}",
                 f"-runs={FIXED_RUNS}",
                 f"-max_total_time={max(1, round(share_s / 2))}",  # 0 is for ever
             )
         )
-        os.waitpid(pid, 0)
+        _note_end(target, pid, _first(target))
     corpus = _path("corpus", target.name)
     left_s = max(1, round(share_s - (time.monotonic() - began_s)))
     for_good = [str(corpus), str(seeds)]
     since_ns = time.time_ns()
     pid = _fork(
-        lambda: _search(engine, target, for_good, f"-seed={seed}", f"-max_total_time={left_s}")
+        lambda: _search(
+            *(engine, target, for_good, f"{target.name}-"),
+            *(f"-seed={seed}", f"-max_total_time={left_s}"),
+        )
     )
-    os.waitpid(pid, 0)
+    _note_end(target, pid, f"{target.name}-")
     _look_at_cost(target, [each for each in corpus.iterdir() if each.stat().st_mtime_ns > since_ns])
 
 
-def _search(engine: ModuleType, target: Target, folders: list[str], *options: str) -> None:
-    """Does not return: libFuzzer ends the process."""
+def _note_end(target: Target, pid: int, called: str) -> None:
+    """Waits for a search. Its log says if it has ended badly and wrote down no input."""
+    _, status = os.waitpid(pid, 0)
+    if status and not any(_path("faults").glob(f"{called}[a-z]*-*")):
+        sys.stderr.write(f"{_BROKE} with status {status}\n")
+        sys.stderr.flush()
+
+
+def _first(target: Target) -> str:
+    """How files of faults begin that the inputs of the fixed seed have found."""
+    return f"{target.name}-first-"
+
+
+def _search(
+    engine: ModuleType, target: Target, folders: list[str], called: str, *options: str
+) -> None:
+    """Does not return: libFuzzer ends the process. `called`: how files of faults begin."""
 
     def one(data: bytes) -> None:
         check_cpu(target, data)
@@ -162,11 +192,16 @@ def _search(engine: ModuleType, target: Target, folders: list[str], *options: st
         f"-rss_limit_mb={_MEMORY_MIB}",
         f"-timeout={_SILENT_S}",
         f"-report_slow_units={_SILENT_S}",  # by the clock too: what is slow `check_cpu` says
-        f"-artifact_prefix={_path('faults')}/{target.name}-",
+        f"-artifact_prefix={_path('faults')}/{called}",
         "-print_final_stats=1",
     ]
     engine.Setup(arguments, one, custom_mutator=mutation, internal_libfuzzer=True)
-    engine.Fuzz()
+    try:
+        engine.Fuzz()
+    finally:
+        # An exception has come out of `one`. libFuzzer writes down which input it was when the
+        # process ends by C's exit(), and `os._exit` would pass over that.
+        ctypes.CDLL(None).exit(1)
 
 
 def _look_at_cost(target: Target, inputs: Sequence[Path]) -> None:
@@ -192,6 +227,7 @@ def _result(target: Target) -> Ran:
         max(kept, default=0),
         len(list(_path("corpus", target.name).iterdir())),
         _faults(target),
+        broke=_BROKE in said,
     )
 
 
