@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any, NoReturn
 
+import structlog
+
+from limpet.base import faults
 from tests.effort import effort
 from tests.fuzz.mutation import mutate
 from tests.fuzz.samples import samples_of
@@ -56,6 +62,39 @@ def memory_bytes(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) << 10
     raise AssertionError(f"process {pid} has no memory")
+
+
+@contextlib.contextmanager
+def no_fault() -> Iterator[None]:
+    """Nothing goes wrong in this process that nobody has foreseen, also where it is got over: no
+    traceback in its log, nothing that `faults` counts, and nothing in a task or callback."""
+    before = faults.counts.copy()
+    unheard: list[str] = []
+    log = structlog.get_config()
+
+    def note(logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
+        if event.get("exc_info") or "exception" in event or "Traceback" in str(event):
+            unheard.append(str(event))
+        raise structlog.DropEvent
+
+    class Heard(logging.Handler):
+        """Also of asyncio: what a task or a callback has raised that nobody waits for."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                unheard.append(self.format(record))
+
+    heard = Heard()
+    logging.getLogger("asyncio").addHandler(heard)
+    structlog.configure(**{**log, "processors": [note], "cache_logger_on_first_use": False})
+    try:
+        yield
+        gc.collect()
+    finally:
+        structlog.configure(**log)
+        logging.getLogger("asyncio").removeHandler(heard)
+    assert faults.counts == before, faults.counts - before
+    assert unheard == []
 
 
 @contextlib.contextmanager

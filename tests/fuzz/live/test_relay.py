@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from limpet.cluster.datagrams.peer_datagram import BodyKind
-from tests.fuzz.live.bed import Thrower, lives_on
+from tests.fuzz.live.bed import Thrower, lives_on, no_fault
 from tests.relay.relay_agents import Cluster as UdpCluster
 from tests.relay.relay_bed import TUNNEL_PORT, RelayBed
 from tests.relay.relay_tls_bed import (
@@ -42,7 +42,7 @@ def test_frames_of_all_kinds_leave_a_relay_by_tls_to_those_who_are_honest(
             site_of(cluster, 2) as other,
         ):
             ends = await one.end_for(other, relay), await other.end_for(one, relay)
-            with lives_on():
+            with lives_on(), no_fault():
                 await asyncio.to_thread(throw_frames, cluster, relay.address, thrower)
                 one.tunnel.sendto(b"there", ends[0])
                 assert (await other.receive())[0] == b"there"
@@ -80,7 +80,7 @@ def test_messages_of_all_kinds_leave_a_relay_by_udp_to_those_who_are_honest(
             *_, member = cluster.agents
             relay = cluster.relay
             stranger = member.host.open_udp(last=2, port=0)
-            with lives_on(), stranger:
+            with lives_on(), no_fault(), stranger:
                 for data in thrower.inputs("relay-message", "peer-datagram", "probe-body"):
                     port = chance.choice((TUNNEL_PORT, 21_000, 21_007))
                     where = str(relay.host.address()), port
