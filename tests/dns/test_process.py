@@ -237,7 +237,7 @@ def test_names_are_told_where_the_settings_say_and_no_more_where_they_said_befor
         assert values(ask(place.node, WEB, to=to, by_tcp=by_tcp)) == ["10.96.0.10"]
     addresses = json.loads(place.node.run("ip", "-j", "address", "show", "dev", "limdns0"))
     assert {each["local"] for each in addresses[0]["addr_info"]} == {other, other_6}
-    with pytest.raises(OSError, match="refused|unreachable"):
+    with pytest.raises(OSError, match=r"refused|unreachable"):
         ask(place.node, WEB, by_tcp=True)
 
 
@@ -441,6 +441,8 @@ def test_doctor_and_figures_say_how_names_are_answered(
     said = findings()
     assert "error  no Service of the cluster was ever heard of on this node" in said
     assert "warn   no name server is known" in said
+    for id in ("dns-no-services", "dns-no-upstream"):
+        assert f"see: limpet help {id}\n" in said
     assert "nobody answers names at" not in said
     assert " 503 " in figures(place.node, "/healthz").splitlines()[0]
 

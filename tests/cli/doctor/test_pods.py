@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 from collections.abc import Mapping
 
@@ -51,6 +52,28 @@ def test_an_address_of_a_container_that_is_gone_is_a_leak_until_it_is_repaired(
     assert "10.245.79.2" in doctor.found()["address-leaks"].what
     doctor.node.ask("ipam.repair")
     assert "address-leaks" not in doctor.found()
+
+
+def test_files_that_are_no_reservations_and_empty_ones_are_named(doctor: Doctor) -> None:
+    """A power cut leaves files empty that other programs have not synced."""
+    node = doctor.node
+    node.pod("web-0").add()
+    assert "record-damaged" not in doctor.found()
+    node.stop_agent()
+    stray, empty = (node.data_dir / "limpet" / f"10.245.79.{each}" for each in ("300", "77"))
+    stray.touch()
+    node.start_agent()
+    assert str(stray) in doctor.found()["record-damaged"].what
+
+    node.stop_agent()
+    stray.unlink()
+    empty.touch()
+    node.start_agent()
+    assert str(empty) in doctor.found()["record-damaged"].what
+    node.ask("ipam.repair")
+    node.stop_agent()
+    node.start_agent()
+    assert "record-damaged" not in doctor.found()
 
 
 def test_an_old_mac_of_a_pods_address_is_named(doctor: Doctor) -> None:
@@ -117,6 +140,105 @@ def test_forwarding_that_somebody_turned_off_is_named(doctor: Doctor) -> None:
     assert "ip_forward is 0, not 1" in doctor.found()["sysctl-wrong"].what
     node.start_agent()
     assert "sysctl-wrong" not in doctor.found()
+
+
+def test_a_node_that_would_send_pods_redirects_is_named(doctor: Doctor) -> None:
+    """The kernel sends them when either of the two settings says so."""
+    node = doctor.node
+    node.pod("web-0").add()
+    node.stop_agent()
+    assert not {"sysctl-wrong", "not-as-planned"} & doctor.found().keys()
+    node.run(*["sysctl", "-qw", "net.ipv4.conf.all.send_redirects=1"])
+    node.run(*["sysctl", "-qw", "net.ipv4.conf.limpet0.send_redirects=1"])
+
+    found = doctor.found()
+    assert "net.ipv4.conf.all.send_redirects is 1, not 0" in found["sysctl-wrong"].what
+    assert "net.ipv4.conf.limpet0.send_redirects should be 0" in found["not-as-planned"].what
+    node.start_agent()
+    assert not {"sysctl-wrong", "not-as-planned"} & doctor.found().keys()
+
+
+def test_a_bridge_that_would_take_a_pod_for_its_router_is_named(make_node: NodeFactory) -> None:
+    """The node has several prefixes: a table that has them all is as planned."""
+    segments = ["10.245.80.0/24", "10.245.81.0/24", "fd00:245:79::/64", "fd00:245:81::/64"]
+    cluster = ["10.245.0.0/16", "10.247.0.0/16", "fd00:245:79::/48", "fd00:246::/48"]
+    node = make_node(segments=segments, cluster_cidrs=cluster, resync_s=1)
+    node.start_agent()
+    doctor = Doctor(node)
+    node.pod("web-0").add()
+    node.stop_agent()
+    assert "not-as-planned" not in doctor.found()
+    node.run(*["sysctl", "-qw", "net.ipv6.conf.limpet0.accept_ra=2"])
+
+    words = doctor.found()["not-as-planned"].what
+    assert "net.ipv6.conf.limpet0.accept_ra should be 0" in words
+    node.start_agent()
+    assert "not-as-planned" not in doctor.found()
+
+
+@pytest.mark.parametrize("where", ["limvx4", "all"])
+def test_a_way_to_other_nodes_whose_reverse_paths_are_strict_is_named_and_mended(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """The larger of the device's setting and the node's counts, so loose ones are loose."""
+    node = doctor.node
+    node.stop_agent()
+    marks = f"group {0x6C696D04} type vxlan id 77 dstport 8999"
+    node.run(*f"ip link add limvx4 {marks}".split())
+    node.run(*["ip", "link", "set", "limvx4", "up"])
+    for each in ("limvx4", "all"):
+        node.run("sysctl", "-qw", f"net.ipv4.conf.{each}.rp_filter=0")
+    assert "sysctl-wrong" not in doctor.found()
+    node.run("sysctl", "-qw", f"net.ipv4.conf.{where}.rp_filter=1")
+
+    assert "net.ipv4.conf.limvx4.rp_filter is" in doctor.found()["sysctl-wrong"].what
+    mended(doctor, capsys, {"sysctl-wrong": "set net.ipv4.conf.limvx4.rp_filter to 2"})
+
+
+def test_a_bridge_that_follows_another_mac_is_named_while_no_agent_runs(doctor: Doctor) -> None:
+    node = doctor.node
+    node.pod("web-0").add()
+    node.stop_agent()
+    assert "not-as-planned" not in doctor.found()
+    (pinned,) = json.loads(node.run(*["ip", "-j", "link", "show", "limpet0"]))
+    node.run(*["ip", "link", "set", "limpet0", "address", "02:00:00:00:00:07"])
+
+    assert "bridge limpet0" in doctor.found()["not-as-planned"].what
+    node.start_agent()
+    (mended,) = json.loads(node.run(*["ip", "-j", "link", "show", "limpet0"]))
+    assert mended["address"] == pinned["address"]
+    assert "not-as-planned" not in doctor.found()
+
+
+def test_masquerade_that_was_taken_away_or_takes_in_the_cluster_is_named(doctor: Doctor) -> None:
+    """Two faults: pods reach nothing beyond the cluster, or all nodes see them by their node's
+    address, so no policy and no record tells them."""
+    node = doctor.node
+    node.pod("web-0").add()
+    node.stop_agent()
+    assert "not-as-planned" not in doctor.found()
+
+    listed = node.run(*["nft", "-a", "list", "table", "inet", "limpet"])
+    (rule,) = [
+        line for line in listed.splitlines() if "@masquerade4" in line and "ip daddr" in line
+    ]
+    chain = chain_of(listed, rule)
+    node.run(*f"nft delete rule inet limpet {chain} handle {rule.split()[-1]}".split())
+    assert "the nftables table is another" in doctor.found()["not-as-planned"].what
+    node.start_agent()
+    assert "not-as-planned" not in doctor.found()
+
+    node.stop_agent()
+    node.run(*f"nft insert rule inet limpet {chain} ip saddr 10.245.79.0/24 masquerade".split())
+    assert "the nftables table is another" in doctor.found()["not-as-planned"].what
+    node.start_agent()
+    assert "not-as-planned" not in doctor.found()
+
+
+def chain_of(listed: str, rule: str) -> str:
+    """Name of the chain in which that line stands."""
+    before = listed[: listed.index(rule)].splitlines()
+    return next(line.split()[1] for line in reversed(before) if "\tchain " in line)
 
 
 # Mends: the fault is made, `--fix` mends it, and doctor is content.

@@ -251,6 +251,8 @@ def test_a_server_that_only_pods_network_leads_to_is_named(server: str, tmp_path
 def test_programs_that_set_networks_up_are_named_while_they_run_here_until_they_are_told_of_us(
     netns: Netns, tmp_path: Path
 ) -> None:
+    assert {each.id for each in NETWORK_DAEMONS} == {"networkd", "networkmanager"}
+
     def found() -> list[str]:
         return ids(in_(netns, lambda: examine_network_daemons("limpet0", tmp_path)))
 

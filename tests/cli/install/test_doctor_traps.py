@@ -12,7 +12,7 @@ import pytest
 from tests.beds.tunnel_bed import kernel_has_wireguard, wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_doctor_fix import found
-from tests.cli.install.test_install import CONFIG, SEGMENTS, limpet
+from tests.cli.install.test_install import CONFIG, CONFLIST, SEGMENTS, limpet
 from tests.cli.install.test_install_join import CONTROLLER, Cloud, joining
 from tests.cli.install.test_install_tunnel import add_far_node, give_tun, has_tunnel, programs
 from tests.waiting import wait_until
@@ -129,6 +129,17 @@ def test_another_configuration_that_runtimes_take_first(installed: ServiceMachin
         other = {"cniVersion": "1.0.0", "name": "other", "plugins": [plugin]}
         installed.write(file, json.dumps(other))
         undo.callback(installed.run, "rm", file)
+
+
+def test_a_configuration_that_is_gone_or_half_written(installed: ServiceMachine) -> None:
+    whole = installed.path(CONFLIST).read_text()
+    with named(installed, "cni-config-missing") as undo:
+        installed.run("rm", CONFLIST)
+        undo.callback(installed.write, CONFLIST, whole)
+    half = "/etc/cni/net.d/90-other.conflist"
+    with named(installed, "cni-config-broken") as undo:
+        installed.write(half, whole[: len(whole) // 2])
+        undo.callback(installed.run, "rm", half)
 
 
 def test_anothers_chain_that_drops_what_is_forwarded(installed: ServiceMachine) -> None:

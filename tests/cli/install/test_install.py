@@ -309,21 +309,32 @@ def hide_the_library(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("occupy", "words"),
+    ("occupy", "id", "words"),
     [
-        (occupy_lan, "uplink has 10.244.7.77/16, which overlaps the segment 10.244.7.0/24"),
-        (occupy_route, "the route to 10.244.7.128/25 through uplink is inside"),
-        (come_first, "10-flannel.conflist (network 'cbr0', flannel) sorts before"),
-        (give_the_same_addresses, "gives out addresses of 10.244.7.0/24 too"),
-        (drop_forwarded, "nftables chain ip filter FORWARD drops (policy drop)"),
-        (take_the_bridge_name, "limpet0 is there and is a veth link"),
-        (take_the_table, "routing table 5148 is not empty"),
-        (take_the_rule, "there is a rule of priority 5148"),
-        (hide_the_library, "nftables with NAT does not work"),
+        (
+            occupy_lan,
+            "address-overlaps",
+            "uplink has 10.244.7.77/16, which overlaps the segment 10.244.7.0/24",
+        ),
+        (occupy_route, "route-overlaps", "the route to 10.244.7.128/25 through uplink is inside"),
+        (
+            *(come_first, "cni-config-before-ours"),
+            "10-flannel.conflist (network 'cbr0', flannel) sorts before",
+        ),
+        (
+            give_the_same_addresses,
+            "segment-given-twice",
+            "gives out addresses of 10.244.7.0/24 too",
+        ),
+        (drop_forwarded, "forward-drops", "nftables chain ip filter FORWARD drops (policy drop)"),
+        (take_the_bridge_name, "bridge-name-taken", "limpet0 is there and is a veth link"),
+        (take_the_table, "table-taken", "routing table 5148 is not empty"),
+        (take_the_rule, "rule-taken", "there is a rule of priority 5148"),
+        (hide_the_library, "kernel-lacks", "nftables with NAT does not work"),
     ],
 )
 def test_a_conflict_is_named_and_changes_nothing(
-    plain_machine: Machine, occupy: Any, words: str
+    plain_machine: Machine, occupy: Any, id: str, words: str
 ) -> None:
     occupy(plain_machine)
     links = plain_machine.run("ip", "-details", "link")
@@ -332,6 +343,7 @@ def test_a_conflict_is_named_and_changes_nothing(
     said, line = refusal(plain_machine, "install", *SEGMENTS)
 
     assert words in said
+    assert f"see: limpet help {id}\n" in said
     assert "nothing was changed" in line
     assert [text for text in said.splitlines() if text.startswith("error")]
     assert plain_machine.run("ip", "-details", "link") == links

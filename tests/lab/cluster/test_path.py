@@ -15,7 +15,7 @@ from limpet.cluster.topology import transports
 from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import ONE_LAN, a_world, doctor, is_refused, limpet
+from tests.lab.bed import ONE_LAN, a_world, doctor, findings, is_refused, limpet
 from tests.waiting import wait_until
 
 AT = "127.0.0.1:9471"
@@ -241,6 +241,7 @@ def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: Wor
         wait_until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] != [])
         found = about(doctor(node))
         assert any("flannel.9 is a VXLAN device with the cluster's id 1" in w for w in found)
+        assert "flannel.9" in findings(node)["vxlan-id-taken"]
     finally:
         node.run("ip", "link", "delete", "flannel.9")
     wait_until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] == [])
@@ -257,7 +258,7 @@ def test_doctor_names_a_network_of_the_node_that_overlaps_the_pods_of_the_cluste
         node.run("ip", "link", "set", "cellar", "up")
 
         words = "cellar has 10.244.200.1/24, which overlaps the cluster CIDR 10.244.0.0/16"
-        assert words in doctor(node)["error"]
+        assert findings(node)["address-overlaps"] == words
     finally:
         node.run("ip", "link", "delete", "cellar")
 

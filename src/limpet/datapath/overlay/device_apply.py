@@ -16,7 +16,8 @@ from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl, write_sysctl
 
 _STRICT = "1"
-_LOOSE = "2"
+LOOSE = "2"
+"""Value of `rp_filter`."""
 
 
 def parse_device(
@@ -115,21 +116,28 @@ def _set_device(route: RouteSocket, device: VxlanDevice, link: link_codec.LinkIn
 
 def loosen(ifname: str, before_sysctl: Callable[[str], None]) -> None:
     """`before_sysctl`: the setting at that path is about to change. Raises: KernelError."""
-    path = _rp_filter(ifname)
-    strict = max(read_sysctl(path) or "0", read_sysctl(_rp_filter("all")) or "0")
-    if strict == _STRICT:
+    if is_strict(ifname):
+        path = rp_filter(ifname)
         before_sysctl(path)
-        write_sysctl(path, _LOOSE)
+        write_sysctl(path, LOOSE)
 
 
 def is_loose(ifname: str, want: OverlayState) -> bool:
     """A link that is not there filters nothing; a device of ours will, once it is made."""
-    path = _rp_filter(ifname)
-    value = read_sysctl(path)
-    if value is None:
+    if read_sysctl(rp_filter(ifname)) is None:
         return ifname not in want.devices
-    return max(value, read_sysctl(_rp_filter("all")) or "0") != _STRICT
+    return not is_strict(ifname)
 
 
-def _rp_filter(ifname: str) -> str:
+def is_strict(ifname: str) -> bool:
+    """Whether the kernel drops what comes in by a link that an answer would not leave by.
+
+    The larger of the link's and the node's setting counts. Source: IN_DEV_RPFILTER in
+    include/linux/inetdevice.h.
+    """
+    return max(read_sysctl(rp_filter(each)) or "0" for each in (ifname, "all")) == _STRICT
+
+
+def rp_filter(ifname: str) -> str:
+    """Path of the setting below /proc/sys."""
     return f"net/ipv4/conf/{ifname}/rp_filter"

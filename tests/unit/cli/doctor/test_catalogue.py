@@ -79,17 +79,81 @@ def test_every_mend_is_tried_by_making_the_fault_and_giving_the_command() -> Non
     assert tried == MENDED
 
 
-def test_every_complaint_and_trap_names_a_finding_and_a_test_that_are_there() -> None:
+def rows_of_traps() -> list[list[str]]:
+    """What, its finding, and the test or the reason."""
     text = (find_docs() / "doctor.md").read_text()
     table = text.partition("## Complaints")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    assert len(rows) > 40
-    for what, finding, test in rows[1:]:
-        if finding == "-":
+    return rows[1:]
+
+
+def claimed(tree: ast.Module, name: str) -> set[str]:
+    """Words that a function of the module, and what it uses of the module, claims to be so.
+
+    That is those of its `assert`s and of what it gives to others, but for those that it only claims
+    not to be there, and docstrings.
+    """
+    there: dict[str, ast.AST] = {}
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            there[each.name] = each
+        elif isinstance(each, ast.Assign):
+            there |= {name: each for target in each.targets for name in _names_of(target)}
+    todo, seen, found = [name], set[str](), set[str]()
+    while todo:
+        if (one := todo.pop()) in seen or one not in there:
             continue
-        assert finding.strip("`") in KINDS, what
+        seen.add(one)
+        todo += _names_of(there[one])
+        denied = {
+            id(part)
+            for node in ast.walk(there[one])
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn)
+            for part in ast.walk(node.left)
+        }
+        said = {id(node.value) for node in ast.walk(there[one]) if isinstance(node, ast.Expr)}
+        found |= {
+            node.value
+            for node in ast.walk(there[one])
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in denied | said
+        }
+    return found
+
+
+def test_every_complaint_and_trap_names_a_finding_and_a_test_that_claims_it() -> None:
+    rows = rows_of_traps()
+    assert len({what for what, _, _ in rows}) == len(rows) > 50
+    for what, finding, test in rows:
+        if finding == "-":
+            assert len(test) > 20, f"{what}: no reason"
+            assert "::" not in test, what
+            continue
+        id = finding.strip("`")
+        assert id in KINDS, what
         path, _, name = test.strip("`").partition("::")
-        assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8"), test
+        tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+        assert any(isinstance(each, ast.FunctionDef) and each.name == name for each in tree.body), (
+            f"{what}: {test} is not there"
+        )
+        assert id in claimed(tree, name), f"{what}: {name} does not claim {id}"
+
+
+def test_a_finding_that_a_test_only_denies_or_talks_of_is_not_claimed() -> None:
+    tree = ast.parse(
+        '''
+def helper(found):
+    assert "far" in found
+
+def test_it(found):
+    """no-relay"""
+    assert "disk-full" not in found
+    helper(found)
+    until_found(found, "networkd")
+'''
+    )
+    assert claimed(tree, "test_it") == {"far", "networkd"}
 
 
 def test_what_harms_most_comes_first_and_what_only_warns_after_all_that_is_broken() -> None:

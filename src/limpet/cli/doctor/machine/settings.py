@@ -10,18 +10,23 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
+from limpet.base.ownership import TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.overlay.device_apply import LOOSE, is_strict, rp_filter
 from limpet.linux.namespaces import processes_here
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl
 
 _LITTLE_SPACE_BYTES = 16 << 20
+_WAYS = {*VXLAN_GROUPS.values(), TUNNEL_GROUP}
+"""Groups of the links that packets of other nodes' pods come in by."""
 
 
 def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
-    """The node's own settings. Those of the bridge are the round's business."""
+    """The node's own settings, and those of links to other nodes. Those of the bridge are the
+    round's business."""
     planned, wrong = planned_sysctls(bridge, state), wrong_sysctls(bridge, state)
     for path, value in wrong.items():
         yield error(
@@ -38,11 +43,15 @@ def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
 def wrong_sysctls(bridge: str, state: NodeState) -> dict[str, str]:
     """What should be, by path, where something else is. Raises: KernelError."""
     planned = planned_sysctls(bridge, state)
-    return {
+    wrong = {
         path: value
         for path, value in planned.items()
         if f"/{bridge}/" not in path and read_sysctl(path) != value
     }
+    with RouteSocket() as route:
+        links = route.links().values()
+    carries = [each.ifname for each in links if each.group in _WAYS and is_ours(each)]
+    return wrong | {rp_filter(each): LOOSE for each in carries if is_strict(each)}
 
 
 def planned_sysctls(bridge: str, state: NodeState, *, with_pods: bool = False) -> dict[str, str]:
