@@ -224,6 +224,24 @@ def test_what_others_may_read_holds_no_secret(world: World) -> None:
             assert_none_in(path.read_bytes(), str(path), world)
 
 
+def test_whoever_has_the_controller_has_no_key_of_a_node(world: World) -> None:
+    """Its files and its back-up hold the cluster's keys, and nothing that opens tunnels."""
+    backup = world.controller.folder / "backup.db"
+    world.controller.command("controller", "backup", str(backup))
+    try:
+        texts = [
+            path.read_bytes()
+            for path in world.controller.folder.rglob("*")
+            if stat.S_ISREG(path.lstat().st_mode)
+        ]
+        for what, secret in secrets(world).items():
+            holders = [text for text in texts if any(each in text for each in spellings(secret))]
+            of_the_cluster = what == "key of the CA" or what.startswith("cluster key")
+            assert (len(holders) >= 2) if of_the_cluster else not holders, what
+    finally:
+        backup.unlink(missing_ok=True)
+
+
 def test_a_process_with_keys_leaves_no_core_and_root_can_still_look_into_it(world: World) -> None:
     for name, pid in pids(world).items():
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0), name
