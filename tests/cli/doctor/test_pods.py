@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from limpet.agent.settings import load_settings
+from limpet.base.ownership import TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.cli.doctor.doctor import diagnose
 from limpet.cli.doctor.findings import Finding
 from limpet.cli.main import main
@@ -176,23 +177,28 @@ def test_a_bridge_that_would_take_a_pod_for_its_router_is_named(make_node: NodeF
     assert "not-as-planned" not in doctor.found()
 
 
-@pytest.mark.parametrize("where", ["limvx4", "all"])
+@pytest.mark.parametrize("where", ["limvx4", "limwg0", "all"])
 def test_a_way_to_other_nodes_whose_reverse_paths_are_strict_is_named_and_mended(
     doctor: Doctor, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     """The larger of the device's setting and the node's counts, so loose ones are loose."""
     node = doctor.node
     node.stop_agent()
-    marks = f"group {0x6C696D04} type vxlan id 77 dstport 8999"
-    node.run(*f"ip link add limvx4 {marks}".split())
-    node.run(*["ip", "link", "set", "limvx4", "up"])
-    for each in ("limvx4", "all"):
+    ways = {
+        "limvx4": f"group {VXLAN_GROUPS[4]} type vxlan id 77 dstport 8999",
+        "limwg0": f"group {TUNNEL_GROUP} type veth peer name far",
+    }
+    for ifname, marks in ways.items():
+        node.run(*f"ip link add {ifname} {marks}".split())
+        node.run("ip", "link", "set", ifname, "up")
+    for each in (*ways, "all"):
         node.run("sysctl", "-qw", f"net.ipv4.conf.{each}.rp_filter=0")
     assert "sysctl-wrong" not in doctor.found()
     node.run("sysctl", "-qw", f"net.ipv4.conf.{where}.rp_filter=1")
 
-    assert "net.ipv4.conf.limvx4.rp_filter is" in doctor.found()["sysctl-wrong"].what
-    mended(doctor, capsys, {"sysctl-wrong": "set net.ipv4.conf.limvx4.rp_filter to 2"})
+    strict = where if where in ways else "limwg0"  # `found` keeps the last of several
+    assert f"net.ipv4.conf.{strict}.rp_filter is" in doctor.found()["sysctl-wrong"].what
+    mended(doctor, capsys, {"sysctl-wrong": f"set net.ipv4.conf.{strict}.rp_filter to 2"})
 
 
 def test_a_bridge_that_follows_another_mac_is_named_while_no_agent_runs(doctor: Doctor) -> None:
