@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
@@ -23,9 +22,6 @@ _OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 DESKTOP, PHONE = (1360, 860), (390, 844)
-BROKEN_OFF = {"/live", "/static/limpet.svg"}
-"""What a page that is left may not have had to its end: the stream of what changes has none, and a
-browser asks for the icon when it has all else."""
 SignIn = Callable[..., Page]
 
 
@@ -100,7 +96,7 @@ def sign_in(browser: Browser) -> Iterator[SignIn]:
             undo.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(60_000)
-            listen(page, link, said)
+            undo.callback(Listening(page, link, said).leave)
             page.goto(link)
             if token:
                 page.get_by_label("Token").fill(token)
@@ -112,18 +108,45 @@ def sign_in(browser: Browser) -> Iterator[SignIn]:
     assert said == []
 
 
-def listen(page: Page, link: str, said: list[str]) -> None:
-    """From now on `said` has what is wrong with the page, which was entered by the link."""
-    page.on("console", lambda each: said.append(f"{each.type}: {each.text}"))
-    page.on("pageerror", lambda each: said.append(f"error: {each}"))
-    page.on("requestfailed", lambda each: _failed(each, said))
-    page.on("request", lambda each: _own(each.url, link, said))
+class Listening:
+    """From now on `said` has what is wrong with the page, which was entered by the link.
 
+    Who leaves a page breaks off what it still asks for; that alone is not wrong.
+    """
 
-def _failed(request: Request, said: list[str]) -> None:
-    is_left = request.failure == "net::ERR_ABORTED" and urlsplit(request.url).path in BROKEN_OFF
-    if not is_left:
-        said.append(f"failed: {request.method} {request.url}: {request.failure}")
+    def __init__(self, page: Page, link: str, said: list[str]) -> None:
+        self._said = said
+        self._is_leaving = False
+        self._pages = 0
+        """How many it has been so far."""
+        self._begun: dict[Request, int] = {}
+        """Which of them has asked."""
+        page.on("console", lambda each: said.append(f"{each.type}: {each.text}"))
+        page.on("pageerror", lambda each: said.append(f"error: {each}"))
+        page.on("request", lambda each: _own(each.url, link, said))
+        page.on("request", self._asks)
+        page.on("requestfailed", self._fails)
+        page.on("framenavigated", lambda frame: self._shows_another())
+
+    def leave(self) -> None:
+        """For good."""
+        self._is_leaving = True
+
+    def _asks(self, request: Request) -> None:
+        self._begun[request] = self._pages
+        self._is_leaving |= request.is_navigation_request()
+
+    def _shows_another(self) -> None:
+        self._pages += 1
+        self._is_leaving = False
+
+    def _fails(self, request: Request) -> None:
+        is_left = self._is_leaving or self._begun.get(request, self._pages) < self._pages
+        is_broken_off = (
+            request.failure == "net::ERR_ABORTED" and not request.is_navigation_request()
+        )
+        if not (is_left and is_broken_off):
+            self._said.append(f"failed: {request.method} {request.url}: {request.failure}")
 
 
 def _own(url: str, link: str, said: list[str]) -> None:

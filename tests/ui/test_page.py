@@ -15,7 +15,7 @@ from limpet.picture.pair import Reach, Way
 from limpet.web.access.sessions import PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
-from tests.ui.conftest import DESKTOP, PHONE, PICTURES, SignIn, listen, own_processes
+from tests.ui.conftest import DESKTOP, PHONE, PICTURES, Listening, SignIn, own_processes
 from tests.waiting import wait_until
 
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
@@ -311,7 +311,7 @@ ASK_IN_VAIN = """(path) => {
 }"""
 
 
-def test_a_request_that_fails_is_a_failure_but_for_the_stream_of_a_page_that_is_left(
+def test_a_request_that_fails_is_a_failure_but_for_those_of_a_page_that_is_left(
     small: Served, browser: Browser
 ) -> None:
     """What every other test here holds at its end."""
@@ -319,7 +319,7 @@ def test_a_request_that_fails_is_a_failure_but_for_the_stream_of_a_page_that_is_
     link = small.link()
     with browser.new_context() as context:
         page = context.new_page()
-        listen(page, link, said)
+        Listening(page, link, said)
         page.goto(link)
         expect(page.locator("#live")).to_contain_text("live")
         page.goto(f"{small.address}/nodes")
@@ -329,4 +329,5 @@ def test_a_request_that_fails_is_a_failure_but_for_the_stream_of_a_page_that_is_
         page.evaluate(ASK_IN_VAIN, f"{small.address}/pairs")
 
         wait_until(lambda: page.evaluate("1") and said, "it is noticed")
+        page.goto(f"{small.address}/segments")
         assert said == [f"failed: GET {small.address}/pairs: net::ERR_ABORTED"]
