@@ -101,7 +101,7 @@ class ServiceObjects:
             selection=Selection(fields=f"metadata.name={_MOVED_SLICE}"),
         )
         self._watching = asyncio.create_task(watching.run())
-        while not watching.standing.listed:
+        while not watching.follow_state.listed:
             await asyncio.sleep(0.01)
         return client
 

@@ -106,7 +106,7 @@ def run_workload(path: Path, seed: int, *, steps: int, forgotten: str = "") -> R
 
 
 def opened(path: Path, disk: RecordingDisk | None = None) -> SnapshotFile:
-    return SnapshotFile(path, own_uid=OWN_UID, disk=disk, retry_s=0.03, anew_bytes=2_000)
+    return SnapshotFile(path, own_uid=OWN_UID, disk=disk, retry_s=0.03, compact_bytes=2_000)
 
 
 def news_of(choice: random.Random, step: int) -> Known:

@@ -237,11 +237,11 @@ def test_a_watch_goes_on_through_a_restart_of_the_api_server_and_loses_nothing(
         async with running(follower):
             await until(lambda: len(follower.has) == 20)
             await end(api, "kube-apiserver")
-            await until(lambda: not follower.reflector.standing.connected)
-            assert "API server" in follower.reflector.standing.error
+            await until(lambda: not follower.reflector.follow_state.connected)
+            assert "API server" in follower.reflector.follow_state.error
             assert len(follower.has) == 20
             await asyncio.to_thread(api.start_process, "kube-apiserver")
-            await until(lambda: follower.reflector.standing.connected)
+            await until(lambda: follower.reflector.follow_state.connected)
             await create(client, "restart-late", "restart")
             await client.delete(CONFIG_MAPS, "restart-00003", namespace=SPACE)
             await until(lambda: "restart-late" in follower.has and follower.gone)
@@ -314,11 +314,11 @@ def test_an_api_server_that_hangs_is_told_of_and_nothing_is_lost(api: ControlPla
             os.kill(pid, signal.SIGSTOP)
             try:
                 follower.reflector.network_changed()
-                await until(lambda: follower.reflector.standing.error)
+                await until(lambda: follower.reflector.follow_state.error)
                 assert len(follower.has) == 3
             finally:
                 os.kill(pid, signal.SIGCONT)
-            await until(lambda: follower.reflector.standing.connected)
+            await until(lambda: follower.reflector.follow_state.connected)
             await create(client, "hang-late", "hang")
             await until(lambda: len(follower.has) == 4)
 

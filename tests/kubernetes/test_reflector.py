@@ -99,11 +99,11 @@ def test_after_garbage_it_goes_on_from_the_newest_version_and_says_what_it_was()
     )
 
     async def work(follower: Follower) -> None:
-        await until(lambda: "no event" in follower.reflector.standing.error)
-        assert "cache of another version" in follower.reflector.standing.error
+        await until(lambda: "no event" in follower.reflector.follow_state.error)
+        assert "cache of another version" in follower.reflector.follow_state.error
         await until(lambda: follower.has == {"a": "11", "b": "12"})
-        assert follower.reflector.standing.connected
-        assert follower.reflector.standing.error == ""
+        assert follower.reflector.follow_state.connected
+        assert follower.reflector.follow_state.error == ""
 
     follow(server, work)
     assert server.watched_from == ["resourceVersion=10", "resourceVersion=11"]
@@ -117,8 +117,8 @@ def test_a_line_without_an_end_and_a_stream_that_breaks_off_are_garbage_too() ->
     )
 
     async def work(follower: Follower) -> None:
-        await until(lambda: "has no end" in follower.reflector.standing.error)
-        await until(lambda: "half way in a line" in follower.reflector.standing.error)
+        await until(lambda: "has no end" in follower.reflector.follow_state.error)
+        await until(lambda: "half way in a line" in follower.reflector.follow_state.error)
         await until(lambda: follower.has == {"a": "11", "b": "12"})
 
     follow(server, work)
@@ -142,7 +142,7 @@ def test_a_version_that_is_too_old_makes_it_list_and_what_is_missing_is_gone() -
     async def work(follower: Follower) -> None:
         await until(lambda: follower.lists == 2)
         assert follower.has == {}
-        assert follower.reflector.standing.connected
+        assert follower.reflector.follow_state.connected
 
     follow(server, work)
 

@@ -50,7 +50,7 @@ class KubernetesSide:
         """Raises: LimpetError."""
         self.choice = _choice(settings, membership)
         """Whether this node serves Services, and why; None: nothing tells it of them."""
-        self.begins_anew = asyncio.Event()
+        self.restart_wanted = asyncio.Event()
         """Set when the agent has to be another than it was begun as."""
         self.services: ServiceSide | None = None
         """None: they are off on this node."""
@@ -120,7 +120,7 @@ class KubernetesSide:
 
     def look_at_choice(self) -> None:
         """What the cluster says, or what others have put into the kernel, may be another."""
-        if self.choice is None or self.begins_anew.is_set():
+        if self.choice is None or self.restart_wanted.is_set():
             return
         with faults.noted("looking for kube-proxy"):
             if self.choice.look():
@@ -129,7 +129,7 @@ class KubernetesSide:
                     was=self.choice.taken.why,
                     kube_proxy=self.choice.kube_proxy,
                 )
-                self.begins_anew.set()
+                self.restart_wanted.set()
 
     def _serving(self) -> Iterator[ServiceSide | NamesSide]:
         """In this order: names are told what Services have found."""

@@ -66,11 +66,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings(config)
         configure_log(settings.log_level)
-        begins_anew = run(partial(_run, settings))
+        restart_wanted = run(partial(_run, settings))
     except LimpetError as error:
         complain(f"limpet agent: {error}")
         return 1
-    if begins_anew:
+    if restart_wanted:
         # The same process, for whoever minds it, without what was in memory for another task.
         hold_back()
         os.execv(sys.executable, sys.orig_argv)
@@ -291,7 +291,7 @@ class _Agent:
 
     def until_another(self) -> list[Coroutine[Any, Any, Any]]:
         """Coroutines whose end means that it has to begin anew."""
-        return [] if self._cluster is None else [self._cluster.kubernetes.begins_anew.wait()]
+        return [] if self._cluster is None else [self._cluster.kubernetes.restart_wanted.wait()]
 
     def _look(self) -> None:
         if self._cluster is not None:

@@ -42,7 +42,7 @@ class NodeInCluster:
         if self._membership.uid in news.uids and self._membership.removed:
             _log.error(
                 "this node was removed from the cluster: it reaches no other node any more",
-                what_to_do="`limpet join --anew` with a new token, if it should be there",
+                what_to_do="`limpet join --new-identity` with a new token, if it should be there",
             )
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:

@@ -19,12 +19,12 @@ def ask_names(run_dir: Path, request: Mapping[str, str]) -> dict[str, Any]:
     """What it answers. Raises: LimpetError."""
     path = run_dir / _SOCKET
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(_ANSWER_S)
-            asking.connect(str(path))
-            asking.sendall(encode_request(request))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(_ANSWER_S)
+            client.connect(str(path))
+            client.sendall(encode_request(request))
             received = b""
-            while chunk := asking.recv(1 << 16):
+            while chunk := client.recv(1 << 16):
                 received += chunk
         answer: dict[str, Any] = json.loads(received)
     except OSError as error:

@@ -83,17 +83,17 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
     """
     _check(order)
     target = folders.cluster_dir
-    folder = target.with_name(f"{target.name}.anew") if order.anew else target
+    folder = target.with_name(f"{target.name}.anew") if order.as_new else target
     with only_join(folders.state_dir):
-        identity = None if order.anew else load_identity(target)
+        identity = None if order.as_new else load_identity(target)
         if identity is not None:
             raise LimpetError(
                 f"join: this node has joined already, as {identity.name} (uid {identity.uid}); to "
                 "make it another node of this or another cluster: stop the agent, then "
-                "`limpet join --anew` with a new token; to have it ask its cluster's controller at "
-                "another address: limpet join --controller HOST:PORT, without a token"
+                "`limpet join --new-identity` with a new token; to have it ask its cluster's "
+                "controller at another address: limpet join --controller HOST:PORT, without a token"
             )
-        if order.anew:
+        if order.as_new:
             _check_no_agent(folders.run_dir)
         key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
         # Written before it is asked for: an answer that is lost on the way is for this key.
@@ -108,7 +108,7 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
         _write(folder, answer, known, grant)
         _keep_pods(folders.data_dir, folder, order, pods)
         _write_last(folder, order, answer, grant.name)
-        if order.anew:
+        if order.as_new:
             _put_in_place(folder, target)
         with contextlib.suppress(LimpetError):  # the agent's first hello says it too
             asyncio.run(own.confirm())
@@ -168,7 +168,7 @@ def _known_key(folder: Path) -> bytes | None:
             "read",
             str(path),
             f"{len(key)} bytes instead of {KEY_BYTES}",
-            hint="remove the file, or join with --anew",
+            hint="remove the file, or join with --new-identity",
         )
     return key
 

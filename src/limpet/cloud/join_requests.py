@@ -40,7 +40,7 @@ class JoinOrder:
     controllers: tuple[str, ...]
     """As `parse_controller` takes them; the first that answers is asked, all are kept."""
     name: str
-    anew: bool = False
+    as_new: bool = False
     """With a new key, whatever the node was before; that is kept aside."""
     force: bool = False
     """Although pod addresses overlap the node's LAN."""
@@ -128,7 +128,7 @@ def _context_of(ca: str, at: str) -> ssl.SSLContext:
 def _in_words(error: ControllerRefusedError, at: str) -> LimpetError:
     hint = ""
     if error.refused.code is Code.REMOVED:
-        hint = ": `limpet join --anew` with it"
+        hint = ": `limpet join --new-identity` with it"
     return LimpetError(f"join at {at}: refused: {error.refused.error}{hint}")
 
 

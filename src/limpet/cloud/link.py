@@ -160,7 +160,7 @@ class ControllerLink:
                 raise LinkError(
                     f"use the certificates in {identity.folder}: "
                     f"{getattr(error, 'strerror', None) or error} (put the folder back from a "
-                    "back-up, or `limpet join --anew`)"
+                    "back-up, or `limpet join --new-identity`)"
                 ) from error
             self._context = context
         return self._context

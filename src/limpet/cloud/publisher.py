@@ -59,7 +59,7 @@ class Publisher:
     def __init__(
         self,
         membership: Membership,
-        asking: Requests,
+        requests: Requests,
         *,
         reports: Reports,
         segment_demand: Callable[[], tuple[int, ...]],
@@ -68,7 +68,7 @@ class Publisher:
     ) -> None:
         """`elsewhere`: kinds of documents that are published by another road."""
         self._membership = membership
-        self._requests = asking
+        self._requests = requests
         self.reports = reports
         self._segment_demand = segment_demand
         self._random = random

@@ -179,7 +179,7 @@ class Session:
         _log.error(
             "this node was removed from the cluster: no controller is asked any more",
             uid=self._membership.uid,
-            what_to_do="if it should be there: `limpet join --anew` with a new token",
+            what_to_do="if it should be there: `limpet join --new-identity` with a new token",
         )
 
     async def _attempt(self) -> str:
@@ -254,7 +254,7 @@ class Session:
                     break
         raise LinkError(
             f"watch the controller at {self._link.controller}: it knows no grant of this node, "
-            "and this node has lost its own (`limpet join --anew` with a new token)"
+            "and this node has lost its own (`limpet join --new-identity` with a new token)"
         )
 
     async def _take(self, lines: list[WatchLine]) -> None:

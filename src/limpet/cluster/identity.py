@@ -115,7 +115,7 @@ def _damaged(path: Path, cause: str) -> ConfigError:
     return ConfigError(
         f"read {path}: {cause} (this node's identity is damaged; put the folder back from a "
         "back-up, or let new hardware take its place: `limpet node replace` in the cloud, then "
-        "`limpet join --anew` here)"
+        "`limpet join --new-identity` here)"
     )
 
 

@@ -272,8 +272,8 @@ class Membership:
             _log.error(
                 "another machine has this node's identity: nothing is published any more",
                 uid=self.uid,
-                what_to_do="on the copy: stop the agent, then `limpet join --anew`; then restart "
-                "both agents",
+                what_to_do="on the copy: stop the agent, then `limpet join --new-identity`; then "
+                "restart both agents",
             )
 
     def _may_follow(self, sequence: int) -> bool:
@@ -289,7 +289,7 @@ class Membership:
                 "more",
                 uid=self.uid,
                 what_to_do="in the cloud `limpet node replace` with this node's name, then here "
-                "`limpet join --anew`: its pods keep their addresses",
+                "`limpet join --new-identity`: its pods keep their addresses",
             )
         return False
 

@@ -107,23 +107,23 @@ class Control:
             self._left.keep(self._server.sockets)
 
     def _ask_running(self) -> list[int]:
-        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        asking.settimeout(_TAKE_OVER_S)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(_TAKE_OVER_S)
         try:
-            asking.connect(str(self.path))
-            asking.sendall(encode_request({"ask": "sockets"}))
-            said, fds, _, _ = socket.recv_fds(asking, _LARGEST_WORDS_BYTES, listening.MOST_SOCKETS)
+            client.connect(str(self.path))
+            client.sendall(encode_request({"ask": "sockets"}))
+            said, fds, _, _ = socket.recv_fds(client, _LARGEST_WORDS_BYTES, listening.MOST_SOCKETS)
         except OSError:
-            asking.close()
+            client.close()
             return []
         if not self._has_given(said):
-            asking.close()
+            client.close()
             for fd in fds:
                 os.close(fd)
             return []
         for fd in fds:
             os.set_inheritable(fd, False)
-        self._before = asking
+        self._before = client
         return fds
 
     def _has_given(self, said: bytes) -> bool:
@@ -155,20 +155,20 @@ class Control:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, asking: socket.socket) -> None:
+    async def _serve(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with asking:
-                request = await loop.sock_recv(asking, _LARGEST_REQUEST_BYTES)
+            with client:
+                request = await loop.sock_recv(client, _LARGEST_REQUEST_BYTES)
                 document = decode_plain_json(request or b"{}")
                 if refusal := self._refusal(document):
                     words = json.dumps({"error": refusal}).encode() + b"\n"
-                    await loop.sock_sendall(asking, words)
+                    await loop.sock_sendall(client, words)
                 elif document.get("ask") == "sockets":
-                    await self._hand_over(asking)
+                    await self._hand_over(client)
                 else:
                     answer = json.dumps(await self._answer(document)).encode() + b"\n"
-                    await loop.sock_sendall(asking, answer)
+                    await loop.sock_sendall(client, answer)
         except (OSError, msgspec.MsgspecError, AttributeError):
             return
         except Exception as error:  # noqa: BLE001 - names are answered all the same
@@ -205,17 +205,17 @@ class Control:
             **status(self._resolver),
         }
 
-    async def _hand_over(self, asking: socket.socket) -> None:
+    async def _hand_over(self, client: socket.socket) -> None:
         """Both read for a moment, so that nobody is unheard; then the other one alone."""
         loop = asyncio.get_running_loop()
         fds = array.array("i", [each.fileno() for each in self._server.sockets])
-        asking.sendmsg([SOCKETS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        if await loop.sock_recv(asking, 64) != TAKEN:
+        client.sendmsg([SOCKETS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        if await loop.sock_recv(client, 64) != TAKEN:
             return
         self._server.pause()
         _log.info("handed over: the next process answers now")
         try:
-            await loop.sock_recv(asking, 64)
+            await loop.sock_recv(client, 64)
         except OSError:
             pass
         self._server.resume()

@@ -97,11 +97,11 @@ class Reflector(Generic[AnyViewed]):
         self._silence_s = silence_s
         self._state: ReflectorState[AnyViewed] = ReflectorState(mirror=mirror, page=page)
         self._step: asyncio.Task[None] | None = None
-        self._standing = FollowState(False, time.monotonic(), False, "")
+        self._follow_state = FollowState(False, time.monotonic(), False, "")
 
     @property
-    def standing(self) -> FollowState:
-        return self._standing
+    def follow_state(self) -> FollowState:
+        return self._follow_state
 
     @property
     def clock_ahead_s(self) -> float:
@@ -240,13 +240,13 @@ class Reflector(Generic[AnyViewed]):
         words = str(error) if isinstance(error, LimpetError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, LimpetError) and isinstance(error, Exception):
             faults.note(f"following {self._resource}", error)
-        if words != self._standing.error:
+        if words != self._follow_state.error:
             _log.warning("not connected to the API server", error=words)
         refuses = isinstance(error, StatusError) and error.status.code in _REFUSALS
         self._turn(connected=False, error=words, refuses=refuses)
 
     def _turn(self, *, connected: bool, error: str = "", refuses: bool = False) -> None:
-        before, now_s = self._standing, time.monotonic()
+        before, now_s = self._follow_state, time.monotonic()
         since_s, away_s = before.since_s, before.away_s
         if connected != before.connected:
             since_s, away_s = now_s, now_s - before.since_s if connected else 0.0
@@ -257,7 +257,7 @@ class Reflector(Generic[AnyViewed]):
                 server=str(self._client.access.server),
             )
         listed = self._state.listed
-        self._standing = FollowState(connected, since_s, listed, error, refuses, away_s)
+        self._follow_state = FollowState(connected, since_s, listed, error, refuses, away_s)
 
 
 def _failure(error: BaseException) -> Failure:

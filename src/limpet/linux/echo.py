@@ -29,11 +29,11 @@ def forbid_fragments(of: socket.socket) -> None:
 
 def path_mtu_bytes(family: int, address: Any) -> int:
     """What the kernel knows of the way there now. Raises: OSError."""
-    with socket.socket(family, socket.SOCK_DGRAM) as asking:
-        asking.connect(address)
+    with socket.socket(family, socket.SOCK_DGRAM) as client:
+        client.connect(address)
         if family == socket.AF_INET:
-            return int(asking.getsockopt(socket.IPPROTO_IP, IP_MTU))
-        return int(asking.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU))
+            return int(client.getsockopt(socket.IPPROTO_IP, IP_MTU))
+        return int(client.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU))
 
 
 class Echo:

@@ -40,7 +40,7 @@ class EventFile:
         data = b"".join(map(encode, batch))
         fd = self._open()
         if self._size and (self._size + len(data) > self._half_bytes or self._is_old(batch, old_s)):
-            fd = self._begin_anew()
+            fd = self._create()
         if data:
             self._disk.pwrite(fd, data, self._size)
             self._size += len(data)
@@ -68,7 +68,7 @@ class EventFile:
             self._began_s = first.moment.wall_s if kept else batch[0].moment.wall_s
         return batch[-1].moment.wall_s - self._began_s > old_s
 
-    def _begin_anew(self) -> int:
+    def _create(self) -> int:
         """What is older goes, whole; a disk that is full has room by it."""
         self.close()
         self._disk.rename(self._folder / NEWER, self._folder / OLDER)

@@ -195,7 +195,7 @@ class Pages:
             seen = await self._feed.now()
             await response.prepare(request)
             if request.query.get("version") not in (None, seen.picture.version):
-                await self._write(response, {"anew": True, "version": seen.picture.version})
+                await self._write(response, {"reload": True, "version": seen.picture.version})
             await self._stream(request, response, seen)
         except ConnectionError:
             pass

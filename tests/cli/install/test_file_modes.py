@@ -246,10 +246,10 @@ def test_what_moves_leave_has_the_owner_and_mode_that_the_document_says(
     limpet(machine, "install", "--take-over", "flannel", *joining(cloud))
     machine.run("systemctl", "stop", "limpet-agent")
     again, used = joining(cloud, "n2"), joining(cloud, "n3")
-    limpet(machine, "join", "--anew", *again)
+    limpet(machine, "join", "--new-identity", *again)
     machine.try_run(*LIMPET, "token", "remove", "--all", *cloud.config)  # it warns of n2
     refused = machine.try_run(
-        "sh", "-c", 'umask 0; exec "$@"', "sh", *LIMPET, "join", "--anew", *used
+        "sh", "-c", 'umask 0; exec "$@"', "sh", *LIMPET, "join", "--new-identity", *used
     )
     assert refused.returncode == 1, refused.stdout
     before[socket] = "the test's own"

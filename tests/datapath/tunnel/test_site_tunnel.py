@@ -368,7 +368,7 @@ def test_a_recorded_request_or_one_of_a_stranger_takes_no_session_away(
         assert one.courier is not None
         body = encode(step, token)
         one.courier.send(
-            BodyKind.TUNNEL_ANEW,
+            BodyKind.HANDSHAKE_RESET,
             body,
             to_uid=other.node.uid,
             address=address,

@@ -98,7 +98,7 @@ def test_a_token_lets_one_node_in_once(world: World) -> None:
     words = is_refused(lambda: node.join(token, world.controller.endpoints))
 
     assert "joined" in words
-    assert "--anew" in words
+    assert "--new-identity" in words
 
 
 def test_a_node_is_told_where_its_controller_moved_and_goes_on_there(world: World) -> None:

@@ -275,9 +275,9 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     thief.controller.start()
     newcomer.run("nft", _REDIRECT)
     assert "nobody made this token" in is_refused(
-        lambda: newcomer.join(later, true.endpoints, "--anew")
+        lambda: newcomer.join(later, true.endpoints, "--new-identity")
     )
-    newcomer.join(early, true.endpoints, "--anew")
+    newcomer.join(early, true.endpoints, "--new-identity")
     newcomer.start_agent()
     assert not reach_each_other(near, newcomer)
     assert not peer(near, "node-2")
@@ -309,9 +309,9 @@ def test_who_has_the_cas_key_gets_in_nowhere_and_a_machine_that_was_caught_is_se
     assert "mole" not in names(world)
     newcomer.stop_agent()
     assert "was used by another node" in is_refused(
-        lambda: newcomer.join(later, true.endpoints, "--anew")
+        lambda: newcomer.join(later, true.endpoints, "--new-identity")
     )
-    newcomer.join(true.token(), true.endpoints, "--anew")
+    newcomer.join(true.token(), true.endpoints, "--new-identity")
     newcomer.start_agent()
     assert key_of(newcomer) == key_of_cloud(world)
     start_pods_anew(newcomer)
@@ -368,7 +368,7 @@ def test_a_cluster_that_was_made_anew_knows_nothing_of_the_stolen_authority(worl
     for machine in reversed(by_segment):
         machine.stop_agent()
         token = true.token(roles=list(machine.node.roles))
-        machine.join(token, true.endpoints, "--anew")
+        machine.join(token, true.endpoints, "--new-identity")
         machine.start_agent()
     # Pods have addresses of before.
     assert not reach_each_other(by_segment[0], by_segment[-1])

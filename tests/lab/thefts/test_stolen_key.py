@@ -106,7 +106,7 @@ def test_a_stolen_key_is_revoked_while_half_of_the_nodes_are_away(world: World) 
     pods = remember(lost)
     command("node", "replace", "node-3")
     lost.stop_agent()
-    lost.join(used_token, world.controller.endpoints, "--anew")
+    lost.join(used_token, world.controller.endpoints, "--new-identity")
     lost.start_agent()
     assert cluster_of(lost)["key"] in shown
     wait_until(lambda: reach_each_other(near, late, lost))
@@ -134,5 +134,7 @@ def test_a_stolen_key_is_revoked_while_half_of_the_nodes_are_away(world: World) 
     assert stolen_uid in {each["uid"] for each in resting}
     # With the key of before it does not get in again, nor with a token that was used.
     stolen.stop_agent()
-    refused = is_refused(lambda: stolen.join(used_token, world.controller.endpoints, "--anew"))
+    refused = is_refused(
+        lambda: stolen.join(used_token, world.controller.endpoints, "--new-identity")
+    )
     assert "was used by another node" in refused

@@ -47,5 +47,5 @@ def test_where_nodes_come_or_go_all_is_asked_for_anew() -> None:
     gone = replace(before.nodes[3], state=NodeState.REMOVED)
     after = replace(before, version="2", nodes=(*before.nodes[:3], gone, *before.nodes[4:]))
 
-    assert changes(map_rows(before), map_rows(after), before.version, after)["anew"] is True
+    assert changes(map_rows(before), map_rows(after), before.version, after)["reload"] is True
     assert all(gone.uid != row[0] for row in map_rows(after).nodes)

@@ -38,17 +38,17 @@ def hears_stops(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> It
     Not by the loop's own way: it takes a signal back to what it does by default (Lib/asyncio/
     unix_events.py) while other threads, which have blocked nothing, can still be given one.
     """
-    hearing, telling = socket.socketpair()
+    reader, writer = socket.socketpair()
 
     def heard() -> None:
-        if hearing.recv(4096).strip(_OTHERS):
+        if reader.recv(4096).strip(_OTHERS):
             stop()
 
-    with hearing, telling:
-        hearing.setblocking(False)
-        telling.setblocking(False)
-        loop.add_reader(hearing, heard)
-        before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        loop.add_reader(reader, heard)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         former = {number: signal.signal(number, _do_nothing) for number in STOPS}
         try:
             yield
@@ -57,7 +57,7 @@ def hears_stops(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> It
                 if signal.getsignal(number) is _do_nothing:  # they are not ignored
                     signal.signal(number, handler)
             signal.set_wakeup_fd(before)
-            loop.remove_reader(hearing)
+            loop.remove_reader(reader)
 
 
 def ignore() -> None:

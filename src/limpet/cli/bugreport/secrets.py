@@ -41,7 +41,7 @@ _NAMED = re.compile(
 """A word that says what follows it: NAME = VALUE, "name": "value", name: value."""
 _PATHS = re.compile(r"""^["']?/[\w./-]*["']?$""")
 _HARMLESS = re.compile(r"""^["']?(true|false|null|none|\d{1,5}|)["']?$""", re.IGNORECASE)
-_TELLING = re.compile(r"(?i)secret|token|passw|psk|key|credential|auth")
+_SECRET_NAME = re.compile(r"(?i)secret|token|passw|psk|key|credential|auth")
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
@@ -74,7 +74,7 @@ def known_secrets(settings: Settings, processes: Iterable[int] = ()) -> set[str]
             continue
         found |= set(_forms(data))
     for environment in (os.environ, *map(_environment, processes)):
-        found |= {value for name, value in environment.items() if _TELLING.search(name)}
+        found |= {value for name, value in environment.items() if _SECRET_NAME.search(name)}
     return {each for each in found if len(each) >= _LEAST and not each.startswith("/")}
 
 

@@ -98,7 +98,7 @@ def controller_rotate_key(reach: ReachOptions = HERE, output: Format = Output.TA
     show(
         answer,
         output,
-        f"{counted(answer['signed_anew'], 'document')} signed with the new key, {answer['key']}: "
+        f"{counted(answer['signed_again'], 'document')} signed with the new key, {answer['key']}: "
         "nodes that have heard of it take nothing new that a former one has signed",
     )
     say(

@@ -59,7 +59,7 @@ def services() -> list[dict[str, Any]]:
 
 def policy() -> dict[str, Any]:
     """Pods that ask reach those that answer at one of their two ports."""
-    asking = {"podSelector": {"matchLabels": {ROLE_LABEL: PROBER}}}
+    prober = {"podSelector": {"matchLabels": {ROLE_LABEL: PROBER}}}
     ports = [{"protocol": each, "port": ANSWER_PORT} for each in ("TCP", "UDP")]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -68,7 +68,7 @@ def policy() -> dict[str, Any]:
         "spec": {
             "podSelector": {"matchLabels": {ROLE_LABEL: ANSWERER}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [asking], "ports": ports}],
+            "ingress": [{"from": [prober], "ports": ports}],
         },
     }
 

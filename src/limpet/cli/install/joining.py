@@ -72,7 +72,7 @@ def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, 
         raise ConfigError(
             f"install: this node has joined a cluster already, as {identity.name} (leave --token, "
             "--controller and --name out; to make it another node: stop the agent, then "
-            "`limpet join --anew`)"
+            "`limpet join --new-identity`)"
         )
     return False
 

@@ -174,9 +174,9 @@ def _some(pods: list[str]) -> str:
 def _stop_names(settings: Settings, manifest: Manifest, removal: Removal) -> None:
     attempt_steps(removal, lambda: stop_dns(manifest))
     path = settings.folders.run_dir / DNS_SOCKET
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
-            asking.connect(str(path))
+            client.connect(str(path))
         except OSError:
             return
     removal.failures.append(

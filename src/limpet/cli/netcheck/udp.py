@@ -176,9 +176,9 @@ async def largest_packet(asker: MappingSocket, where: Endpoint, rtt_s: float) ->
 
 def source_towards(where: Endpoint) -> Address | None:
     """This machine's address on the way there; None: there is no route. Sends nothing."""
-    with socket.socket(_FAMILIES[where[0].version], socket.SOCK_DGRAM) as asking:
+    with socket.socket(_FAMILIES[where[0].version], socket.SOCK_DGRAM) as client:
         try:
-            asking.connect((str(where[0]), where[1]))
+            client.connect((str(where[0]), where[1]))
         except OSError:
             return None
-        return ip_address(asking.getsockname()[0].partition("%")[0])
+        return ip_address(client.getsockname()[0].partition("%")[0])

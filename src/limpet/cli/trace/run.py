@@ -178,19 +178,19 @@ def _sent(
 ) -> Traced:
     words = sender.flow.words
     there = [each for each in watch.events if each.outward and not each.arp]
-    asking = [each for each in watch.events if each.arp]
+    requests = [each for each in watch.events if each.arp]
     back = [each for each in watch.events if not each.outward]
     if said:
         return Traced(words, True, passed(there), f"it arrived, and {said}")
     if drop := dropped(there):
         by = watch.words(drop)
         return Traced(words, False, _stopped(passed(there), by), f"stopped on this node by {by}")
-    if (drop := dropped(asking)) and not there:
+    if (drop := dropped(requests)) and not there:
         by = watch.words(drop)
         return Traced(
             words,
             False,
-            _stopped(passed(asking), by),
+            _stopped(passed(requests), by),
             f"the pod's question for its gateway's MAC is stopped by {by}",
             "it sends from a MAC or an address that is not its own: see what changed in the pod "
             "(limpet help decisions/port-security)",

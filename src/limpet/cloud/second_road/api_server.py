@@ -154,7 +154,7 @@ class ApiServerSource:
 
     @property
     def state(self) -> ApiServerState:
-        found = [each.standing for each in self._reflectors.values()]
+        found = [each.follow_state for each in self._reflectors.values()]
         connected = bool(found) and all(each.connected for each in found)
         since_s = self._state.since_s
         if found:
@@ -208,7 +208,7 @@ class ApiServerSource:
     def _returned(self) -> None:
         """The server takes connections again: whoever waits for it asks at once."""
         for reflector in self._reflectors.values():
-            if not reflector.standing.connected:
+            if not reflector.follow_state.connected:
                 reflector.network_changed()
         self._writer.hurry()
 

@@ -120,7 +120,7 @@ class ServiceSource(WorkloadSource):
 
     @property
     def is_connected(self) -> bool:
-        return bool(self._reflectors) and all(x.standing.connected for x in self._reflectors)
+        return bool(self._reflectors) and all(x.follow_state.connected for x in self._reflectors)
 
     # Hearing
 
@@ -167,7 +167,7 @@ class ServiceSource(WorkloadSource):
         """After a cut, a server says of those it could not hear that they are not ready."""
         now_s = time.monotonic()
         _, slices = self._reflectors
-        away_s, since_s = slices.standing.last_away(now_s)
+        away_s, since_s = slices.follow_state.last_away(now_s)
         if away_s < CUT_S or now_s >= since_s + DOUBT_S:
             return told
         piece = with_doubts(told, self._catalog.slices(*told.service_key))

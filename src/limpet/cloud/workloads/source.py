@@ -61,7 +61,7 @@ class WorkloadSource(ABC):
     def error(self) -> str:
         """Why it hears nothing, or keeps nothing; empty: all is well."""
         troubles = (self._following.trouble, self._keeping.trouble)
-        found = (*troubles, *(each.standing.error for each in self._reflectors))
+        found = (*troubles, *(each.follow_state.error for each in self._reflectors))
         return next(filter(None, found), "")
 
     def _end(self) -> None:

@@ -51,7 +51,7 @@ class BodyKind(IntEnum):
     RELAY_TOKEN = 37
     RELAY_BOUND = 38
     RELAY_FREE = 39
-    TUNNEL_ANEW = 48
+    HANDSHAKE_RESET = 48
     POD_ASK = 64
     POD_TOLD = 65
     REFLECT = 80

@@ -55,7 +55,7 @@ class PodsTold(Struct, frozen=True, array_like=True):
 
 encode = msgspec.msgpack.Encoder().encode
 _asks = msgpack_decoder(PodAsk)
-_tellings = msgpack_decoder(PodsTold)
+_told_pods = msgpack_decoder(PodsTold)
 
 
 def parse_ask(body: bytes) -> PodAsk:
@@ -70,7 +70,7 @@ def parse_ask(body: bytes) -> PodAsk:
 def parse_told(body: bytes) -> PodsTold:
     """With addresses as they are written shortest. Raises: DatagramError."""
     try:
-        found: PodsTold = _tellings.decode(body)
+        found: PodsTold = _told_pods.decode(body)
         return replace(found, pods=tuple(map(_checked, found.pods)))
     except (msgspec.MsgspecError, ValueError) as error:
         raise DatagramError(DropReason.MALFORMED, f"it tells of no pods: {error}") from error

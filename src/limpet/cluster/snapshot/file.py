@@ -29,7 +29,7 @@ from limpet.cluster.snapshot.writer import LogWriter, read_file
 
 OWN_NAME = "own.log"
 _RETRY_S = 5.0
-_ANEW_BYTES = 1 << 20
+_COMPACT_BYTES = 1 << 20
 _WHAT_TO_DO = "free space on this file system or check the disk; it is tried again by itself"
 
 
@@ -66,22 +66,22 @@ class SnapshotFile:
         own_uid: str,
         disk: Disk | None = None,
         retry_s: float = _RETRY_S,
-        anew_bytes: int = _ANEW_BYTES,
+        compact_bytes: int = _COMPACT_BYTES,
     ) -> None:
         """Reads the file; nothing is written before `read` has returned.
 
-        `anew_bytes`: a log that is shorter is never begun anew because of its length.
+        `compact_bytes`: a log that is shorter is never begun anew because of its length.
         Raises: StorageError if it cannot be read, or is of a later Limpet.
         """
         self._path = path
         self._own_uid = own_uid
         self._disk = disk or Disk()
         self._retry_s = retry_s
-        self._anew_bytes = anew_bytes
+        self._compact_bytes = compact_bytes
         self._found = _load(path)
         self._writers: list[LogWriter] = []
         """Writers of the log, and of the node's own."""
-        self._anew_at_s = 0.0
+        self._compact_at_s = 0.0
         """When it may be tried to begin the log anew."""
         self._troubles: dict[str, StorageError] = {}
         """By what was to be done."""
@@ -120,7 +120,7 @@ class SnapshotFile:
         self, path: Path, found: tuple[SnapshotLog, bytes] | None, nothing: Known
     ) -> tuple[Known, str]:
         """What the log says, and what is wrong with it; its writer goes on with it."""
-        writer = LogWriter(path, self._disk, self._anew_bytes, nothing)
+        writer = LogWriter(path, self._disk, self._compact_bytes, nothing)
         self._writers.append(writer)
         if found is None:
             return nothing, ""
@@ -240,11 +240,11 @@ class SnapshotFile:
         needed = essentials(log.known, self._own_uid)
         news = [each for each in needed if each.is_newer(own.known.find(each.key))]
         self._attempt("write", own, lambda: own.take(news))
-        if monotonic() < self._anew_at_s:
+        if monotonic() < self._compact_at_s:
             return
         for writer in self._writers:
             if self._attempt("begin anew", writer, writer.shorten) is not None:
-                self._anew_at_s = monotonic() + self._retry_s
+                self._compact_at_s = monotonic() + self._retry_s
 
     def _attempt(self, what: str, writer: LogWriter, do: Callable[[], None]) -> StorageError | None:
         path, key = writer.path, f"{what} {writer.path}"

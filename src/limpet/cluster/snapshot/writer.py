@@ -31,8 +31,8 @@ class LogWriter:
     All methods raise OSError, and may be called again after that.
     """
 
-    def __init__(self, path: Path, disk: Disk, anew_bytes: int, nothing: Known) -> None:
-        """`anew_bytes`: a log that is shorter is never begun anew because of its length."""
+    def __init__(self, path: Path, disk: Disk, compact_bytes: int, nothing: Known) -> None:
+        """`compact_bytes`: a log that is shorter is never begun anew because of its length."""
         self.path = path
         self.known = nothing
         """What the log holds."""
@@ -47,7 +47,7 @@ class LogWriter:
         """What was written last before the start, and where."""
         self._unsure = False
         """What a killed process did last may not be on the disk."""
-        self._anew_bytes = self._anew_at = anew_bytes
+        self._compact_bytes = self._compact_at_bytes = compact_bytes
         """Length from which on it may pay to do so."""
 
     def take_up(self, log: SnapshotLog, data: bytes, known: Known) -> None:
@@ -99,7 +99,7 @@ class LogWriter:
         self._fd = self._disk.open(self.path)
         self._end = end
         self._unsure = False
-        self._anew_at = max(self._anew_bytes, 2 * end)
+        self._compact_at_bytes = max(self._compact_bytes, 2 * end)
 
     def _write_new(self, documents: Iterable[Document]) -> int:
         """Its length, when it is on the disk."""
@@ -129,11 +129,11 @@ class LogWriter:
 
     def shorten(self) -> None:
         """Begins the log anew when more than half of it was replaced by later documents."""
-        if self._fd is None or self._end <= self._anew_at:
+        if self._fd is None or self._end <= self._compact_at_bytes:
             return
         needed = HEADER_BYTES + sum(len(encode_record(each.sealed, 0)) for each in self.known)
-        self._anew_at = max(self._anew_bytes, 2 * needed)
-        if self._end > self._anew_at:
+        self._compact_at_bytes = max(self._compact_bytes, 2 * needed)
+        if self._end > self._compact_at_bytes:
             self._start_over(())
 
     def close(self) -> None:

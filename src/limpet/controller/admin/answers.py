@@ -318,7 +318,7 @@ class PolicyWithdrawn(Answer, frozen=True, kw_only=True):
 class KeyRotated(Answer, frozen=True, kw_only=True):
     """`limpet controller rotate-key`."""
 
-    signed_anew: int
+    signed_again: int
     key: str
     rotations: int
 

@@ -259,7 +259,7 @@ class Admin:
 
         def make(tables: Tables) -> dict[str, Any]:
             key = key_name(signing_keys(tables)[-1])
-            return {"signed_anew": count, "key": key, "rotations": tables.era}
+            return {"signed_again": count, "key": key, "rotations": tables.era}
 
         return await self._cluster.change(make)
 

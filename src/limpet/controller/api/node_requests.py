@@ -237,7 +237,7 @@ def _check_keys(tables: Tables, uid: str, shown: Sequence[Document]) -> None:
                     f"node {name} holds a network that this cluster's controller has not signed, "
                     "but somebody with a former key of it: it has to join anew, with the addresses "
                     f"of its pods (here: limpet node replace {name}, limpet token create; there: "
-                    "stop the agent, limpet join --anew)",
+                    "stop the agent, limpet join --new-identity)",
                 ) from error
 
 

@@ -282,7 +282,7 @@ class Api:
 
         async def send() -> None:
             await self._send(response, first.lines)
-            telling = asyncio.create_task(tell())
+            teller = asyncio.create_task(tell())
             try:
                 async for chunk in chunks:
                     await self._send(response, chunk.lines)
@@ -293,7 +293,7 @@ class Api:
             except RefusedError as error:
                 await self._refuse(response, error.refused)
             finally:
-                telling.cancel()
+                teller.cancel()
 
         # One watch for a node: its last connection may be dead without our knowing.
         before = self._watching.pop(uid, None)

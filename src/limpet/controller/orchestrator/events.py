@@ -35,7 +35,7 @@ from limpet.kubernetes.objects import Metadata, Object, Resource
 
 _log = structlog.get_logger("events")
 COMPONENT = "limpet-controller"
-_PACE_S = 0.1
+_SPACING_S = 0.1
 """Time between two writes."""
 _AGAIN_S, _GIVEN_UP_S = 5.0, 600.0
 _MAX_MESSAGE_CHARACTERS = 1024
@@ -98,7 +98,7 @@ class Events:
             if entry is not None:
                 with faults.noted("events"):
                     await self._write(entry)
-                await asyncio.sleep(_PACE_S)
+                await asyncio.sleep(_SPACING_S)
 
     async def _write(self, entry: PendingEvent) -> None:
         count = entry.count

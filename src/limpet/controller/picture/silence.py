@@ -60,15 +60,15 @@ class Silence:
             if each.became == _SILENT:
                 self._silent_names |= fresh
 
-    def look(self, standings: Mapping[str, NodeSilence], now_s: float) -> list[Happening]:
+    def look(self, silences: Mapping[str, NodeSilence], now_s: float) -> list[Happening]:
         """What is to be told now; by uid all nodes that there are. `now_s`: monotonic."""
-        self._recall(standings)
+        self._recall(silences)
         for known in (self._silent, self._turning):
-            for uid in known.keys() - standings.keys():
+            for uid in known.keys() - silences.keys():
                 del known[uid]
         silent: list[str] = []
         back: list[str] = []
-        for uid, each in standings.items():
+        for uid, each in silences.items():
             was, now = uid in self._silent, each.state is not NodeState.ANSWERS
             if was is now:
                 self._turning.pop(uid, None)
@@ -77,23 +77,21 @@ class Silence:
             if now_s - self._turning.setdefault(uid, now_s) >= holds_s:
                 (silent if now else back).append(uid)
         return [
-            *self._fell_silent(silent, standings),
-            *self._are_back(back, standings),
+            *self._fell_silent(silent, silences),
+            *self._are_back(back, silences),
         ]
 
-    def _recall(self, standings: Mapping[str, NodeSilence]) -> None:
+    def _recall(self, silences: Mapping[str, NodeSilence]) -> None:
         if self._silent_names:
-            for uid, each in standings.items():
+            for uid, each in silences.items():
                 if each.name in self._silent_names:
                     self._silent[uid] = None
             self._silent_names.clear()
 
-    def _fell_silent(
-        self, uids: list[str], standings: Mapping[str, NodeSilence]
-    ) -> list[Happening]:
+    def _fell_silent(self, uids: list[str], silences: Mapping[str, NodeSilence]) -> list[Happening]:
         found = []
         for uid in uids:
-            each = standings[uid]
+            each = silences[uid]
             self._silent[uid] = self._turning.pop(uid)
             heard = (
                 f": it told the last at {_moment(each.heard_at_s)}"
@@ -105,10 +103,10 @@ class Silence:
         hint = "if it is nearly all of them, look at this controller's own network"
         return _told(found, f"silent now ({hint})")
 
-    def _are_back(self, uids: list[str], standings: Mapping[str, NodeSilence]) -> list[Happening]:
+    def _are_back(self, uids: list[str], silences: Mapping[str, NodeSilence]) -> list[Happening]:
         found = []
         for uid in uids:
-            name, since_s, back_s = standings[uid].name, self._silent.pop(uid), self._turning[uid]
+            name, since_s, back_s = silences[uid].name, self._silent.pop(uid), self._turning[uid]
             del self._turning[uid]
             words = f"{name}: answers again"
             if since_s is not None:

@@ -35,15 +35,15 @@ async def follow_silence(cluster: Cluster) -> None:
         try:
             now_s = time.time()
             grants, network = await cluster.change(_grants)
-            standings = await asyncio.to_thread(
-                _standings,
+            silences = await asyncio.to_thread(
+                _silences,
                 grants,
                 network,
                 dict(cluster.paths.known),
                 frozenset(cluster.paths.watching),
                 now_s - silent_after_s,
             )
-            timeline.note(*silence.look(standings, time.monotonic()))
+            timeline.note(*silence.look(silences, time.monotonic()))
         except LimpetError as error:
             _log.warning("not looked which nodes are silent", error=str(error))
         await asyncio.sleep(min(_LOOK_EVERY_S, _HOLDS * silent_after_s))
@@ -59,7 +59,7 @@ def _grants(tables: Tables) -> tuple[dict[str, Grant], Network]:
     return grants, tables.network
 
 
-def _standings(
+def _silences(
     grants: Mapping[str, Grant],
     network: Network,
     reported: Mapping[str, NodePaths],

@@ -73,7 +73,7 @@ def take_keys(tables: Tables, authority: AuthorityRecord) -> int:
             rotated_at=authority.rotated_at,
         ),
     )
-    return sum(_sign_anew(tables, document) for document in list(_of_the_cluster(tables)))
+    return sum(_sign_again(tables, document) for document in list(_of_the_cluster(tables)))
 
 
 def _of_the_cluster(tables: Tables) -> Iterator[Document]:
@@ -87,7 +87,7 @@ def _of_the_cluster(tables: Tables) -> Iterator[Document]:
                 yield document
 
 
-def _sign_anew(tables: Tables, document: Document) -> bool:
+def _sign_again(tables: Tables, document: Document) -> bool:
     value = document.value
     if document.kind == GRANT.name:
         generation, revision = _following(value.generation), tables.next_revision()

@@ -266,5 +266,5 @@ class Cluster:
     async def rotate_key(self) -> int:
         key = await asyncio.to_thread(new_key)
         count = await self.change(lambda tables: rotation.rotate_key(tables, key))
-        _log.info("rotated the cluster key", signed_anew=count)
+        _log.info("rotated the cluster key", signed_again=count)
         return count

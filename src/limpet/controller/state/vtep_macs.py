@@ -33,7 +33,7 @@ def first_macs(tables: Tables, grant: Grant) -> dict[int, str]:
         raise RefusedError(
             Code.BAD_REQUEST,
             f"join {grant.name}: the MAC address that follows from its key is that of node {other} "
-            "(make another key: limpet join --anew)",
+            "(make another key: limpet join --new-identity)",
         )
     node = tables.source.nodes.objects.get(grant.name)
     kept = kept_macs(node.flannel) if node is not None else {}

@@ -277,8 +277,8 @@ class OverlayKernel:
         for change in changes:
             try:
                 match change:
-                    case PutDevice(device, anew):
-                        link = put_device(self._route, device, anew=anew)
+                    case PutDevice(device, replace):
+                        link = put_device(self._route, device, replace=replace)
                         self._know(link)
                         self._ours.add(link.ifindex)
                     case LoosenLink(ifname):

@@ -46,10 +46,10 @@ def parse_device(
     )
 
 
-def put_device(route: RouteSocket, device: VxlanDevice, *, anew: bool) -> link_codec.LinkInfo:
+def put_device(route: RouteSocket, device: VxlanDevice, *, replace: bool) -> link_codec.LinkInfo:
     """The device is there as it should be, but for its addresses. Raises: KernelError.
 
-    `anew`: what is there under its name goes first.
+    `replace`: what is there under its name goes first.
     """
     link = route.link(device.ifname)
     if link is not None and (link.kind, link.group) != (
@@ -58,7 +58,7 @@ def put_device(route: RouteSocket, device: VxlanDevice, *, anew: bool) -> link_c
     ):
         hint = "somebody else made it; remove or rename it"
         raise KernelError("use", f"link {device.ifname}", errno.EEXIST, hint)
-    if link is not None and anew:
+    if link is not None and replace:
         route.apply(
             link_codec.delete_link(link.ifindex, what=device.ifname, ignore_errno=(errno.ENODEV,))
         )

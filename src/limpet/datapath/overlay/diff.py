@@ -22,7 +22,7 @@ class PutDevice:
     """Make the device, or set what differs on it; addresses are changes of their own."""
 
     device: VxlanDevice
-    anew: bool = False
+    replaced: bool = False
     """What is there under the name has to go first: the kernel cannot change it."""
 
 
@@ -39,11 +39,11 @@ def diff_overlay(
     A route comes after the entries that it leads to, and goes before them. `touched`: only these
     keys are looked at, and the devices.
     """
-    anew = {ifname for ifname, device in want.devices.items() if _is_other(device, have)}
+    replaced = {ifname for ifname, device in want.devices.items() if _is_other(device, have)}
     foreign = {ifname for ifname, device in have.devices.items() if not device.ours}
-    gone = anew | (have.devices.keys() - want.devices.keys()) - foreign
+    gone = replaced | (have.devices.keys() - want.devices.keys()) - foreign
     blocked = foreign | (gone - want.devices.keys())
-    dropped = [Drop(have.devices[ifname]) for ifname in sorted(gone - anew)]
+    dropped = [Drop(have.devices[ifname]) for ifname in sorted(gone - replaced)]
     renamed = {
         ifname
         for ifname, device in want.devices.items()
@@ -57,14 +57,14 @@ def diff_overlay(
             if not (isinstance(entry, Neighbour) and entry.device in renamed)
         }
         have, touched = replace(have, entries=kept), None
-    if anew or blocked:
+    if replaced or blocked:
         # What a device takes with it; and nothing is put on one that is another's.
-        have, touched = _without(have, anew | blocked), None
+        have, touched = _without(have, replaced | blocked), None
         want = replace(want, entries=_entries_without(want, foreign))
     added = want.entries if touched is None else [key for key in touched if key in want.entries]
     lost = have.entries if touched is None else [key for key in touched if key in have.entries]
     return [
-        *_put_devices(want, have, anew, foreign),
+        *_put_devices(want, have, replaced, foreign),
         *map(LoosenLink, sorted(want.loose_links - have.loose_links - foreign)),
         *(
             Put(want.entries[key])
@@ -106,12 +106,12 @@ def _entries_without(state: OverlayState, devices: Collection[str]) -> dict[Key,
 
 
 def _put_devices(
-    want: OverlayState, have: OverlayState, anew: Collection[str], foreign: Collection[str]
+    want: OverlayState, have: OverlayState, replaced: Collection[str], foreign: Collection[str]
 ) -> Iterator[PutDevice | Put[LinkAddress]]:
     for ifname, device in sorted(want.devices.items()):
         found = have.devices.get(ifname)
         if found is None or replace(found, addresses=device.addresses) != device:
-            yield PutDevice(device, anew=ifname in anew)
+            yield PutDevice(device, replaced=ifname in replaced)
         if ifname not in foreign:
             held = found.addresses if found is not None else frozenset()
             yield from map(Put, on_link(ifname, device.addresses - held))

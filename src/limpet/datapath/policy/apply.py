@@ -28,7 +28,7 @@ from limpet.datapath.policy.table import (
     Table,
     change_steps,
     fillings,
-    is_put_anew,
+    must_be_replaced,
     put_commands,
     read_listing,
 )
@@ -137,16 +137,18 @@ class PolicyKernel:
         Raises: KernelError.
         """
         left, self._left = self._left, None
-        anew = is_put_anew(before.inet, after.inet) or is_put_anew(before.bridge, after.bridge)
-        if anew or not self._tables.take(_ids(after)):
-            self._put_anew(after)
+        replaced = must_be_replaced(before.inet, after.inet) or must_be_replaced(
+            before.bridge, after.bridge
+        )
+        if replaced or not self._tables.take(_ids(after)):
+            self._replace(after)
         else:
             try:
                 self._walk(before, after)
             except KernelError:
                 # The kernel has something else, or nft cannot do the difference: the whole.
                 self.put_whole += 1
-                self._put_anew(after)
+                self._replace(after)
         if self._tables.has(_SPARE):
             self._tables.empty(_SPARE, ())
         self._tables.look()
@@ -162,7 +164,7 @@ class PolicyKernel:
                 self._inet.run(commands, what=_WHAT)
             self._fill(elements)
 
-    def _put_anew(self, after: PolicyTables) -> None:
+    def _replace(self, after: PolicyTables) -> None:
         """Whatever is there. What libnftables says of a table takes its owner away, so that the
         table cannot be replaced in one transaction: others of the same rules hold pods meanwhile.
         They stay until `change` is through, or the next one. Raises: KernelError."""

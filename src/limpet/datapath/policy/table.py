@@ -102,7 +102,7 @@ def change_steps(before: Table, after: Table) -> tuple[str, str, str]:
     )
 
 
-def is_put_anew(before: Table, after: Table) -> bool:
+def must_be_replaced(before: Table, after: Table) -> bool:
     """Something differs that has the same name, and cannot become the other."""
     sets = before.sets.keys() & after.sets.keys()
     hooks = [name for name in before.chains if _has_hook(before, name)]

@@ -79,26 +79,26 @@ def _has_legacy(names: str, family: int, level: int) -> bool:
     """
     # Who asks for a table that is not there makes it, and connection tracking with it.
     listed = Path(f"/proc/thread-self/net/{names}").read_text(encoding="ascii").split()
-    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as asking:
+    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
         return any(
-            _CHAIN_HEAD + _KUBE_SERVICES + b"\0" in _legacy_rules(asking, level, table.encode())
+            _CHAIN_HEAD + _KUBE_SERVICES + b"\0" in _legacy_rules(raw, level, table.encode())
             for table in _TABLES
             if table in listed
         )
 
 
-def _legacy_rules(asking: socket.socket, level: int, table: bytes) -> bytearray:
+def _legacy_rules(raw: socket.socket, level: int, table: bytes) -> bytearray:
     """As the kernel holds them; none of a table that is larger than is read. Raises: OSError."""
     for left in reversed(range(_TRIES)):
         info = bytearray(_INFO.pack(table, *[0] * 13))
-        _get_option(asking, level, _SO_GET_INFO, info)
+        _get_option(raw, level, _SO_GET_INFO, info)
         size = _INFO.unpack(info)[-1]
         if size > _MOST_BYTES:
             break
         rules = bytearray(_ENTRIES.size + size)
         _ENTRIES.pack_into(rules, 0, table, size)
         try:
-            _get_option(asking, level, _SO_GET_ENTRIES, rules)
+            _get_option(raw, level, _SO_GET_ENTRIES, rules)
         except OSError as error:
             if error.errno == errno.EAGAIN and left:  # it has changed meanwhile
                 continue
@@ -107,11 +107,11 @@ def _legacy_rules(asking: socket.socket, level: int, table: bytes) -> bytearray:
     return bytearray()
 
 
-def _get_option(asking: socket.socket, level: int, option: int, content: bytearray) -> None:
+def _get_option(raw: socket.socket, level: int, option: int, content: bytearray) -> None:
     """`getsockopt` with a question in `content`, where the answer is then. Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     space = (ctypes.c_char * len(content)).from_buffer(content)
     size = ctypes.c_uint32(len(content))
-    if libc.getsockopt(asking.fileno(), level, option, space, ctypes.byref(size)):
+    if libc.getsockopt(raw.fileno(), level, option, space, ctypes.byref(size)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

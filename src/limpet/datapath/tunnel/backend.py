@@ -17,7 +17,7 @@ from limpet.datapath.tunnel.diff import (
     PutAddresses,
     PutTunnel,
     PutTunnelPeer,
-    TakePeerAnew,
+    ResetPeer,
     TunnelChange,
 )
 from limpet.datapath.tunnel.program import Program
@@ -204,7 +204,7 @@ class TunnelBackendKernel(ABC):
                     given.pop(key, None)
                 case DropEndpoint():
                     given.pop(key, None)
-                case TakePeerAnew() | CallPeer():
+                case ResetPeer() | CallPeer():
                     pass
         self.have, self._given = TunnelState(self.have.device, peers), given
 

@@ -46,7 +46,7 @@ class DropEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class TakePeerAnew:
+class ResetPeer:
     """Reset the peer's handshakes: make it again without its sessions and last timestamp.
 
     For a peer whose clock jumped back: WireGuard refuses handshakes with an older timestamp than
@@ -80,7 +80,7 @@ class PutAddresses:
     addresses: frozenset[InterfaceAddress]
 
 
-PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | CallPeer | DropTunnelPeer
+PeerChange = PutTunnelPeer | DropEndpoint | ResetPeer | CallPeer | DropTunnelPeer
 TunnelChange = PutTunnel | PeerChange | DropTunnel | PutAddresses
 
 
@@ -100,9 +100,9 @@ def diff_tunnel(
         return [] if device is None else [PutTunnel(device)]
     if device is None:
         return [] if found is None else [DropTunnel(found.ifname)]
-    anew = found is None
-    held: Mapping[bytes, TunnelPeer] = {} if anew else have.peers
-    keys = sorted(want.peers.keys() | held.keys() if touched is None or anew else touched)
+    is_new = found is None
+    held: Mapping[bytes, TunnelPeer] = {} if is_new else have.peers
+    keys = sorted(want.peers.keys() | held.keys() if touched is None or is_new else touched)
     puts: list[PeerChange] = []
     for key in keys:
         if key in want.peers:

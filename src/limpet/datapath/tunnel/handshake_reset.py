@@ -79,7 +79,7 @@ class HandshakeReset:
         self._asked_s: OrderedDict[str, float] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
         self._rate = TokenBuckets(1 / _EVERY_S, 1, most=_MOST)
-        courier.on(BodyKind.TUNNEL_ANEW, self._heard)
+        courier.on(BodyKind.HANDSHAKE_RESET, self._heard)
 
     def ask(self, uid: str, endpoint: Endpoint) -> None:
         """Asks the peer, whose tunnel is at `endpoint` and answers no handshake of ours."""
@@ -87,7 +87,7 @@ class HandshakeReset:
         self.counters["asked"] += 1
         _log.info("a peer is asked to take this node's tunnel anew", uid=uid)
         self._courier.send(
-            BodyKind.TUNNEL_ANEW,
+            BodyKind.HANDSHAKE_RESET,
             encode(Step.ASK, os.urandom(TOKEN_BYTES)),
             to_uid=uid,
             address=endpoint[0],
@@ -109,11 +109,11 @@ class HandshakeReset:
                     return
                 made = os.urandom(TOKEN_BYTES)
                 _put(self._tokens, uid, (made, now_s))
-                self._courier.answer(received, BodyKind.TUNNEL_ANEW, encode(Step.TOKEN, made))
+                self._courier.answer(received, BodyKind.HANDSHAKE_RESET, encode(Step.TOKEN, made))
             case Step.TOKEN:
                 if now_s - self._asked_s.get(uid, float("-inf")) < _FRESH_S:
                     self._courier.answer(
-                        received, BodyKind.TUNNEL_ANEW, encode(Step.CONFIRM, token)
+                        received, BodyKind.HANDSHAKE_RESET, encode(Step.CONFIRM, token)
                     )
             case Step.CONFIRM:
                 made, made_s = self._tokens.pop(uid, (b"", 0.0))

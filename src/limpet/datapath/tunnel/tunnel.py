@@ -24,7 +24,7 @@ from limpet.datapath.tunnel.diff import (
     PutAddresses,
     PutTunnel,
     PutTunnelPeer,
-    TakePeerAnew,
+    ResetPeer,
     TunnelChange,
     diff_tunnel,
 )
@@ -194,7 +194,7 @@ class Tunnel:
         """The next round resets the peer's handshake state and calls it at `endpoint`."""
         key = self.planner.key_of(uid)
         if key is not None:
-            self._ask(TakePeerAnew(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
+            self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
             self._wake("a peer asked to be taken anew")
 
     def set_endpoints_again(self, keys: Iterable[bytes]) -> None:

@@ -124,12 +124,12 @@ class Left:
 
     def take(self) -> list[int]:
         """Descriptors that are held now; they are ours from now on."""
-        asking = self._connect()
-        if asking is None:
+        client = self._connect()
+        if client is None:
             return []
-        with asking:
+        with client:
             try:
-                said, fds, _, _ = socket.recv_fds(asking, 64, _MOST_SOCKETS)
+                said, fds, _, _ = socket.recv_fds(client, 64, _MOST_SOCKETS)
             except OSError:
                 return []
         try:

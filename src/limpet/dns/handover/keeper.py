@@ -39,7 +39,7 @@ class _Keeper:
         self._fds: list[int] = []
         self._stopped = False
         self._was_ready = False
-        self._anew = False
+        self._restart_asked = False
         self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notified.bind("")  # the kernel makes a name of the abstract kind
         name = self._notified.getsockname()
@@ -54,19 +54,19 @@ class _Keeper:
         signal.set_wakeup_fd(self._wakes.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGHUP, self._begin_anew)
+        signal.signal(signal.SIGHUP, self._ask_restart)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         ended_early = 0
         while True:
             started_s = time.monotonic()
             self._pid = self._start()
-            if self._stopped or self._anew:  # while it was started
+            if self._stopped or self._restart_asked:  # while it was started
                 self._end()
             code = self._await_end()
-            if self._stopped or not self._was_ready or (code == 0 and not self._anew):
+            if self._stopped or not self._was_ready or (code == 0 and not self._restart_asked):
                 return code
-            if self._anew:
-                self._anew = False
+            if self._restart_asked:
+                self._restart_asked = False
                 continue
             lived = time.monotonic() - started_s > _LIVED_S
             ended_early = 0 if lived else ended_early + 1
@@ -79,8 +79,8 @@ class _Keeper:
         self._stopped = True
         self._end()
 
-    def _begin_anew(self, _number: int, _frame: object) -> None:
-        self._anew = True
+    def _ask_restart(self, _number: int, _frame: object) -> None:
+        self._restart_asked = True
         self._end()
 
     def _end(self) -> None:

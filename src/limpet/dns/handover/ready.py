@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _pod_that_answers(path: str) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(_ANSWER_S)
-        asking.connect(path)
-        asking.sendall(encode_request({"ask": "status"}))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_ANSWER_S)
+        client.connect(path)
+        client.sendall(encode_request({"ask": "status"}))
         received = b""
-        while chunk := asking.recv(1 << 16):
+        while chunk := client.recv(1 << 16):
             received += chunk
     answer = json.loads(received)
     if "error" in answer:

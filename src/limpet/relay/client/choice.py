@@ -16,7 +16,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.bounds.members import RELAY_ENDS
 from limpet.base.rate_limit import DueQueue
 from limpet.datapath.event import RelayEndsChanged
-from limpet.relay.client.contact import Contacts, Line, Pace, RelaySite
+from limpet.relay.client.contact import Contacts, Line, RelaySite, SendLimits
 from limpet.relay.client.end import RECHECK_S, End, Phase
 from limpet.relay.client.peer import (
     SETTLED_S,
@@ -76,13 +76,13 @@ class RelayChoice:
         """Relays without room, by uid, and until when they are asked for no more pairs."""
         self._by_port: dict[tuple[str, int], End] = {}
         self._needs = Needs()
-        self._pace = Pace()
+        self._limits = SendLimits()
 
     @property
     def wake_at_s(self) -> float:
         due_s = self._due.first_s
         if due_s < math.inf:
-            due_s = max(due_s, self._pace.spent_s)
+            due_s = max(due_s, self._limits.spent_s)
         if self._needs.short and not self._needs.in_silence:
             due_s = min(due_s, self.contacts.silent_from_s())
         return due_s
@@ -115,16 +115,16 @@ class RelayChoice:
 
     def mapping_moved(self, now_s: float) -> list[Effect]:
         """A NAT maps us to another endpoint: the nearest relays and all ends are checked."""
-        if now_s >= self._pace.moved_s + _MOVED_S:
-            self._pace.moved_s = now_s
+        if now_s >= self._limits.moved_s + _MOVED_S:
+            self._limits.moved_s = now_s
             self._hurry(now_s, self.contacts.nearest)
             self._check_all(now_s)
         return self._done(now_s)
 
     def look_again(self, now_s: float) -> list[Effect]:
         """The nearest relays are asked how they see the node."""
-        if now_s >= self._pace.hurried_s + _HURRY_S:
-            self._pace.hurried_s = now_s
+        if now_s >= self._limits.hurried_s + _HURRY_S:
+            self._limits.hurried_s = now_s
             self._hurry(now_s, self.contacts.nearest)
         return self._done(now_s)
 
@@ -169,8 +169,8 @@ class RelayChoice:
             self._hurry_end(end, now_s)
         if self.contacts.nearest:
             self._hurry(now_s, peer.ends)
-        elif now_s >= self._pace.hurried_s + _HURRY_S:
-            self._pace.hurried_s = now_s
+        elif now_s >= self._limits.hurried_s + _HURRY_S:
+            self._limits.hurried_s = now_s
             self._hurry(now_s)
 
     def _hurry(self, now_s: float, uids: Iterable[str] | None = None) -> None:
@@ -193,7 +193,7 @@ class RelayChoice:
     # Time
 
     def tick(self, now_s: float) -> list[Effect]:
-        while self._pace.spent_s <= now_s and (item := self._due.take(now_s)) is not None:
+        while self._limits.spent_s <= now_s and (item := self._due.take(now_s)) is not None:
             if isinstance(item, Line):
                 self._ask_line(item, now_s)
             elif isinstance(item, End):
@@ -249,7 +249,7 @@ class RelayChoice:
         self._send(end.relay, (end.address[0], port), message, now_s)
 
     def _send(self, relay: str, endpoint: Endpoint, message: RelayMessage, now_s: float) -> None:
-        self._pace.spend(now_s)
+        self._limits.spend(now_s)
         self._effects.append(Send(relay, endpoint, message))
 
     # Hearing

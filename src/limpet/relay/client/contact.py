@@ -280,7 +280,7 @@ class Contacts:
 
 
 @dataclass(slots=True)
-class Pace:
+class SendLimits:
     """Rate limits of a node towards relays."""
 
     spent_s: float = -math.inf

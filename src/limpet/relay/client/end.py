@@ -27,7 +27,7 @@ _FAILED_S, _SLOWEST_FAILED_S = 5.0, 60.0
 
 
 class Phase(Enum):
-    ASKING = auto()
+    REQUESTED = auto()
     CHECKING = auto()
     BOUND = auto()
     FAILED = auto()
@@ -87,7 +87,7 @@ class End:
     address: Endpoint
     """Endpoint of the relay's tunnel's port, by which it is asked."""
     next_s: float
-    phase: Phase = Phase.ASKING
+    phase: Phase = Phase.REQUESTED
     interest: Interest = field(default_factory=Interest)
     port: RelayPort = field(default_factory=RelayPort)
     sent: Sent = field(default_factory=Sent)
@@ -106,7 +106,7 @@ class End:
     def begin(self, address: Endpoint, now_s: float) -> None:
         """Everything anew, at this address of the relay."""
         self.address = address
-        self.phase, self.sent.tries, self.next_s = Phase.ASKING, 0, now_s
+        self.phase, self.sent.tries, self.next_s = Phase.REQUESTED, 0, now_s
         self.port.unbind()
 
     def hurry(self, now_s: float) -> None:
@@ -126,14 +126,14 @@ class End:
             self.phase, self.sent.tries = Phase.CHECKING, 0
         if self.sent.tries >= TRIES:
             if self.port.bound is None or not self.interest.wanted:
-                where = "" if self.phase is Phase.ASKING else f" at its port {self.port.number}"
+                where = "" if self.phase is Phase.REQUESTED else f" at its port {self.port.number}"
                 self.fail(now_s, f"no answer{where}")
                 return []
             self.begin(self.address, now_s)
         self.sent.tries += 1
         self.sent.tokens = 0
         self.next_s = now_s + self.sent.quick_s
-        if self.phase is Phase.ASKING:
+        if self.phase is Phase.REQUESTED:
             return [self._ask(make_nonce())]
         check = Check(make_nonce(), self.port.number)
         self.sent.checked.append(check.nonce)

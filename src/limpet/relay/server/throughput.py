@@ -31,8 +31,8 @@ class Throughput:
     def take(self, forwarded_bytes: int, now_s: float) -> None:
         """What the kernel's counter says now; if it fell, it was put back to zero meanwhile."""
         if self._before is not None:
-            begun_anew = forwarded_bytes < self._before
-            self._carried_bytes += forwarded_bytes - (0 if begun_anew else self._before)
+            was_reset = forwarded_bytes < self._before
+            self._carried_bytes += forwarded_bytes - (0 if was_reset else self._before)
         self._before = forwarded_bytes
         self._samples.append(_Sample(now_s, self._carried_bytes))
         while len(self._samples) > 2 and self._samples[1].at_s <= now_s - _OVER_S:

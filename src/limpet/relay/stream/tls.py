@@ -48,7 +48,7 @@ def mutual_context(identity: Identity, *, server: bool) -> ssl.SSLContext:
         cause = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"use the certificates in {identity.folder}: {cause} "
-            "(put the folder back from a back-up, or `limpet join --anew`)"
+            "(put the folder back from a back-up, or `limpet join --new-identity`)"
         ) from error
     return context
 

@@ -58,7 +58,7 @@ def map_rows(picture: Picture) -> MapRows:
 def changes(before: MapRows, now: MapRows, known: str, picture: Picture) -> dict[str, Any]:
     """Against the picture of version `known`, by place: what is another row now.
 
-    `anew`: places are others, so all is to be asked for.
+    `reload`: places are others, so all is to be asked for.
     """
     same_places = (
         before.sites == now.sites
@@ -66,7 +66,7 @@ def changes(before: MapRows, now: MapRows, known: str, picture: Picture) -> dict
         and [row[:2] for row in before.pairs] == [row[:2] for row in now.pairs]
     )
     if not same_places:
-        return {**_head(picture), "anew": True}
+        return {**_head(picture), "reload": True}
     return {
         **_head(picture),
         "before": known,

@@ -457,7 +457,7 @@ search.addEventListener("submit", (event) => {
 addEventListener("limpet-changed", (event) => {
   const told = event.detail;
   // Rows are by place: they fit what they were made against, and nothing else.
-  if (told.anew || loading || told.before !== net.version) return load();
+  if (told.reload || loading || told.before !== net.version) return load();
   net.version = told.version;
   for (const [place, row] of Object.entries(told.nodes ?? {})) net.nodes[place] = row;
   for (const [place, row] of Object.entries(told.pairs ?? {})) net.pairs[place] = row;

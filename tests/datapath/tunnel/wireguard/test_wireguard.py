@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.cluster.topology.tunnel_end import TunnelEnd
-from limpet.datapath.tunnel.diff import PutTunnelPeer, TakePeerAnew
+from limpet.datapath.tunnel.diff import PutTunnelPeer, ResetPeer
 from tests.beds.overlay_bed import ping
 from tests.beds.traffic.tunnel_traffic import keys_of, move, send_bulk
 from tests.beds.tunnel_bed import (
@@ -108,7 +108,7 @@ def test_a_peer_whose_clock_jumped_back_is_let_in_when_it_is_taken_anew(
             assert not answers(sender, handshake(now_s), to)
 
             before = one.readings()
-            one.apply(TakePeerAnew(key))
+            one.apply(ResetPeer(key))
 
             assert answers(sender, handshake(now_s), to)
         after = one.readings()

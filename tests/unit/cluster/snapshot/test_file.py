@@ -106,11 +106,11 @@ def flip(path: Path, offset: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(knowledge(), max_size=3), max_size=3), st.sampled_from([0, 1 << 20]))
 def test_what_is_read_is_the_merge_of_all_that_was_put(
-    tmp_path_factory: pytest.TempPathFactory, starts: list[list[Known]], anew_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, starts: list[list[Known]], compact_bytes: int
 ) -> None:
     folder, expected = tmp_path_factory.mktemp("cluster"), NOTHING
     for parts in starts:
-        with opened(folder, anew_bytes=anew_bytes) as (file, found, problems):
+        with opened(folder, compact_bytes=compact_bytes) as (file, found, problems):
             assert found == expected
             assert problems == []
             for part in parts:
@@ -226,7 +226,7 @@ def test_documents_of_another_cluster_do_not_count(tmp_path: Path) -> None:
 
 def test_a_log_begins_anew_when_most_of_it_was_replaced(tmp_path: Path) -> None:
     disk = IllDisk()
-    with opened(tmp_path, disk=disk, anew_bytes=1_000) as (file, _, _):
+    with opened(tmp_path, disk=disk, compact_bytes=1_000) as (file, _, _):
         for sequence in range(40):
             put(file, known_of(documents(2, sequence=sequence)))
     assert (tmp_path / NAME).stat().st_size < 4_000
@@ -268,7 +268,7 @@ def test_what_was_refused_is_tried_again_though_nobody_asks(
 
 def test_no_room_to_begin_anew_stops_nothing(tmp_path: Path) -> None:
     disk = IllDisk()
-    with opened(tmp_path, disk=disk, anew_bytes=1_000, retry_s=0.01) as (file, _, _):
+    with opened(tmp_path, disk=disk, compact_bytes=1_000, retry_s=0.01) as (file, _, _):
         put(file, known_of(documents(2, sequence=0)))
         assert disk.renamed.acquire(timeout=PATIENCE_S)
         disk.refused = (".new",)

@@ -37,10 +37,11 @@ def join(
     name: Annotated[
         str | None, typer.Option(help="Name of the node in the cluster (default: the host name).")
     ] = None,
-    anew: Annotated[
+    as_new: Annotated[
         bool,
         typer.Option(
-            "--anew", help="Join as a new node with a new key; the old identity is kept aside."
+            "--new-identity",
+            help="Join as a new node with a new key; the old identity is kept aside.",
         ),
     ] = False,
     force: Annotated[
@@ -65,15 +66,17 @@ def join(
     given = given_token("join", token, token_file)
     settings = load_settings(config)
     if not given:
-        if anew or name:
-            raise CommandLineError("join: --name and --anew need a token (--token-file FILE)")
+        if as_new or name:
+            raise CommandLineError(
+                "join: --name and --new-identity need a token (--token-file FILE)"
+            )
         _move(settings, controller, output, force=force)
         return
     order = JoinOrder(
         given,
         tuple(dict.fromkeys(controller)),
         name or socket.gethostname(),
-        anew=anew,
+        as_new=as_new,
         force=force,
     )
     joined = join_cluster(settings, order)

@@ -23,8 +23,8 @@ from limpet.linux.netlink.vxlan import parse_vxlan
 
 _LONG_S = 300.0
 """An uplink may be gone for a while; longer than this a person may not know of."""
-_JOIN_ANEW = (
-    "`limpet join --anew` with a new token (limpet token create, where the controller runs)"
+_JOIN_AS_NEW = (
+    "`limpet join --new-identity` with a new token (limpet token create, where the controller runs)"
 )
 
 
@@ -61,7 +61,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "node-removed",
             "this node was removed from its cluster",
             "its pods reach no other node, and new ones get no address",
-            f"if it should be there: {_JOIN_ANEW}",
+            f"if it should be there: {_JOIN_AS_NEW}",
         )
         return
     if cluster.cloned:
@@ -69,9 +69,9 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "identity-cloned",
             f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
-            f"on the copy stop the agent, then {_JOIN_ANEW}; then restart both agents. Where "
+            f"on the copy stop the agent, then {_JOIN_AS_NEW}; then restart both agents. Where "
             "there is no copy, its key was stolen: in the cloud `limpet node replace` with its "
-            "name, then `limpet join --anew` here",
+            "name, then `limpet join --new-identity` here",
         )
     for told in cluster.by_former_keys:
         who = f"{told.by} ({told.uid})" if told.uid else "the controller or the API server"
@@ -82,14 +82,14 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "somebody has a former key of the cluster: either of the two was taken in",
             f"compare: here the key {cluster.key} signs; `limpet status` there; `limpet network "
             "show` in the cloud. Whoever has another than the cloud: limpet node replace "
-            "NAME there, then `limpet join --anew` on the node",
+            "NAME there, then `limpet join --new-identity` on the node",
         )
     if not cluster.granted:
         yield error(
             "not-granted",
             f"nothing is known of what the cluster has granted to {cluster.node}",
             "pods get no addresses",
-            f"let it reach a controller ({cluster.controller.address}); else {_JOIN_ANEW}",
+            f"let it reach a controller ({cluster.controller.address}); else {_JOIN_AS_NEW}",
         )
     yield from _controller(cluster.controller)
     if cluster.api_server is not None:
@@ -269,7 +269,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
             "it gets nothing of the other node's, and is not reached by VXLAN itself",
             "look at that machine: somebody else may be in it (then, in the cloud: limpet node "
             f"remove {each.uid}), or its disk is a copy of another's (then, on the copy, "
-            f"{_JOIN_ANEW}), or both were set up with one MAC of flannel's",
+            f"{_JOIN_AS_NEW}), or both were set up with one MAC of flannel's",
         )
 
 

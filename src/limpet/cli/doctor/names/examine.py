@@ -67,16 +67,16 @@ def _answers(address: Address, domain: str) -> bool:
     name = b"".join(bytes((len(each),)) + each.encode() for each in labels) + b"\0"
     question = b"\0\1\1\0\0\1\0\0\0\0\0\0" + name + _TXT
     try:
-        asking = socket.socket(family, socket.SOCK_DGRAM)
+        client = socket.socket(family, socket.SOCK_DGRAM)
     except OSError:
         return True
-    with asking:
-        asking.settimeout(_ANSWER_S)
+    with client:
+        client.settimeout(_ANSWER_S)
         for _ in range(_TRIES):
             with contextlib.suppress(OSError):
-                asking.connect((str(address), 53))
-                asking.send(question)
-                if asking.recv(4096)[:2] == question[:2]:
+                client.connect((str(address), 53))
+                client.send(question)
+                if client.recv(4096)[:2] == question[:2]:
                     return True
     return False
 

@@ -130,14 +130,14 @@ def _segments(segments: Sequence[SegmentUse]) -> Iterator[Finding]:
 
 def host_port_findings(pods: Iterable[Attachment]) -> Iterator[Finding]:
     """`pods`: in the order in which they were made; the last that asks for a port has it. Pure."""
-    asking: dict[tuple[str, str], list[tuple[HostPort, Attachment]]] = {}
+    by_port: dict[tuple[str, str], list[tuple[HostPort, Attachment]]] = {}
     for pod in pods:
         for port in plan_host_ports_of([pod]):
-            asking.setdefault((port.map_name, port.key), []).append((port, pod))
+            by_port.setdefault((port.map_name, port.key), []).append((port, pod))
     # A pod with both IP versions asks twice.
     shared = {
         _port(each[0][0]): [_name(pod) for _, pod in each]
-        for each in asking.values()
+        for each in by_port.values()
         if len(each) > 1
     }
     for port_words, names in shared.items():

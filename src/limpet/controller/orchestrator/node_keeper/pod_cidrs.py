@@ -66,7 +66,7 @@ def offer(
     found: list[Prefix] = []
     problems = [
         f"take podCIDR {text[:60]!r} of Node {name}: it is no prefix such as 10.244.3.0/24 "
-        f"(make the Node anew: {_anew(name)})"
+        f"(make the Node anew: {_recreate(name)})"
         for text in node.unreadable_cidrs
     ]
     for prefix in dict.fromkeys(wanted):
@@ -145,7 +145,7 @@ def _problem(
     if other := _older_claim(tables, node, prefix):
         return (
             f"it is also that of Node {other}, which is older (have Kubernetes give this Node "
-            f"another: {_anew(node.name)})"
+            f"another: {_recreate(node.name)})"
         )
     if sum(1 for each in had if each.version == prefix.version) >= network.segment_quota:
         return (
@@ -176,7 +176,7 @@ def _held(tables: Tables, holding: Holding, name: str, uid: str, now_s: float) -
     if until_s is None:
         return (
             f"it is held by node {whose} ({holding.uid}) (limpet node remove {holding.uid}, if "
-            f"that is gone for good; or have Kubernetes give this Node another: {_anew(name)})"
+            f"that is gone for good; or have Kubernetes give this Node another: {_recreate(name)})"
         )
     # Kubernetes has one Node of a name: who was removed under it is not there beside it.
     if until_s <= now_s or whose == name:
@@ -184,7 +184,7 @@ def _held(tables: Tables, holding: Holding, name: str, uid: str, now_s: float) -
     return (
         f"it rests until {_moment(until_s)}, since the removed node {whose} may still "
         "use it (own_cidrs of the controller's configuration would give this node others "
-        f"meanwhile; or have Kubernetes give its Node another: {_anew(name)})"
+        f"meanwhile; or have Kubernetes give its Node another: {_recreate(name)})"
     )
 
 
@@ -217,7 +217,7 @@ def _overlap(one: Prefix, other: Prefix) -> bool:
     return one.version == other.version and one.overlaps(other)
 
 
-def _anew(name: str) -> str:
+def _recreate(name: str) -> str:
     return f"kubectl delete node {name}, then start its kubelet again"
 
 

@@ -20,7 +20,7 @@ from limpet.datapath.tunnel.diff import (
     DropTunnelPeer,
     PeerChange,
     PutTunnelPeer,
-    TakePeerAnew,
+    ResetPeer,
     adopted_endpoints,
 )
 from limpet.datapath.tunnel.ipsec.codec import daemon_settings
@@ -250,7 +250,7 @@ class IpsecKernel(TunnelBackendKernel):
                 )
             case DropTunnelPeer():
                 self._unload(key)
-            case TakePeerAnew():
+            case ResetPeer():
                 self._end_sas(key)
             case CallPeer():
                 self._keeper.hurry(key)

@@ -17,7 +17,7 @@ from limpet.datapath.tunnel.diff import (
     DropTunnelPeer,
     PeerChange,
     PutTunnelPeer,
-    TakePeerAnew,
+    ResetPeer,
     adopted_endpoints,
 )
 from limpet.datapath.tunnel.state import (
@@ -177,8 +177,8 @@ class TunnelKernel(TunnelBackendKernel):
         moved = {
             prefix for each in changes if isinstance(each, PutTunnelPeer) for prefix in each.add
         }
-        anew = any(isinstance(each, TakePeerAnew) for each in changes)
-        readings = self.readings() if anew else {}
+        resets = any(isinstance(each, ResetPeer) for each in changes)
+        readings = self.readings() if resets else {}
         todo = [(change, self._settings(change, moved, readings)) for change in changes]
         try:
             self._write_peers(todo)
@@ -218,8 +218,8 @@ class TunnelKernel(TunnelBackendKernel):
                 return [*([] if only_takes else [put]), *(sink if gone else [])]
             case DropEndpoint():
                 return []
-            case TakePeerAnew():
-                return _anew(readings.get(key))
+            case ResetPeer():
+                return _reset(readings.get(key))
             case CallPeer():
                 return self._call(key)
             case DropTunnelPeer():
@@ -237,7 +237,7 @@ class TunnelKernel(TunnelBackendKernel):
         return [PeerSetting(key, keepalive_s=each) for each in steps]
 
 
-def _anew(reading: PeerReading | None) -> list[PeerSetting]:
+def _reset(reading: PeerReading | None) -> list[PeerSetting]:
     """Its endpoint is where its packets came from last: a request has been answered there."""
     if reading is None:
         return []

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 LOCKS = CHECKOUT / "requirements"
 IMAGES, BUNDLES = (
     sorted((CHECKOUT / "deploy" / each).glob("*.lock")) for each in ("image", "bundle")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 ADVISORY = {
     "schema_version": "1.4.0",
     "id": "PYSEC-2014-8",
