@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from limpet.base.addresses import Address, Endpoint
+from limpet.base.addresses import Address, Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
+from limpet.cluster.datagrams.peer_datagram import Codec
 from limpet.cluster.datagrams.unproven_budget import ADDRESS_BURST, ADDRESS_PER_S
 from limpet.cluster.documents import Source
+from limpet.relay import messages as relay_messages
+from limpet.relay.messages import KIND_OF, Hello, Seen
 from tests.beds.namespaces import Netns
 from tests.claims.claims_bed import counting
 from tests.relay.relay_bed import PORT
 from tests.relay.relays_bed import TLS_PORT, TUNNEL_PORT, NamespacesLoop, RelaysBed
 from tests.unit.cluster_values import CLUSTER_KEY, network, seal_network
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 SERVICES = ip_network("10.96.0.0/16")
 NOBODY = ip_address("203.0.113.200")
@@ -146,5 +150,56 @@ def test_a_host_that_a_relay_names_gets_few_connections(bed: Claimed) -> None:
             found = seen()
         took_s = time.monotonic() - begun_s
         assert 0 < found <= ADDRESS_BURST + ADDRESS_PER_S * took_s
+
+    bed.run(scenario)
+
+
+def test_who_answers_a_hello_from_an_address_that_it_forges_proves_nothing_there(
+    bed: Claimed,
+) -> None:
+    """Else all that has no other way would be sent to who is there, and hears of nothing."""
+    watcher, claimant, there = bed.watcher, bed.claimant, (THIRD, 7777)
+    # On the loopback device, and silent about it on the link: the third host keeps its packets.
+    claimant.netns.sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    claimant.netns.sysctl("net/ipv4/conf/all/arp_announce", "2")
+    claimant.netns.ip(f"addr add {THIRD}/32 dev lo")
+
+    def heard() -> int:
+        return watcher.relays.counters["heard_seen"]
+
+    def relay() -> tuple[bool, str | None]:
+        (found,) = watcher.do(watcher.relays.report)["relays"]
+        return found["answers"], found["endpoint"]
+
+    async def scenario() -> None:
+        codec = Codec(claimant.identity.private_key, claimant.identity.pinned_key)
+        with (
+            claimant.netns.open_socket(4, socket.SOCK_DGRAM) as own,
+            claimant.netns.open_socket(4, socket.SOCK_DGRAM) as forged,
+            counting(watcher.netns, f"ip saddr {THIRD} udp sport {there[1]}") as arrived,
+        ):
+            for each, at in ((own, claimant.endpoint), (forged, there)):
+                each.bind((str(at[0]), at[1]))
+                each.setblocking(False)
+
+            async def answer(by: socket.socket) -> None:
+                """The next hello that comes to the claimant itself."""
+                async with asyncio.timeout(PATIENCE_S):
+                    data, source = await asyncio.get_running_loop().sock_recvfrom(own, 2000)
+                datagram, before = codec.parse(data), heard()
+                hello = relay_messages.parse(datagram.kind, datagram.body)
+                assert isinstance(hello, Hello)
+                seen = Seen(hello.nonce, (ip_address(source[0]), source[1]), 3)
+                kind, words = KIND_OF[Seen], relay_messages.encode(seen)
+                by.sendto(codec.encode(kind, words, to_uid=watcher.uid), source)
+                await until(lambda: heard() > before)
+
+            watcher.need(bed.peer)
+            bed.claim((), (there, claimant.endpoint))
+            for number in range(3):
+                await answer(forged)
+                assert (arrived(), relay()) == (number + 1, (False, None))
+            await answer(own)
+            assert relay() == (True, endpoint_text(claimant.endpoint))
 
     bed.run(scenario)

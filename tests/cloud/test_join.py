@@ -120,13 +120,13 @@ def test_anew_is_a_new_node_and_the_old_one_is_kept_aside(
 
     with open(lock, "w") as agent:
         fcntl.flock(agent, fcntl.LOCK_EX)
-        said = refusal(lambda: node.join(controller, anew=True))
+        said = refusal(lambda: node.join(controller, as_new=True))
     assert "systemctl stop limpet-agent" in said
     assert node.identity.uid == first.uid
-    refusal(lambda: node.join(controller, "lmp1_no_token", anew=True))
+    refusal(lambda: node.join(controller, "lmp1_no_token", as_new=True))
     assert node.identity.uid == first.uid
 
-    second = node.join(controller, anew=True)
+    second = node.join(controller, as_new=True)
     assert second.uid != first.uid
     assert not set(second.segments) & set(first.segments)
     assert node.identity.uid == second.uid

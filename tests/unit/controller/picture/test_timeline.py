@@ -24,11 +24,12 @@ def test_every_verb_that_is_not_for_looking_is_told(tmp_path: Path) -> None:
         try:
             admin = Admin(Cluster(store, ControllerSettings()), Metrics(), 0)
             routes = admin.application().router.routes()
-            return {
+            found = {
                 each.resource.canonical.strip("/")
                 for each in routes
                 if each.resource is not None and each.method == "POST"
             }
+            return found - {"{verb}"}  # it refuses what no verb is
         finally:
             await store.close()
 
