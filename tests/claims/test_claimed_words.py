@@ -6,11 +6,7 @@ pod stands ready to take what comes.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import subprocess
-import sys
-import threading
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import TypeVar
@@ -18,13 +14,10 @@ from typing import TypeVar
 import pytest
 
 from limpet.base.bounds.members import SEQUENCE
-from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.peer_datagram import BodyKind as Datagram
-from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError
+from limpet.cluster.datagrams.peer_datagram import Codec
 from limpet.cluster.documents import Kind, Sealed
-from limpet.cluster.exchange import pod_messages
 from limpet.cluster.exchange.messages import Push, encode
-from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.kinds import ABSENCE, PODS, PRESENCE
 from limpet.cluster.kinds.absence import Absence
@@ -72,21 +65,6 @@ _NOBODY = ip_address("192.168.10.250")
 _LATE = 1 << 30
 """A sequence that is higher than what any agent here has said of itself."""
 
-_ANSWER = """
-import socket, sys
-with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
-    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    s.bind(("::", int(sys.argv[1])))
-    print("up", flush=True)
-    while True:
-        data, at = s.recvfrom(65535)
-        print(data.hex(), flush=True)
-        answer = bytes.fromhex(sys.stdin.readline())
-        if answer:
-            s.sendto(answer, at)
-"""
-"""Shows what comes to the exchange's port, and sends back what is typed then."""
-
 T = TypeVar("T")
 
 
@@ -127,51 +105,6 @@ class Claimed:
         last = LabelledPods(uid, 0, sequence, (*of_others, told))
         self.say(self.guard, *documents, self.sign(PODS, last))
         until_judged(self.guard, own, the_pod(self.guard), [True, is_client] * 2)
-
-    @contextlib.contextmanager
-    def telling(self, *pods: ToldPod) -> Iterator[list[str]]:
-        """Whoever looks for a pod hears from the claimant, while it lasts, that it has these; the
-        names that were looked for."""
-        identity = identity_of(self.claimant)
-        codec, asked = Codec(identity.private_key, identity.pinned_key), list[str]()
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self.claimant.name, sys.executable, "-c", _ANSWER, str(PORT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def answer(data: bytes) -> bytes:
-            try:
-                heard = codec.parse(data)
-            except DatagramError:
-                return b""
-            if heard.kind != Datagram.POD_ASK:
-                return b""
-            ask = pod_messages.parse_ask(heard.body)
-            asked.append(ask.name)
-            body = pod_messages.encode(PodsTold(ask.nonce, pods))
-            return codec.encode(Datagram.POD_TOLD, body, to_uid=heard.uid)
-
-        def serve() -> None:
-            for line in process.stdout or ():
-                with contextlib.suppress(BrokenPipeError):
-                    print(answer(bytes.fromhex(line)).hex(), file=process.stdin, flush=True)
-
-        thread = threading.Thread(target=serve)
-        try:
-            assert process.stdout.readline() == "up\n"
-            thread.start()
-            yield asked
-        finally:
-            process.kill()
-            process.wait()
-            if thread.ident is not None:
-                thread.join()
-            process.stdin.close()
-            process.stdout.close()
 
 
 def identity_of(machine: Machine) -> Identity:
@@ -270,38 +203,3 @@ def test_a_sequence_above_all_others_draws_no_packet_to_who_is_not_the_node(
             assert pings(the_pod(guard).netns, target)
         assert asked_there() == 0
         assert [drawn(number) for number in range(len(words))] == [0, 0]
-
-
-def test_who_says_to_have_a_pod_of_anothers_name_does_not_stand_for_it(claimed: Claimed) -> None:
-    """Nor by the addresses of another: those of its own segments alone are its to name."""
-    victim, claimant, watcher = claimed.victim, claimed.claimant, claimed.watcher
-    pod = victim.start_pod("looked-for")
-    stolen, own = addresses_of(pod), addresses_of(the_pod(claimant))
-    origin, word = addresses_of(the_pod(watcher))[0], f"{pod.namespace}/{pod.name}"
-
-    def answer() -> str:
-        """Targets of the paths to a pod of that name, or why there are none."""
-        try:
-            found = watcher.ask("path", origin=origin, target=word)
-        except LimpetError as error:
-            return str(error)
-        return ", ".join(each["there"]["target"] for each in found["paths"])
-
-    try:
-        assert answer() in stolen
-        with claimed.telling(ToldPod(pod.namespace, pod.name, stolen)) as asked:
-
-            def was_asked() -> bool:
-                """Datagrams may be lost: the person asks again."""
-                assert answer() in stolen
-                return pod.name in asked
-
-            wait_until(was_asked, "the claimant was asked")
-        with claimed.telling(ToldPod(pod.namespace, pod.name, own)):
-            wait_until(lambda: "several nodes say" in answer(), "both are heard of")
-            said = answer()
-            assert f"claimant: {', '.join(own)}; victim: {', '.join(stolen)}" in said
-    finally:
-        victim.stop_pod(pod.name)
-    with claimed.telling(ToldPod(pod.namespace, pod.name, stolen)):
-        wait_until(lambda: "is called so" in answer(), "nobody has it")
