@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 
 FAILURES = (
+    AssertionError,  # of what was waited for in vain
     OSError,
     RuntimeError,
     ValueError,

@@ -204,7 +204,7 @@ class Cluster:
             "bench", "bench", groups=[ADMINISTRATORS], inside=True
         )
         for number, node in enumerate(MODES):
-            self._create_node(node, f"192.0.2.{4 * number + 6}")
+            create_node(self._plane, node, f"192.0.2.{4 * number + 6}")
         self.objects = ServiceObjects(self._plane.kubeconfig)
         undo.callback(self.objects.close)
         self.sides = [Side(each, number, self, undo) for number, each in enumerate((OURS, *MODES))]
@@ -214,13 +214,6 @@ class Cluster:
         made = Netns(f"svc-{name}")
         self._undo.callback(made.close)
         return made
-
-    def _create_node(self, name: str, address: str) -> None:
-        """A kube-proxy waits half a minute for its Node's address."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-        told = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
-        self._plane.kubectl("create", "-f", "-", stdin=json.dumps(node))
-        self._plane.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps(told))
 
     def grow(self, size: int) -> None:
         """So many Services that nobody asks; nobody hears of them now.
@@ -272,6 +265,14 @@ class Cluster:
             name: pods.connect(address, port)
             for name, pods, address, port in ways[first:] + ways[:first]
         }
+
+
+def create_node(plane: ControlPlane, name: str, address: str) -> None:
+    """A kube-proxy waits half a minute for its Node's address."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    told = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
+    plane.kubectl("create", "-f", "-", stdin=json.dumps(node))
+    plane.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps(told))
 
 
 # Wires

@@ -6,11 +6,13 @@ runs on another and hears the same.
 
 from __future__ import annotations
 
-import json
+import itertools
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 from bench.bed import Bed
 from bench.figures import Figure, Target
@@ -18,6 +20,7 @@ from bench.kube.cluster import KubeCluster
 from bench.nodes.node import OUTSIDE_ADDRESSES, Node
 from bench.nodes.plugins import Limpet
 from bench.nodes.resident import cpu_s, peak_resident_mb, resident_mb
+from bench.services.cluster import create_node
 from bench.services.objects import ENDPOINTS, ServiceObjects
 from limpet.lab.command import run_command
 from limpet.lab.kube.kube_proxy import KubeProxy
@@ -31,7 +34,8 @@ _QUIET_S, _QUIET_CPU_S = 3.0, 0.1
 """Who uses less than that within so long has done what there was to do."""
 _WITHIN_S = 300.0
 _PROXY_NODE = "proxied"
-_OTHER_PORT = 8081
+_PORTS = (8081, 8080)
+"""That all endpoints move to, in turns; they begin at the last."""
 _WHEN = ("all heard", "all changed since", "restarted")
 _MOST_MB = 150.0
 
@@ -65,7 +69,7 @@ def _measured(
     """By when: of the agent, of kube-proxy; and the most that the agent had."""
     ours: Samples = {when: [] for when in _WHEN}
     theirs: Samples = {when: [] for when in _WHEN}
-    most = []
+    most, ports = [], itertools.cycle(_PORTS)
     kept = node.folder / "state" / "cluster" / KEPT_FILE
     for _ in range(rounds):
         kept.unlink(missing_ok=True)
@@ -83,15 +87,19 @@ def _measured(
             proxy.start()
             for when in _WHEN:
                 if when == "all changed since":
-                    objects.move_all(_OTHER_PORT)
+                    objects.move_all(next(ports))
                 elif when == "restarted":
                     agent.stop()
                     agent.start()
                     proxy.process.kill()
                     proxy.start()
-                _await(lambda: _lines(kept) > objects.count, "the agent does not keep all")
+                wait_until(
+                    lambda: _lines(kept) > objects.count,
+                    "the agent does not keep all",
+                    patience_s=_WITHIN_S,
+                )
                 for pid in (agent.agent_pid, _pid_of(proxy)):
-                    _await(lambda pid=pid: _is_quiet(pid), "it goes on working")  # type: ignore[misc]
+                    wait_until(partial(_is_quiet, pid), "it goes on working", patience_s=_WITHIN_S)
                 ours[when].append(resident_mb(agent.agent_pid))
                 theirs[when].append(resident_mb(_pid_of(proxy)))
             most.append(peak_resident_mb(agent.agent_pid))
@@ -106,11 +114,7 @@ def _measured(
 
 def _proxy_beside(cluster: KubeCluster, node: Node) -> KubeProxy:
     """Where the API server is, which the node that is looked at is not."""
-    told = {"status": {"addresses": [{"type": "InternalIP", "address": OUTSIDE_ADDRESSES[0]}]}}
-    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _PROXY_NODE}}
-    kubectl = cluster.plane.kubectl
-    kubectl("create", "-f", "-", stdin=json.dumps(made))
-    kubectl("patch", "node", _PROXY_NODE, "--subresource=status", "-p", json.dumps(told))
+    create_node(cluster.plane, _PROXY_NODE, OUTSIDE_ADDRESSES[0])
     run_command("sysctl", "-qw", "net.ipv4.ip_forward=1", netns=node.outside.name)
     folder = node.folder / "proxy"
     return KubeProxy(
@@ -133,14 +137,6 @@ def _is_quiet(pid: int) -> bool:
     before_s = cpu_s(pid)
     time.sleep(_QUIET_S)
     return cpu_s(pid) - before_s < _QUIET_CPU_S
-
-
-def _await(holds: Callable[[], bool], otherwise: str) -> None:
-    end_s = time.monotonic() + _WITHIN_S
-    while not holds():
-        if time.monotonic() > end_s:
-            raise RuntimeError(f"whole-agent: {otherwise}")
-        time.sleep(0.1)
 
 
 def _figures(ours: Samples, theirs: Samples, most: list[float]) -> list[Figure]:

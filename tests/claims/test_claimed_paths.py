@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ class Reporting:
         *,
         gone: tuple[str, ...] = (),
         base: int | None = None,
-        **said: object,
+        **said: Any,
     ) -> None:
         pairs = tuple(
             PairReport(self.nodes[peer].uid, Direction(way=way))
@@ -57,7 +58,7 @@ class Reporting:
         )
         told = PathReport(
             1 if base is None else base + 1,
-            NodeReport(pods=next(self._counts), **said),  # type: ignore[arg-type]
+            NodeReport(pods=next(self._counts), **said),
             base,
             pairs,
             gone,

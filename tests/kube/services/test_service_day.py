@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
     try:
         made.up()
         for image in (archive, image_before(tmp_path / "before")):
-            side_by_side(lambda machine, of=image: import_image(machine, of), made.kube_machines)  # type: ignore[misc]
+            side_by_side(partial(import_image, archive=image), made.kube_machines)
         mount_bpffs_where_asked(made.kube_machines)
         kubectl = made.plane.kubectl
         kubectl("label", "node", "crane-3", f"{CONTROL_PLANE}=")

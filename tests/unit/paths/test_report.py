@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -199,12 +200,12 @@ def test_the_longest_report_fits_into_a_request() -> None:
     assert len(encode(report)) < PATHS_BODY.most
 
 
-def of_node(**said: object) -> PathReport:
-    return PathReport(1, NodeReport(**said))  # type: ignore[arg-type]
+def of_node(**said: Any) -> PathReport:
+    return PathReport(1, NodeReport(**said))
 
 
-def of_pair(peer: str = "b", **said: object) -> PathReport:
-    direction = Direction(**{"way": Way(), **said})  # type: ignore[arg-type]
+def of_pair(peer: str = "b", **said: Any) -> PathReport:
+    direction = Direction(**{"way": Way(), **said})
     return PathReport(1, NodeReport(), None, (PairReport(peer, direction),))
 
 

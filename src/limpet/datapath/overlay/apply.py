@@ -277,8 +277,8 @@ class OverlayKernel:
         for change in changes:
             try:
                 match change:
-                    case PutDevice(device, replace):
-                        link = put_device(self._route, device, replace=replace)
+                    case PutDevice(device, replaces):
+                        link = put_device(self._route, device, replaces=replaces)
                         self._know(link)
                         self._ours.add(link.ifindex)
                     case LoosenLink(ifname):

@@ -46,10 +46,10 @@ def parse_device(
     )
 
 
-def put_device(route: RouteSocket, device: VxlanDevice, *, replace: bool) -> link_codec.LinkInfo:
+def put_device(route: RouteSocket, device: VxlanDevice, *, replaces: bool) -> link_codec.LinkInfo:
     """The device is there as it should be, but for its addresses. Raises: KernelError.
 
-    `replace`: what is there under its name goes first.
+    `replaces`: what is there under its name goes first.
     """
     link = route.link(device.ifname)
     if link is not None and (link.kind, link.group) != (
@@ -58,7 +58,7 @@ def put_device(route: RouteSocket, device: VxlanDevice, *, replace: bool) -> lin
     ):
         hint = "somebody else made it; remove or rename it"
         raise KernelError("use", f"link {device.ifname}", errno.EEXIST, hint)
-    if link is not None and replace:
+    if link is not None and replaces:
         route.apply(
             link_codec.delete_link(link.ifindex, what=device.ifname, ignore_errno=(errno.ENODEV,))
         )

@@ -22,7 +22,7 @@ class PutDevice:
     """Make the device, or set what differs on it; addresses are changes of their own."""
 
     device: VxlanDevice
-    replaced: bool = False
+    replaces: bool = False
     """What is there under the name has to go first: the kernel cannot change it."""
 
 
@@ -111,7 +111,7 @@ def _put_devices(
     for ifname, device in sorted(want.devices.items()):
         found = have.devices.get(ifname)
         if found is None or replace(found, addresses=device.addresses) != device:
-            yield PutDevice(device, replaced=ifname in replaced)
+            yield PutDevice(device, replaces=ifname in replaced)
         if ifname not in foreign:
             held = found.addresses if found is not None else frozenset()
             yield from map(Put, on_link(ifname, device.addresses - held))

@@ -597,7 +597,7 @@ def test_a_device_that_cannot_be_mended_is_made_anew_with_all_that_it_led_to(
 
     done = diff_overlay(STATE, have)
 
-    assert done[0] == PutDevice(STATE.devices["limvx4"], replaced=True)
+    assert done[0] == PutDevice(STATE.devices["limvx4"], replaces=True)
     assert kinds_of(done[1:]) == [
         "Put LinkAddress",
         "Put LinkAddress",
