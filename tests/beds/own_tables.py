@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import cache
 
 from limpet.base.ownership import NFT_POLICY_TRIAL_TABLE
-from limpet.linux.netlink.table_codec import TableId
+from limpet.linux.netlink.table_codec import OWNED, PERSISTENT, TableId
 from limpet.linux.netlink.transactions import NftablesSocket, OwnTables
 
 
@@ -15,4 +15,4 @@ def others_can_delete() -> bool:
     """Before Linux 6.9. Nothing comes of asking."""
     with closing(NftablesSocket()) as netlink:
         trial = TableId("inet", NFT_POLICY_TRIAL_TABLE)
-        return not OwnTables(netlink, trial, alone=True).are_closed
+        return not OwnTables(netlink).can(OWNED | PERSISTENT, trial)

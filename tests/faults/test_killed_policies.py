@@ -12,9 +12,7 @@ import os
 import random
 import signal
 import socket
-import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -404,7 +402,6 @@ class Flood(threading.Thread):
         self.sent = 0
         self.arrived = -1
         """The newest word that did."""
-        self.arrived_s = 0.0
         self.answered = 0
         self._web, self._stranger = Netns(web.netns), Netns(stranger.netns)
         self._addresses = [str(each.ip) for each in web.addresses]
@@ -432,7 +429,7 @@ class Flood(threading.Thread):
         with suppress(OSError):  # there is no more, or it may not answer
             while True:
                 word, where = server.recvfrom(64)
-                self.arrived, self.arrived_s = max(self.arrived, int(word)), time.monotonic()
+                self.arrived = max(self.arrived, int(word))
                 server.sendto(word, where)
 
     def is_kept_out(self) -> bool:
@@ -514,27 +511,21 @@ def test_others_cannot_delete_policies_of_an_agent_that_runs_and_no_pod_is_ever_
 
 
 @pytest.mark.skipif(not others_can_delete(), reason="from Linux 6.9 on others cannot delete them")
-def test_where_the_kernel_cannot_keep_others_away_a_pod_is_open_for_a_moment_and_what_began_ends(
+def test_where_others_can_delete_them_their_twins_hold_and_no_pod_is_ever_open(
     node: LabNode,
 ) -> None:
-    gaps_s: dict[str, float] = {}
+    """Debian's 6.1 (`make test-vm`); what the twins do is in `datapath/policy/test_twins.py`."""
     with ExitStack() as undo:
         shop = Shop(node, undo)
-        flood = shop.flood
         for words in FOREIGN:
             node.run("nft", "; ".join(TRACKS))
-            assert flood.is_kept_out()
-            before, began_s = flood.sent, time.monotonic()
+            assert shop.flood.is_kept_out()
             node.run("nft", words)
             shop.until_as_planned(words)
-            gaps_s[words] = flood.arrived_s - began_s if flood.arrived >= before else 0.0
-    for words, gap_s in gaps_s.items():
-        sys.stderr.write(f"{words}: open for {gap_s * 1e3:.0f} ms\n")
-    opened_s = [each for each in gaps_s.values() if each]
-    assert opened_s, "nothing was ever open, so nothing is shown"
-    assert flood.answered
-    assert min(opened_s) < 1  # the others may be so on a busy machine
-    assert "connections that no policy allows were ended" in node.log()
+        assert shop.flood.arrived < 0, "nothing ever arrived"
+        with pytest.raises(LabError, match="Operation not permitted"):
+            node.run("nft", "delete table inet limpet_policy_spare")
+        assert is_as_planned(node)
 
 
 def test_what_others_delete_of_an_agent_that_was_killed_is_back_at_its_start_and_what_began_ends(

@@ -14,6 +14,7 @@ from typing import Literal
 
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
+from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import PolicyPod, PolicyWorld
 from tests.beds import node_bed
@@ -31,7 +32,8 @@ _INIT = (65535, 1, 1)
 class PolicyBed:
     """Pods p0, p1, … with addresses 2, 3, … of each segment; a host outside."""
 
-    def __init__(self, make: NetnsFactory, pods: int) -> None:
+    def __init__(self, make: NetnsFactory, pods: int, *, flags: int = OWNED | PERSISTENT) -> None:
+        """`flags`: of its tables, as far as the kernel can."""
         self.bed = NodeBed(make)
         self.node = self.bed.node
         self.outside = self.bed.outside()
@@ -43,7 +45,7 @@ class PolicyBed:
             # As each packet here begins a connection, answers are not looked for.
             netns.sysctl("net/ipv4/icmp_echo_ignore_all", "1")
         with self.node.entered():
-            self.kernel = PolicyKernel()
+            self.kernel = PolicyKernel(flags=flags)
         self.tables = NOTHING
         self._tags = itertools.count(20000)
 

@@ -88,7 +88,7 @@ def test_they_are_what_nft_lists_and_change_by_difference(
 
 def test_what_another_program_takes_from_them_is_seen_and_put_back(node: Netns) -> None:
     tables = planned(blocks())
-    with node.entered(), closing(PolicyKernel(alone=False)) as kernel:  # as before Linux 6.9
+    with node.entered(), closing(PolicyKernel(flags=0)) as kernel:  # as before Linux 5.12
         kernel.change(NOTHING, tables)
         assert kernel.read() == tables
         node.run("nft", "flush", "set", "inet", NFT_POLICY_TABLE, large_of(tables))

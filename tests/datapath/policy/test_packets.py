@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.datapath.policy.ruleset import NOTHING
+from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.policies.policy_bed import PolicyBed
@@ -19,16 +20,23 @@ from tests.policy_oracle import Someone, is_allowed
 from tests.waiting import PATIENCE_S
 
 PODS = 4
+BOTH = OWNED | PERSISTENT
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["", "br_netfilter"])
+@pytest.fixture(
+    scope="module",
+    params=[("0", BOTH), ("1", BOTH), ("0", OWNED)],
+    ids=["", "br_netfilter", "twins"],
+)
 def bed(request: pytest.FixtureRequest) -> Iterator[PolicyBed]:
-    """Also where bridged packets go through iptables' hooks, as kube-proxy asks for."""
+    """Also where bridged packets go through iptables' hooks, as kube-proxy asks for; and where the
+    kernel keeps a table from others no longer than its socket is open, as before Linux 6.9."""
+    bridged, flags = request.param
     make = NetnsFactory()
     try:
-        made = PolicyBed(make, PODS)
+        made = PolicyBed(make, PODS, flags=flags)
         for name in ("iptables", "ip6tables", "arptables"):
-            made.node.sysctl(f"net/bridge/bridge-nf-call-{name}", request.param)
+            made.node.sysctl(f"net/bridge/bridge-nf-call-{name}", bridged)
         yield made
         made.close()
     finally:

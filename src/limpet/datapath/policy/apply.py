@@ -1,13 +1,14 @@
 """The two tables in the kernel, through libnftables and by one socket.
 
 Where the kernel can, they belong to that socket: nobody else can change or delete them, and they
-stay when the agent ends (`linux.netlink.table_codec`).
+stay when the agent ends (`linux.netlink.table_codec`). Where it can do the first alone, there are
+twins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
 
@@ -15,37 +16,22 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
-from limpet.base.ownership import (
-    NFT_POLICY_SPARE_TABLE,
-    NFT_POLICY_TABLE,
-    NFT_POLICY_TRIAL_TABLE,
-)
-from limpet.datapath.policy.blocks import bounds_of_text
+from limpet.base.ownership import NFT_POLICY_TABLE, NFT_POLICY_TRIAL_TABLE
+from limpet.datapath.policy.blocks import bounds_of_text, version_of
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, NOTHING, PolicyTables
-from limpet.datapath.policy.table import (
-    Filling,
-    NamedSet,
-    Table,
-    change_steps,
-    fillings,
-    must_be_replaced,
-    put_commands,
-    read_listing,
-)
+from limpet.datapath.policy.table import NamedSet, Table, put_commands, read_listing
+from limpet.datapath.policy.tables_apply import WHAT, TablesWriter, cannot_become, named, table_ids
+from limpet.datapath.policy.twins_apply import SPARE, Twins
 from limpet.linux.conntrack import forget_those
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.table_codec import TableId
+from limpet.linux.netlink.table_codec import OWNED, PERSISTENT, TableId
 from limpet.linux.netlink.transactions import NftablesSocket, OwnTables
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements, SetPrint
 
 _log = structlog.get_logger("policy")
 
-_WHAT = "network policies"
-_TABLES, _SPARE = (
-    [TableId(family, name) for family in ("inet", "bridge")]
-    for name in (NFT_POLICY_TABLE, NFT_POLICY_SPARE_TABLE)
-)
+_TABLES = [TableId(family, NFT_POLICY_TABLE) for family in ("inet", "bridge")]
 _MOST_LISTED = 50_000
 """Elements that libnftables may list: of each it keeps two kilobytes meanwhile."""
 _SAMPLES = 32
@@ -68,8 +54,9 @@ class _Left:
 class PolicyKernel:
     """In the network namespace of the thread that makes and uses it."""
 
-    def __init__(self, *, alone: bool = True) -> None:
-        """`alone`: nobody else shall be able to change the tables, if the kernel can hold that.
+    def __init__(self, *, flags: int = OWNED | PERSISTENT) -> None:
+        """`flags`: nobody else shall be able to change the tables (OWNED), which stay when the
+        socket goes (PERSISTENT): as far as the kernel can.
 
         Raises: LimpetError without the library.
         """
@@ -80,15 +67,29 @@ class PolicyKernel:
         """What changes the tables."""
         self._bridge = Nftables(NFT_POLICY_TABLE, family="bridge")
         self._sets = SetElements(NFT_POLICY_TABLE, netlink=self._netlink)
-        trial = TableId("inet", NFT_POLICY_TRIAL_TABLE)
-        self._tables = OwnTables(self._netlink, trial, alone=alone and self._inet.shares)
-        if not self._tables.are_closed:
-            _log.info("other programs can delete the tables of policies: from Linux 6.9 on not")
+        self._tables = OwnTables(self._netlink)
+        self._writer = TablesWriter(self._inet, self._sets)
+        able = self._able(flags) if self._inet.shares else 0
+        self._flags = able if able & PERSISTENT else 0
+        """What the tables are made with that outlive the agent."""
+        self._twins = (
+            Twins(self._netlink, self._tables, self._inet) if able and not self._flags else None
+        )
+        if not able:
+            _log.info("other programs can delete the tables of policies: from Linux 5.12 on not")
         self._left: _Left | None = None
         """Where it has large sets only: others are read."""
 
+    def _able(self, flags: int) -> int:
+        """As many of them as the kernel can."""
+        trial = TableId("inet", NFT_POLICY_TRIAL_TABLE)
+        some = (each for each in (flags, flags & OWNED) if each)
+        return next((each for each in some if self._tables.can(each, trial)), 0)
+
     def close(self) -> None:
-        """The tables stay, and are nobody's."""
+        """The tables stay, and are nobody's; twins go."""
+        if self._twins is not None:
+            self._twins.close()
         self._inet.close()
         self._bridge.close()
         self._sets.close()
@@ -97,7 +98,9 @@ class PolicyKernel:
     def holds(self, tables: PolicyTables) -> bool:
         """Whether these are ours alone, as far as the kernel can, since they were read or changed
         last, and nothing else of ours is there."""
-        return self._tables.hold(_ids(tables)) and not self._tables.has(_SPARE)
+        if not self._tables.hold(table_ids(tables), self._flags):
+            return False
+        return self._twins.hold(tables) if self._twins else not self._tables.has(SPARE)
 
     def read(self) -> PolicyTables:
         """Raises: KernelError."""
@@ -127,7 +130,7 @@ class PolicyKernel:
         return {name: told[name].held if name in told else 0 for name in names}
 
     def _has_some(self, name: str, held: NamedSet) -> bool:
-        version = _version(held.lines)
+        version = version_of(held.lines)
         some = islice(held.elements, _SAMPLES)
         return all(self._sets.has(name, bounds_of_text(each, version)[0]) for each in some)
 
@@ -137,43 +140,35 @@ class PolicyKernel:
         Raises: KernelError.
         """
         left, self._left = self._left, None
-        replaced = must_be_replaced(before.inet, after.inet) or must_be_replaced(
-            before.bridge, after.bridge
-        )
-        if replaced or not self._tables.take(_ids(after)):
+        ids = table_ids(after)
+        if cannot_become(before, after) or not self._tables.take(ids, self._flags):
             self._replace(after)
         else:
             try:
-                self._walk(before, after)
+                self._writer.walk(before, after)
             except KernelError:
                 # The kernel has something else, or nft cannot do the difference: the whole.
                 self.put_whole += 1
                 self._replace(after)
-        if self._tables.has(_SPARE):
-            self._tables.empty(_SPARE, ())
+        if self._twins is not None:
+            self._twins.follow(after)
+        elif self._tables.has(SPARE):
+            self._tables.empty(SPARE, ())
         self._tables.look()
         self._note(left, before.inet, after.inet)
-
-    def _walk(self, before: PolicyTables, after: PolicyTables) -> None:
-        """Raises: KernelError."""
-        inet = change_steps(before.inet, after.inet)
-        bridge = change_steps(before.bridge, after.bridge)
-        made, turned = fillings(before.inet, after.inet)
-        for ours, bridged, elements in zip(inet, bridge, (made, turned, []), strict=True):
-            if commands := ours + bridged:
-                self._inet.run(commands, what=_WHAT)
-            self._fill(elements)
 
     def _replace(self, after: PolicyTables) -> None:
         """Whatever is there. What libnftables says of a table takes its owner away, so that the
         table cannot be replaced in one transaction: others of the same rules hold pods meanwhile.
         They stay until `change` is through, or the next one. Raises: KernelError."""
-        both = (after.inet, after.bridge)
-        spare = (replace(each, name=NFT_POLICY_SPARE_TABLE) for each in both)
-        self._inet.run("".join(map(put_commands, spare)), what=_WHAT)
-        self._tables.look()
-        self._tables.empty(_TABLES, _ids(after))
-        self._walk(NOTHING, after)
+        if self._twins is None or not self._twins.are_there:
+            if self._twins is not None:
+                self._tables.empty(SPARE, ())  # they may be those that could not follow
+            spare = named(after, SPARE[0].name)
+            self._inet.run(put_commands(spare.inet) + put_commands(spare.bridge), what=WHAT)
+            self._tables.look()
+        self._tables.empty(_TABLES, table_ids(after), self._flags)
+        self._writer.walk(NOTHING, after)
 
     def _note(self, left: _Left | None, before: Table, after: Table) -> None:
         """What there is now is as it should be. `left`: before. Raises: KernelError."""
@@ -189,13 +184,6 @@ class PolicyKernel:
             if not each.is_large
         }
         self._left = _Left(after, self._frame(), prints, self._counts(large))
-
-    def _fill(self, elements: Iterable[Filling]) -> None:
-        """Raises: KernelError."""
-        for name, lines, delete, add in elements:
-            version = _version(lines)
-            gone, come = ((bounds_of_text(x, version) for x in each) for each in (delete, add))
-            self._sets.change_set(name, gone, come, intervals="flags interval" in lines)
 
     @staticmethod
     def own_addresses() -> frozenset[Address]:
@@ -218,17 +206,8 @@ class PolicyKernel:
 
     def dropped_packets(self) -> int:
         """Since the table was made."""
-        return self._inet.read_counter(DROPPED_COUNTER)
-
-
-def _ids(tables: PolicyTables) -> list[TableId]:
-    """Names of those that are not empty."""
-    return [TableId(each.family, each.name) for each in (tables.inet, tables.bridge) if each]
-
-
-def _version(lines: Sequence[str]) -> int:
-    """IP version of the addresses in a large set."""
-    return 4 if "ipv4_addr" in lines[0] else 6
+        by_twins = self._twins.dropped_packets() if self._twins is not None else 0
+        return self._inet.read_counter(DROPPED_COUNTER) + by_twins
 
 
 def _read(family: str, nft: Nftables) -> Table:

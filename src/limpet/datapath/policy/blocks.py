@@ -154,6 +154,11 @@ def range_text(span: AddressRange) -> str:
     return f"{first}-{address_text(span.last, span.version)}"
 
 
+def version_of(lines: Sequence[str]) -> int:
+    """IP version of the addresses in a large set, by its type."""
+    return 4 if "ipv4_addr" in lines[0] else 6
+
+
 def bounds_of_text(text: str, version: int) -> tuple[bytes, bytes | None]:
     """First address and first behind of a text by `range_text`; None: there is none."""
     size = _BITS[version] // 8

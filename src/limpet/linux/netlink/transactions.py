@@ -12,8 +12,6 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import set_codec
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from limpet.linux.netlink.table_codec import (
-    OWNED,
-    PERSISTENT,
     TableId,
     delete_table,
     dump_tables,
@@ -81,26 +79,23 @@ class NftablesSocket(NetlinkSocket):
 
 
 class OwnTables:
-    """Tables that belong to one socket, as far as the kernel can: nobody else can change or delete
-    them, and they stay when the socket goes."""
+    """Tables that belong to one socket: nobody else can change or delete them.
 
-    def __init__(self, netlink: NftablesSocket, trial: TableId, *, alone: bool) -> None:
-        """`trial`: of no other use. `alone`: all that changes the tables comes by this socket; if
-        not, they belong to nobody. Raises: KernelError."""
+    `flags` are of `table_codec`: OWNED, with PERSISTENT if they stay when the socket goes; 0: they
+    are nobody's.
+    """
+
+    def __init__(self, netlink: NftablesSocket) -> None:
+        """All that changes the tables has to come by this socket."""
         self._netlink = netlink
-        self._flags = OWNED | PERSISTENT if alone and self._can_own(trial) else 0
         self._ours: frozenset[TableId] = frozenset()
         self._there: frozenset[TableId] = frozenset()
 
-    @property
-    def are_closed(self) -> bool:
-        """To others."""
-        return bool(self._flags)
-
-    def _can_own(self, trial: TableId) -> bool:
-        """In one transaction, so that nothing comes of it."""
+    def can(self, flags: int, trial: TableId) -> bool:
+        """Whether the kernel can make tables with them. `trial`: of no other use; in one
+        transaction, so that nothing comes of it. Raises: KernelError."""
         try:
-            self._netlink.commit([new_table(trial, OWNED | PERSISTENT), delete_table(trial)])
+            self._netlink.commit([new_table(trial, flags), delete_table(trial)])
         except KernelError as error:
             # Kernels before 6.9 do not know the second flag; before 5.12 none of them. Who may not
             # change nftables at all hears of it when it has to.
@@ -119,28 +114,28 @@ class OwnTables:
         """Whether one of them was there at the last look."""
         return not self._there.isdisjoint(tables)
 
-    def hold(self, tables: Collection[TableId]) -> bool:
+    def hold(self, tables: Collection[TableId], flags: int) -> bool:
         """Whether all of them were as they shall be at the last look."""
-        return (self._ours if self._flags else self._there).issuperset(tables)
+        return (self._ours if flags else self._there).issuperset(tables)
 
-    def take(self, tables: Collection[TableId]) -> bool:
+    def take(self, tables: Collection[TableId], flags: int) -> bool:
         """These are there, and belong to the socket; False: one is there that never can, as that of
         an agent that knew nothing of it. Raises: KernelError (EPERM: one is another's)."""
         try:
-            if not self.hold(tables):
-                self._netlink.commit([new_table(each, self._flags) for each in tables])
+            if not self.hold(tables, flags):
+                self._netlink.commit([new_table(each, flags) for each in tables])
         except KernelError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return False
             raise
         return True
 
-    def empty(self, tables: Iterable[TableId], kept: Collection[TableId]) -> None:
+    def empty(self, tables: Iterable[TableId], kept: Collection[TableId], flags: int = 0) -> None:
         """These go, whatever they have, and those of them that are kept are there anew: in one
         transaction. Raises: KernelError."""
         requests = []
         for each in tables:
             requests += [new_table(each), delete_table(each)]
             if each in kept:
-                requests.append(new_table(each, self._flags))
+                requests.append(new_table(each, flags))
         self._netlink.commit(requests)
