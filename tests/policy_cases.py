@@ -62,6 +62,26 @@ def addresses_of(number: int) -> dict[int, str]:
     }
 
 
+def world_of(pods: int, *specs: dict[str, Any]) -> PolicyWorld:
+    """Pods p0, p1, … in namespace alpha, labelled with their names, and policies of these."""
+    documents = tuple(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"policy-{number}", "namespace": "alpha"},
+            "spec": spec,
+        }
+        for number, spec in enumerate(specs)
+    )
+    named = tuple(Someone("", "alpha", app(number)["matchLabels"]) for number in range(pods))
+    return Case(documents, {}, named).world()
+
+
+def app(number: int) -> dict[str, Any]:
+    """A selector of that pod of `world_of`."""
+    return {"matchLabels": {"app": f"p{number}"}}
+
+
 labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=2)
 expressions = st.one_of(
     st.builds(

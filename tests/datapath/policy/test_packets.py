@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,8 +14,8 @@ from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.policies.policy_bed import PolicyBed
-from tests.policy_cases import Case, addresses_of, cases, flows
-from tests.policy_oracle import Someone, is_allowed
+from tests.policy_cases import addresses_of, app, cases, flows, world_of
+from tests.policy_oracle import is_allowed
 from tests.waiting import PATIENCE_S
 
 PODS = 4
@@ -66,25 +65,6 @@ def test_random_packets_pass_if_the_specification_allows_them(
         assert seen == is_allowed(case.policies, case.namespaces, flow), (flow, bed.tables)
 
 
-def world_of(*specs: dict[str, Any]) -> PolicyWorld:
-    """Pods p0 to p3 in namespace alpha, labelled with their numbers."""
-    documents = tuple(
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {"name": f"policy-{number}", "namespace": "alpha"},
-            "spec": spec,
-        }
-        for number, spec in enumerate(specs)
-    )
-    pods = tuple(Someone("", "alpha", {"app": f"p{n}"}) for n in range(PODS))
-    return Case(documents, {}, pods).world()
-
-
-def app(number: int) -> dict[str, Any]:
-    return {"matchLabels": {"app": f"p{number}"}}
-
-
 CLOSED = {"podSelector": app(0), "policyTypes": ["Ingress", "Egress"]}
 FROM_P1 = {
     "podSelector": app(0),
@@ -96,7 +76,7 @@ FROM_P1 = {
 def test_the_node_reaches_its_own_pod_and_is_reached_whatever_the_policies(
     bed: PolicyBed, version: int
 ) -> None:
-    bed.enforce(world_of(CLOSED))
+    bed.enforce(world_of(PODS, CLOSED))
     pod = addresses_of(0)[version]
     with bed.netns[0].listening(pod, 80) as server:
         talk(bed.node, pod, 80, server)
@@ -109,12 +89,12 @@ def test_the_node_reaches_its_own_pod_and_is_reached_whatever_the_policies(
 def test_a_connection_that_stands_goes_on_when_a_policy_closes_its_pod_for_new_ones(
     bed: PolicyBed, version: int
 ) -> None:
-    bed.enforce(world_of(FROM_P1))
+    bed.enforce(world_of(PODS, FROM_P1))
     pod = addresses_of(0)[version]
     with bed.netns[0].listening(pod, 80) as server, bed.netns[1].connected(pod, 80) as here:
         there, _ = server.accept()
         with there:
-            bed.enforce(world_of(CLOSED))
+            bed.enforce(world_of(PODS, CLOSED))
             here.sendall(b"still there")
             assert there.recv(64) == b"still there"
             there.sendall(b"yes")
@@ -124,7 +104,7 @@ def test_a_connection_that_stands_goes_on_when_a_policy_closes_its_pod_for_new_o
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_whole_conversations_between_two_pods_of_the_node(bed: PolicyBed, version: int) -> None:
-    bed.enforce(world_of(FROM_P1))
+    bed.enforce(world_of(PODS, FROM_P1))
     pod = addresses_of(0)[version]
     with bed.netns[0].listening(pod, 80) as server:
         assert talk(bed.netns[1], pod, 80, server) == addresses_of(1)[version]
@@ -149,7 +129,7 @@ def test_a_pod_is_not_reached_by_its_link_local_address(bed: PolicyBed) -> None:
     with bed.netns[0].listening("::", 82):
         bed.enforce(NOTHING_SAID)
         connect(PATIENCE_S)
-        bed.enforce(world_of(CLOSED))
+        bed.enforce(world_of(PODS, CLOSED))
         with pytest.raises(TimeoutError):
             connect(0.3)
 
@@ -160,7 +140,7 @@ NOTHING_SAID = PolicyWorld()
 def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:
     to_p2 = {"policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": app(2)}]}]}
     for_p1 = {"podSelector": app(3), "ingress": [{"from": [{"podSelector": app(1)}]}]}
-    bed.enforce(world_of({"podSelector": app(0), **to_p2}, for_p1))
+    bed.enforce(world_of(PODS, {"podSelector": app(0), **to_p2}, for_p1))
     bed.netns[0].ip("address add 10.244.7.3/32 dev lo")  # p1's
     try:
         with bed.netns[0].open_socket(4, socket.SOCK_STREAM) as client:
@@ -175,7 +155,7 @@ def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:
 
 
 def test_the_last_policy_takes_the_tables_with_it(bed: PolicyBed) -> None:
-    bed.enforce(world_of(CLOSED))
+    bed.enforce(world_of(PODS, CLOSED))
     assert not bed.passes(1, 0, 4, "UDP", 53)
     assert bed.enforce(NOTHING_SAID) == NOTHING
     assert "limpet_policy" not in bed.node.run("nft", "list", "tables")

@@ -18,8 +18,7 @@ from limpet.linux.nftables import Nftables
 from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.policies.policy_bed import PolicyBed
-from tests.policy_cases import Case
-from tests.policy_oracle import Someone
+from tests.policy_cases import app, world_of
 
 OURS, TWINS = (
     {f"table {family} {name}" for family in ("inet", "bridge")}
@@ -60,21 +59,7 @@ def world(port: int = 80, blocks: int = 0) -> PolicyWorld:
             "egress": [{"to": [{"ipBlock": {"cidr": each}} for each in cidrs]}] if cidrs else [],
         },
     ]
-    documents = tuple(
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {"name": f"policy-{number}", "namespace": "alpha"},
-            "spec": spec,
-        }
-        for number, spec in enumerate(specs)
-    )
-    pods = tuple(Someone("", "alpha", {"app": f"p{n}"}) for n in range(3))
-    return Case(documents, {}, pods).world()
-
-
-def app(number: int) -> dict[str, Any]:
-    return {"matchLabels": {"app": f"p{number}"}}
+    return world_of(3, *specs)
 
 
 def tables(node: Netns) -> set[str]:
