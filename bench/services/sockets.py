@@ -29,7 +29,8 @@ from bench.traffic.flows import Way as Road
 from limpet.base.process.log import configure_log
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.part import ServicesContext, ServicesPart
-from limpet.datapath.services.sockets.apply import AttachPoint, PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.pins_apply import AttachPoint
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import Surroundings
 from limpet.lab.command import run_command

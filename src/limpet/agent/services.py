@@ -35,8 +35,8 @@ from limpet.datapath.services.elements import NUMBERS
 from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.plan import frontends
-from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
+from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE

@@ -12,11 +12,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from limpet.datapath.services.part import ServicesContext, ServicesPart
-from limpet.datapath.services.sockets.apply import AttachPoint, PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.pins_apply import AttachPoint
 from limpet.datapath.services.sockets.side import SocketSide
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.services.service_bed import ServiceBed
@@ -50,14 +51,19 @@ class Cgroup:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This process is in it within the block: so are the sockets that it makes."""
+        """This process is in it within the block: so are the sockets that it makes.
+
+        Those that it has begun meanwhile and that go on, as warm interpreters do, leave with it.
+        """
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         before = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
         try:
             self._move(self.path)
             yield
         finally:
-            self._move(self._root / before)
+            for pid in (self.path / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):  # it has ended
+                    self._move(self._root / before, pid)
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -69,8 +75,9 @@ class Cgroup:
             self._move(self.path)
 
     @staticmethod
-    def _move(folder: Path) -> None:
-        (folder / "cgroup.procs").write_text(str(os.getpid()))
+    def _move(folder: Path, pid: str = "0") -> None:
+        """`pid` "0": the process that calls."""
+        (folder / "cgroup.procs").write_text(pid)
 
 
 @contextmanager

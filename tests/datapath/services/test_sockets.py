@@ -7,18 +7,22 @@ import ctypes
 import os
 import select
 import socket
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from errno import ECONNABORTED, EINPROGRESS
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
-from limpet.datapath.services.sockets.apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
+from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.bpf.library import Bpf
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
@@ -141,6 +145,57 @@ def test_datagrams_of_one_socket_go_to_one_endpoint_and_answers_come_from_the_se
             assert answers(asks, servers) == 1 - first
             assert asks.recvfrom(64)[1][:2] == (address, 53)
         assert tracked(bed.node, address) == ""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
+    bed: SocketBed, number: int
+) -> None:
+    """Each takes 20 ms, so that some are under way at every moment; none is lost."""
+    (one, two), address = bed.pods, ADDRESSES[number]
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    answered: dict[bytes, tuple[str, int]] = {}
+    sent: list[bytes] = []
+    is_over = threading.Event()
+    with ExitStack() as stack:
+        server = datagrams(stack, two.netns, two.addresses[number], 5353)
+        asks = datagrams(stack, one.netns, address)
+
+        def ask() -> None:
+            while not is_over.wait(0.001):
+                sent.append(b"%d" % len(sent))
+                asks.sendto(sent[-1], (address, 53))
+
+        def serve() -> None:
+            asked: deque[tuple[float, bytes, tuple[Any, ...]]] = deque()
+            while not is_over.is_set() or asked:
+                if select.select([server], [], [], 0.005)[0]:
+                    asked.append((time.monotonic() + 0.02, *server.recvfrom(64)))
+                while asked and asked[0][0] <= time.monotonic():
+                    _, words, peer = asked.popleft()
+                    server.sendto(words, peer)
+
+        def hear() -> None:
+            while not is_over.is_set() or len(answered) < len(sent):
+                if not select.select([asks], [], [], 1.0)[0] and is_over.is_set():
+                    return
+                words, (who, port, *_) = asks.recvfrom(64)
+                answered[words] = who, port
+
+        threads = [threading.Thread(target=each) for each in (ask, serve, hear)]
+        for each in threads:
+            each.start()
+        try:
+            for _ in range(4):
+                bed.end_agent()
+                assert remove_pins(bed.place.pins)
+                assert bed.run() > 0
+        finally:
+            is_over.set()
+            for each in threads:
+                each.join()
+    assert set(answered.values()) == {(address, 53)}
+    assert set(answered) == set(sent)
 
 
 def test_connected_datagram_sockets_are_ended_when_their_endpoint_leaves(bed: SocketBed) -> None:

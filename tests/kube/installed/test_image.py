@@ -173,9 +173,9 @@ def test_the_controller_starts(machine: Machine) -> None:
 _AT_THE_SOCKET = """
 import sys
 from pathlib import Path
-from limpet.datapath.services.sockets.apply import (
-    AttachPoint, PodNamespaces, SocketKernel, find_root_cgroup, pins_of, remove_pins,
-)
+from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
+from limpet.linux.bpf.place import find_root_cgroup
 pins = pins_of(Path("/run/limpet"))
 place = AttachPoint(pins, find_root_cgroup() / sys.argv[1])
 kernel = SocketKernel(place, PodNamespaces(lambda: ()))

@@ -12,13 +12,8 @@ import structlog
 from limpet.base import faults
 from limpet.base.settings import ServiceSettings
 from limpet.base.timer import Timer
-from limpet.datapath.services.sockets.apply import (
-    AttachPoint,
-    PodNamespaces,
-    SocketKernel,
-    pins_of,
-    remove_pins,
-)
+from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.linux.file_changes import FileChanges
 

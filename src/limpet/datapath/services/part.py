@@ -17,8 +17,8 @@ from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.diff import Change, ForgetFlows, diff_services
 from limpet.datapath.services.plan import Planner
-from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.diff import SocketChange
+from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import ServicesState, StaleFlows, Surroundings
 from limpet.linux.netlink.socket import RouteSocket

@@ -1,0 +1,72 @@
+"""Where the programs and maps of Services are pinned and attached, and how they go."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from limpet.base.errors import KernelError
+from limpet.datapath.services.sockets.layout import LAYOUT
+from limpet.linux.bpf.place import is_bpffs
+
+_RUN_DIR = Path("/run/limpet")
+LINKS, MAPS = "links", f"maps-{LAYOUT}"
+"""Folders below that of pins."""
+SENDING_PROGRAMS = ("limpet_connect4", "limpet_connect6", "limpet_sendmsg4", "limpet_sendmsg6")
+"""Programs that lead a socket to an endpoint. The others show it the Service's address in place of
+the endpoint's: they come before these and go after them."""
+_UNDER_WAY_S = 0.2
+"""Seconds for answers to datagrams that have been led to an endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPoint:
+    """Where programs are attached and pinned."""
+
+    pins: Path
+    """A folder in a bpffs; it is made, and is ours."""
+    cgroup: Path | None = None
+    """Its processes are served, and those of all below; None: the root of the machine's."""
+
+
+def pins_of(run_dir: Path) -> Path:
+    """Where the agent with that run folder pins."""
+    if is_bpffs(run_dir / "bpf"):
+        return run_dir / "bpf" / "limpet"
+    # A bpffs takes no dots in names.
+    name = "" if run_dir == _RUN_DIR else str(run_dir).replace("/", "_").replace(".", "_")
+    return Path(f"/sys/fs/bpf/limpet{name}")
+
+
+def remove_links(pins: Path) -> None:
+    """Detaches programs, in an order in which no answer shows which endpoint has sent it; 0.2 s
+    if there are any. Raises: OSError."""
+    links = pins / LINKS
+    sending = [links / name for name in SENDING_PROGRAMS if (links / name).exists()]
+    for path in sending:
+        path.unlink(missing_ok=True)
+    if sending:
+        time.sleep(_UNDER_WAY_S)
+    for path in links.iterdir():
+        path.unlink(missing_ok=True)
+
+
+def remove_pins(pins: Path) -> bool:
+    """Programs are detached, maps are gone; whether there were any. Raises: KernelError."""
+    if not (pins / LINKS).is_dir():
+        return False
+    try:
+        remove_links(pins)
+        for folder in (pins / LINKS, *sorted(pins.glob("maps-*"))):
+            for path in folder.iterdir():
+                path.unlink(missing_ok=True)
+            folder.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            pins.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise KernelError("remove", f"eBPF pins in {pins}", error.errno or 0) from error
+    return True
