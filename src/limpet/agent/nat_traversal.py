@@ -99,6 +99,11 @@ class NatTraversal:
                 error=str(error),
             )
 
+    def tunnels_changed(self) -> None:
+        """The node may have a tunnel now that it could not have when this was started."""
+        if self._running:
+            self.share_port()
+
     def look(self) -> None:
         """Puts right what others have changed in the kernel."""
         if self._running:

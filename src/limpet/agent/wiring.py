@@ -60,6 +60,7 @@ from limpet.datapath.event import (
     SegmentsChanged,
     ServingNodesChanged,
     TunnelOnlyChanged,
+    TunnelsChanged,
 )
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
@@ -275,6 +276,8 @@ class ClusterSide:
                 self.watched.serve(names)
             case PeersPlanned():
                 self.session.paths_changed()
+            case TunnelsChanged():
+                nat_traversal.tunnels_changed()
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)

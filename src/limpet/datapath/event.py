@@ -52,6 +52,11 @@ class PeersPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class TunnelsChanged:
+    """This node can have other tunnels than before."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathsChanged:
     """Other paths than before lead to these peers."""
 
@@ -162,6 +167,7 @@ Event = (
     | BridgeMade
     | ServingNodesChanged
     | PeersPlanned
+    | TunnelsChanged
     | PathsChanged
     | ReachChanged
     | TunnelOnlyChanged

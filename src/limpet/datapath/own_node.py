@@ -14,7 +14,7 @@ from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GR
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import OwnSide
-from limpet.datapath.event import LinksChanged, Tell
+from limpet.datapath.event import LinksChanged, Tell, TunnelsChanged
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -133,6 +133,7 @@ class OwnNode:
         self.tunnels = names
         if changed:
             self.announce()
+            self._tell(TunnelsChanged())
         return changed
 
     def announce(self) -> None:
