@@ -166,8 +166,9 @@ def test_datagrams_of_all_kinds_hurt_neither_the_agent_nor_tunnels_nor_the_kerne
     assert sum(received(crane).values()) > sum(arrived.values()) + 100, "none was VXLAN's"
     # It asks its gateway for a port now and then, by a socket that is there for a moment.
     wait_until(lambda: udp_ports(crane) <= ports, "no socket is left over")
-    assert {_VXLAN_PORT, _EXCHANGE_PORT} <= udp_ports(crane)
-    assert len(udp_ports(crane)) >= 4
+    gone = ports - udp_ports(crane)
+    assert len(gone) <= 1, gone
+    assert not {_VXLAN_PORT, _EXCHANGE_PORT} & gone
     grown = {what: number - before[what] for what, number in tables(crane).items()}
     assert max(grown.values()) < 20, grown
     for machine in world.machines.values():
