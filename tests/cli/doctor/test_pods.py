@@ -36,15 +36,27 @@ class Doctor:
 
 @pytest.fixture
 def doctor(make_node: NodeFactory) -> Doctor:
+    return _doctor(make_node, resync_s=1)
+
+
+@pytest.fixture
+def doctor_alone(make_node: NodeFactory) -> Doctor:
+    """Its agent looks for leaks at its start, and then not before the test is over."""
+    return _doctor(make_node, resync_s=3600)
+
+
+def _doctor(make_node: NodeFactory, *, resync_s: float) -> Doctor:
     # Of its own: an address that some namespace of the machine has, another test's too, is no leak.
-    node = make_node(segments=["10.245.79.0/24"], cluster_cidrs=["10.245.0.0/16"], resync_s=1)
+    segments, cidrs = ["10.245.79.0/24"], ["10.245.0.0/16"]
+    node = make_node(segments=segments, cluster_cidrs=cidrs, resync_s=resync_s)
     node.start_agent()
     return Doctor(node)
 
 
 def test_an_address_of_a_container_that_is_gone_is_a_leak_until_it_is_repaired(
-    doctor: Doctor,
+    doctor_alone: Doctor,
 ) -> None:
+    doctor = doctor_alone
     pod = doctor.node.pod("web-0")
     pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
     assert "address-leaks" not in doctor.found()
@@ -288,13 +300,13 @@ def test_nothing_is_mended_unless_a_person_or_yes_says_so(
     assert "nothing that --fix mends" in fix(doctor, capsys, "--yes")[1]
 
 
-def test_leaks_are_mended(doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
-    pod = doctor.node.pod("web-0")
+def test_leaks_are_mended(doctor_alone: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = doctor_alone.node.pod("web-0")
     pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
     pod.remove()
 
     what = "release the addresses of containers that are gone (limpet ipam repair)"
-    mended(doctor, capsys, {"address-leaks": what})
+    mended(doctor_alone, capsys, {"address-leaks": what})
 
 
 def test_settings_links_and_macs_are_mended_without_an_agent(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from limpet.base.decoding import convert
+from limpet.cloud.path_reports import LOOK_EVERY_S
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.picture.nodes import Node, NodeState
@@ -52,8 +53,13 @@ def ways(seen: Picture, name: str) -> tuple[Way, Way]:
     return there if pair.one == seen.viewer.uid else there[::-1]
 
 
-def found(look: Callable[[], T | None], what: str = "it never came to be so") -> T:
-    value = wait_until(look, what)
+def found(
+    look: Callable[[], T | None],
+    what: str = "it never came to be so",
+    *,
+    patience_s: float = PATIENCE_S,
+) -> T:
+    value = wait_until(look, what, patience_s=patience_s)
     assert value is not None
     return value
 
@@ -214,7 +220,8 @@ def test_the_cloud_shows_all_pairs_from_both_ends_and_how_full_segments_are(worl
         whole = len(seen.pairs) == 3 and all(each.rung and each.rtt_ms for each in told)
         return seen if whole and all(each.machine.version for each in seen.nodes) else None
 
-    seen = found(settled, "three pairs, told by both ends")
+    # An agent that has just begun tells of ways at once, of round trips when it looks at figures.
+    seen = found(settled, "three pairs, told by both ends", patience_s=LOOK_EVERY_S + PATIENCE_S)
 
     assert seen.viewer.kind == "controller"
     assert {each.state for each in seen.nodes} == {NodeState.ANSWERS}
