@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ from limpet.picture.nodes import Node, NodeState
 from limpet.picture.pair import Pair, PairDetail, Reach, Way
 from limpet.picture.picture import Picture
 from limpet.picture.timeline import Timeline
-from tests.lab.bed import TWO_SITES, Pinging, a_world, is_refused, limpet
+from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, is_refused, limpet
 from tests.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
@@ -151,6 +152,9 @@ def test_whoever_waits_sees_a_peer_fall_silent_and_come_back_and_it_is_remembere
             world.cut("quarry")
             watcher.join(PATIENCE_S)
             assert lost, "nobody was told"
+            assert "1 of these silent" in limpet(crane, "status")
+            assert re.search(r"digger-1 .*silent", limpet(crane, "peer", "list"))
+            assert findings(crane)["peers-unreached"] == "1 of 2 other nodes is not reached"
         finally:
             listens.set()
             world.restore("quarry")

@@ -10,7 +10,7 @@ import pytest
 
 from limpet.agent.answers.own_pods import OwnNodeWords
 from limpet.agent.answers.path import path_status
-from limpet.agent.answers.peers import count_peers, peer_statuses
+from limpet.agent.answers.peers import count_peers, peer_kinds, peer_statuses
 from limpet.agent.names.here import distance
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row
@@ -112,7 +112,7 @@ def test_the_plan_asks_the_rows_part_and_a_person_reads_the_rows_words() -> None
     }
     assert f"  there: toy, over toy0 to {UNDERLAY}, MTU 1472" in list(path_lines(found))
     assert (peer.rung, peer_row(peer)["via"]) == ("toy", f"toy at {UNDERLAY}")
-    assert count_peers(here, plan)["toy"] == 1
+    assert count_peers(peer_kinds(here, plan))["toy"] == 1
 
 
 def test_names_take_the_rung_for_as_near_as_the_row_prefers_it() -> None:

@@ -18,7 +18,9 @@ from limpet.agent.answers.path import (
 )
 from limpet.agent.answers.peers import (
     count_peers,
+    count_silent,
     node_at,
+    peer_kinds,
     peer_statuses,
     ping_way,
     probe_statuses,
@@ -97,6 +99,7 @@ class ClusterAdmin:
         cluster, membership = self._cluster, self._cluster.membership
         peer_parts, network, grant = cluster.peer_parts, membership.network, membership.grant
         tunnel, ipsec = tunnel_statuses(peer_parts)
+        kinds = peer_kinds(peer_parts.peers.view, peer_parts.overlay.planned, unable(peer_parts))
         return ClusterStatus(
             name=network.cluster if network is not None else "",
             node=grant.name if grant is not None else membership.identity.name,
@@ -121,9 +124,8 @@ class ClusterAdmin:
                 )
                 for link in peer_parts.own.links
             ],
-            peers=count_peers(
-                peer_parts.peers.view, peer_parts.overlay.planned, unable(peer_parts)
-            ),
+            peers=count_peers(kinds),
+            silent_peers=count_silent(kinds, cluster.probing.reach.silent),
             claims=[
                 PeerClaim(node=membership.name_of(uid), uid=uid, what=what)
                 for uid, what in sorted(peer_parts.overlay.planned.claims.items())
@@ -175,6 +177,7 @@ class ClusterAdmin:
             peer_parts.overlay.planned,
             heard_s=heard_s,
             every=every,
+            silent=frozenset(self._cluster.probing.reach.silent),
             unable=unable(peer_parts),
             readings=peer_parts.tunnels.readings_by_uid(),
             now_ns=time.time_ns(),

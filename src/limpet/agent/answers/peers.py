@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from limpet.agent.status.cluster import (
@@ -112,21 +112,27 @@ def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:
     ]
 
 
-def count_peers(
-    view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
-) -> dict[str, int]:
+def count_peers(kinds: Mapping[str, str]) -> dict[str, int]:
     """How many peers are reached on each rung, are not, and are not to be (`apart`).
 
-    `unable`: as `unable_peers` tells them.
+    `kinds`: as `peer_kinds` tells them.
     """
-    found = Counter(peer_kinds(view, plan, unable).values())
+    found = Counter(kinds.values())
     return {kind: found[kind] for kind in (*transports.TRANSPORTS, "unreached", "apart")}
+
+
+def count_silent(kinds: Mapping[str, str], silent: Iterable[str]) -> int:
+    """Of those that have a rung, how many are among `silent`, who answer by no way."""
+    return sum(kinds.get(uid) in transports.TRANSPORTS for uid in silent)
 
 
 def peer_kinds(
     view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
 ) -> dict[str, str]:
-    """The rung of each peer that was not removed, `unreached` or `apart`, by uid."""
+    """The rung of each peer that was not removed, `unreached` or `apart`, by uid.
+
+    `unable`: as `unable_peers` tells them.
+    """
     found = ((uid, kind_of(uid, view, plan, unable)) for uid in view.snapshot.nodes)
     return {uid: kind for uid, kind in found if kind and uid != view.uid}
 
@@ -161,6 +167,7 @@ def peer_statuses(
     *,
     heard_s: Mapping[str, float],
     every: bool,
+    silent: Set[str] = frozenset(),
     unable: Mapping[str, str] = _NOBODY,
     readings: Mapping[str, PeerReading],
     now_ns: int,
@@ -168,6 +175,7 @@ def peer_statuses(
     """Every other node, sorted by name.
 
     `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
+    `silent`: uids of peers that answer by no way at present.
     `every`: also what was removed from the cluster. `unable`: as `unable_peers` tells them.
     `readings`: of tunnels' devices, by uid, at `now_ns` of the wall clock.
     """
@@ -177,6 +185,7 @@ def peer_statuses(
             view,
             plan,
             unable,
+            silent=uid in silent,
             heard_s=_rounded(heard_s.get(uid)),
             **peer_document(readings.get(uid), now_ns),
         )
@@ -199,7 +208,13 @@ def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
 
 
 def _peer_status(
-    uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str], **heard: Any
+    uid: str,
+    view: View,
+    plan: OverlayPlan,
+    unable: Mapping[str, str],
+    *,
+    silent: bool,
+    **heard: Any,
 ) -> PeerStatus:
     entry = view.snapshot.nodes[uid]
     grant, presence = entry.grant, entry.presence
@@ -207,10 +222,12 @@ def _peer_status(
     part, path = plan.parts.get(uid, PeerPart(refused=nothing)), view.paths.get(uid)
     tunnelled = path if path is not None and path.rung.encrypted and part.routes else None
     relay = view.snapshot.nodes.get(tunnelled.relay) if tunnelled is not None else None
+    state = _STATES.get(kind_of(uid, view, plan, unable), "silent" if silent else "reached")
+    why = part.refused or (unable.get(uid, "") if tunnelled is not None else "")
     return PeerStatus(
         name=grant.name,
         uid=uid,
-        state=_STATES.get(kind_of(uid, view, plan, unable), "reached"),
+        state=state,
         rung=_rung(part, plan, path, able=uid not in unable),
         endpoint=endpoint_text(tunnelled.endpoint)
         if tunnelled is not None and tunnelled.endpoint is not None
@@ -223,7 +240,7 @@ def _peer_status(
         segments=[str(prefix) for prefix in view.segments.get(uid, ())],
         addresses=[str(each) for each in presence.addresses] if presence is not None else [],
         sequence=presence.sequence if presence is not None else None,
-        why=part.refused or (unable.get(uid, "") if tunnelled is not None else ""),
+        why="it answers by no way" if state == "silent" else why,
         without=[f"{prefix}: {reason}" for prefix, reason in part.without],
         **heard,
     )

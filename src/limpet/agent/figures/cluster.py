@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import Metric
 
 from limpet.agent.answers.cluster import tunnel_statuses
-from limpet.agent.answers.peers import peer_kinds
+from limpet.agent.answers.peers import count_silent, peer_kinds
 from limpet.agent.answers.services import count_left_out
 from limpet.agent.figures.table import CLUSTER, PREFIX, RELAY, SERVICES
 from limpet.base.metrics.figures import Figures, Values
@@ -83,10 +83,7 @@ def _of_peers(cluster: ClusterSide) -> Iterator[Metric]:
         if kind in transports.TRANSPORTS and uid in measured_s:
             trips_s[kind].append(measured_s[uid])
     yield _make("peers", {(kind,): count for kind, count in counts.items()})
-    silent = cluster.probing.reach.silent
-    yield _make(
-        "silent_peers", {(): sum(1 for uid in silent if kinds.get(uid) in transports.TRANSPORTS)}
-    )
+    yield _make("silent_peers", {(): count_silent(kinds, cluster.probing.reach.silent)})
     found: Values = {
         (rung, quantile): of(each)
         for rung, each in trips_s.items()

@@ -155,6 +155,8 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     links: list[LinkStatus]
     peers: dict[str, int]
     """How many are reached on each rung, are not, and are not to be."""
+    silent_peers: int
+    """Of those that have a rung, how many answer by no way at present."""
     claims: list[PeerClaim]
     by_former_keys: list[ToldByFormerKey]
     shared_endpoints: list[SharedEndpoint]

@@ -237,8 +237,9 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
         for row in by_preference()
         if peers.get(row.name) or not row.encrypted
     )
+    silent = f"{cluster.silent_peers} of these silent, " if cluster.silent_peers else ""
     yield (
-        f"{counted(sum(peers.values()), 'other node')}: {reached}"
+        f"{counted(sum(peers.values()), 'other node')}: {reached}{silent}"
         f"{peers.get('unreached', 0)} not reached, {peers.get('apart', 0)} in other communities; "
         f"revision {cluster.revision}"
     )

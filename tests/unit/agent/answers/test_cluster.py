@@ -9,7 +9,14 @@ from hypothesis import given
 from msgspec.structs import asdict
 
 from limpet.agent.answers.cluster import session_status
-from limpet.agent.answers.peers import count_peers, peer_statuses, probe_statuses, shared_endpoints
+from limpet.agent.answers.peers import (
+    count_peers,
+    count_silent,
+    peer_kinds,
+    peer_statuses,
+    probe_statuses,
+    shared_endpoints,
+)
 from limpet.agent.status.cluster import SharedEndpoint
 from limpet.agent.status.paths import PeerStatus
 from limpet.cloud.session import SessionState
@@ -133,6 +140,18 @@ def test_when_a_peer_was_heard_from_is_said_as_far_as_it_is_remembered() -> None
     assert [peer.heard_s for peer in peers(seen()).values()] == [1.3, None]
 
 
+def test_a_peer_that_answers_by_no_way_is_silent_whatever_rung_it_has() -> None:
+    here = seen((PEER, vxlan(2)))
+    silent = {PEER, uid(3)}  # which has no rung
+    listed = peer_statuses(
+        here, plan_overlay(here), heard_s={}, every=False, silent=silent, readings={}, now_ns=0
+    )
+
+    assert [each.state for each in listed] == ["silent", "unreached"]
+    assert (listed[0].rung, listed[0].why) == ("vxlan", "it answers by no way")
+    assert count_silent(kinds(here), silent) == 1
+
+
 def test_a_removed_node_is_listed_only_when_asked_for() -> None:
     here = view(node(2), node(3, tombstone=True), paths={})
 
@@ -155,8 +174,12 @@ def test_a_node_without_a_grant_lists_its_peers_as_unreached() -> None:
     assert peers(here)["node-2"].why == "this node has no grant"
 
 
+def kinds(here: View) -> dict[str, str]:
+    return peer_kinds(here, plan_overlay(here))
+
+
 def counted(here: View) -> dict[str, int]:
-    return {kind: count for kind, count in count_peers(here, plan_overlay(here)).items() if count}
+    return {kind: count for kind, count in count_peers(kinds(here)).items() if count}
 
 
 def test_peers_are_counted_by_the_rung_that_their_packets_take() -> None:
@@ -177,7 +200,7 @@ def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
     plan = plan_overlay(here)
     listed = peer_statuses(here, plan, heard_s={}, every=False, readings={}, now_ns=0)
 
-    assert count_peers(here, plan) == {
+    assert count_peers(kinds(here)) == {
         kind: sum(kind in (peer.rung, peer.state) for peer in listed)
         for kind in (*(row for row in transports.TRANSPORTS), "unreached", "apart")
     }

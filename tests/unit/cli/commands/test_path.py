@@ -184,6 +184,7 @@ CLUSTER: dict[str, Any] = {
     "claims": [],
     "by_former_keys": [],
     "shared_endpoints": [],
+    "silent_peers": 0,
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
     "tunnel": {
@@ -230,6 +231,10 @@ def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
         "links to other nodes: eth0 (192.0.2.1/24)",
         "3 other nodes: 2 by route, 1 by vxlan, 0 not reached, 0 in other communities; revision 12",
     ]
+
+
+def test_those_that_have_fallen_silent_are_counted() -> None:
+    assert "1 by vxlan, 2 of these silent, 0 not reached" in status(silent_peers=2)
 
 
 def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:

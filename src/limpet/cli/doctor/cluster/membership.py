@@ -253,10 +253,11 @@ def _links(cluster: ClusterStatus) -> Iterator[Finding]:
 def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
     peers = cluster.peers
     wanted = sum(peers.values()) - peers["apart"]
-    if peers["unreached"]:
+    lost = peers["unreached"] + cluster.silent_peers
+    if lost:
         yield warn(
             "peers-unreached",
-            f"{peers['unreached']} of {wanted} other nodes are not reached",
+            f"{lost} of {wanted} other nodes {'is' if lost == 1 else 'are'} not reached",
             "their pods and ours cannot talk",
             "limpet peer list says why; a node that is off is no problem",
         )
