@@ -15,6 +15,7 @@ import pytest
 
 from limpet.base.decoding import convert
 from limpet.cloud.path_reports import LOOK_EVERY_S
+from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.picture.nodes import Node, NodeState
@@ -155,6 +156,8 @@ def test_whoever_waits_sees_a_peer_fall_silent_and_come_back_and_it_is_remembere
             assert "1 of these silent" in limpet(crane, "status")
             assert re.search(r"digger-1 .*silent", limpet(crane, "peer", "list"))
             assert findings(crane)["peers-unreached"] == "1 of 2 other nodes is not reached"
+            with pytest.raises(LabError, match="digger-1 is silent: it answers by no way"):
+                limpet(crane, "path", "crane-1", "digger-1")
         finally:
             listens.set()
             world.restore("quarry")

@@ -211,6 +211,7 @@ class ClusterAdmin:
                 words,
                 dict(self._cluster.probing.ways),
                 unable(peer_parts),
+                frozenset(self._cluster.probing.reach.silent),
             )
             for pair in pairs
         ]

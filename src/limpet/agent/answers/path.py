@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
-from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_side
+from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, name_of, told_side
 
 
 def pairs_of(
@@ -45,11 +45,12 @@ def path_status(
     words: OwnNodeWords,
     ways: Mapping[str, PeerPath | None],
     unable: Mapping[str, str] | None = None,
+    silent: Set[str] = frozenset(),
 ) -> PathStatus:
     """Both directions. `reachable` is None where only other nodes know.
 
     `ways`: by which path peers have said that they reach this node; None: by none. `unable`: peers
-    that no tunnel comes about with, and why.
+    that no tunnel comes about with, and why. `silent`: uids of peers that answer by no way.
     """
     sides = {view.uid: NodeSide(view, plan)}
     holders = {each: holder_of(view, each) for each in (origin, target)}
@@ -63,13 +64,18 @@ def path_status(
     if peer_uid in ways:
         legs = [_told(leg) if holders[leg.ends.origin] == peer_uid else leg for leg in legs]
     there, back = (_leg_status(leg, holders, view, plan, words) for leg in legs)
+    reachable = _reachable((there, back), doubtful=any(leg.told for leg in legs))
+    silence = []
+    if reachable is not False and peer_uid in silent:
+        reachable = False
+        silence = [f"{name_of(view.snapshot, peer_uid)} is silent: it answers by no way"]
     return PathStatus(
         version=origin.version,
-        reachable=_reachable((there, back), doubtful=any(leg.told for leg in legs)),
+        reachable=reachable,
         there=there,
         back=back,
         peer_uid=peer_uid,
-        notes=[*_notes(origin, view, words), *_notes(target, view, words)],
+        notes=[*silence, *_notes(origin, view, words), *_notes(target, view, words)],
     )
 
 
