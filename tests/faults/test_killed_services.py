@@ -265,9 +265,15 @@ def test_nothing_valid_is_cut_and_all_agrees_when_the_agent_is_killed_amid_chang
 
 
 def kill_amid_changes(
-    node: Machine, api: ServiceApi, chance: random.Random, agree: Callable[[], None]
+    node: Machine,
+    api: ServiceApi,
+    chance: random.Random,
+    agree: Callable[[], None],
+    *,
+    beside: Callable[[], None] = lambda: None,
 ) -> None:
-    """`agree`: returns when the kernel is as planned, before and after each kill."""
+    """`agree`: returns when the kernel is as planned, before and after each kill. `beside`: called
+    after each change of a Service, changes something else."""
     pods = addresses(node, "one", "two")
     api.put(service("stays", *STAYS), *slices("stays", *pods))
     agree()
@@ -279,6 +285,7 @@ def kill_amid_changes(
                 node.start_agent()
                 agree()
             change(chance, api, pods)
+            beside()
             time.sleep(chance.random() * 0.01)  # of rounds some are met half way
         agree()
         storm.check()

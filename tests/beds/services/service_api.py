@@ -40,6 +40,10 @@ class ServiceApi:
         self.url = ""
         self.objects: dict[str, dict[str, Object]] = {kind: {} for kind in _PATHS.values()}
         """By kind and name."""
+        self.objects["Namespace"]["default"] = {
+            "kind": "Namespace",
+            "metadata": {"name": "default"},
+        }
         self._events: list[tuple[str, bytes]] = []
         """By kind, in order: the version of the first is 1."""
         self._ready = threading.Event()
@@ -83,7 +87,8 @@ class ServiceApi:
     def _changed(self, changes: Iterable[tuple[str, Object]], done: threading.Event) -> None:
         for what, item in changes:
             version = str(len(self._events) + 1)
-            item["metadata"] |= {"resourceVersion": version, "namespace": "shop"}
+            item["metadata"].setdefault("namespace", "shop")
+            item["metadata"]["resourceVersion"] = version
             name, held = item["metadata"]["name"], self.objects[item["kind"]]
             if what == "DELETED":
                 held.pop(name, None)
