@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from itertools import count
+from itertools import count, cycle
 
 import dns.flags
 import dns.message
@@ -20,6 +20,7 @@ from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
 from limpet.dns.forward.forwarder import (
     GIVE_UP_S,
+    MOST_ATTEMPTS,
     AskUpstream,
     CloseAttempt,
     Deliver,
@@ -212,6 +213,44 @@ def test_what_was_cut_is_asked_for_by_tcp() -> None:
     world.answer(world.sent[1], ANSWER)
 
     assert world.code(waiter) == wire.NOERROR
+
+
+def test_who_cuts_its_answer_by_tcp_too_has_none_and_another_is_asked() -> None:
+    world = World()
+    waiter = world.ask()
+
+    world.answer(world.sent[0], flags=dns.flags.TC)
+    world.answer(world.sent[1], flags=dns.flags.TC)
+    assert (world.sent[2].by_tcp, world.sent[2].upstream) == (False, 1)
+    world.answer(world.sent[2], ANSWER)
+
+    assert world.code(waiter) == wire.NOERROR
+
+
+@given(st.lists(st.sampled_from(["cut", "old", "refuse", "fail"]), min_size=1))
+def test_however_fast_and_badly_it_is_answered_a_question_is_asked_a_few_times(
+    answers: list[str],
+) -> None:
+    world = World()
+    waiter = world.ask()
+
+    for what in cycle(answers):
+        mine = [each for each in world.open.values() if b"example" in each.message]
+        if not mine:
+            break
+        match what:
+            case "cut":
+                world.answer(mine[0], flags=dns.flags.TC)
+            case "old":
+                world.answer(mine[0], code=dns.rcode.FORMERR)
+            case "refuse":
+                world.answer(mine[0], code=dns.rcode.SERVFAIL)
+            case _:
+                world.do(world.forwarder.failed(mine[0].attempt, world.now_s))
+        assert len([x for x in world.sent if b"example" in x.message]) <= 3 * MOST_ATTEMPTS
+
+    world.pass_time(GIVE_UP_S)
+    assert world.code(waiter) != wire.NOERROR
 
 
 def test_everybody_silent_is_told_before_a_resolver_asks_again() -> None:

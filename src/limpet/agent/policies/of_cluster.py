@@ -17,7 +17,7 @@ from limpet.agent.policies.keeper import OwnPolicies
 from limpet.base.addresses import Address, Prefix
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Source
-from limpet.cluster.kinds import PODS, POLICY
+from limpet.cluster.kinds import GRANT, PODS, POLICY
 from limpet.cluster.kinds.pods import LabelledPod
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
@@ -90,7 +90,7 @@ class ClusterPolicies(OwnPolicies):
 
     def hear(self, change: Change) -> None:
         names = [name for kind, name in change.keys if kind == POLICY.name]
-        others = [name for kind, name in change.keys if kind == PODS.name]
+        others = self._pods_touched(change)
         for name in names:
             self._read_policy(name)
         for name in others:
@@ -102,6 +102,15 @@ class ClusterPolicies(OwnPolicies):
             change.source is not Source.SELF and any(name.startswith(mine) for name in others)
         ):
             self._tell_soon()  # also what was said before this node's disk was put back
+
+    def _pods_touched(self, change: Change) -> list[str]:
+        """Documents of pods that mean something else now: a node's new segment comes by another
+        road than what it tells of the pods in it, and perhaps after that."""
+        touched = {name for kind, name in change.keys if kind == PODS.name}
+        if granted := {name for kind, name in change.keys if kind == GRANT.name}:
+            told = self._membership.replica.known.of(PODS.name)
+            touched.update(name for name in told if name.partition("/")[0] in granted)
+        return sorted(touched)
 
     def _read_policy(self, name: str) -> None:
         signed = self._membership.replica.known.value(POLICY.name, name)

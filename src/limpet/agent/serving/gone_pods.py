@@ -13,7 +13,7 @@ from limpet.base.addresses import Prefix
 from limpet.base.faults import noted
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Source
-from limpet.cluster.kinds import ABSENCE
+from limpet.cluster.kinds import ABSENCE, GRANT
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.linux.namespaces import scan_namespaces
@@ -123,13 +123,16 @@ class GonePods:
     # Others'
 
     def hear(self, change: Change) -> None:
-        uids = [name for kind, name in change.keys if kind == ABSENCE.name]
+        # A node's new segment comes by another road than what it tells of the pods in it, and
+        # perhaps after that.
+        uids = [name for kind, name in change.keys if kind in (ABSENCE.name, GRANT.name)]
         before = self.addresses
         for uid in uids:
             self._read(uid)
         if self.addresses != before:
             self._changed()
-        if self._membership.uid in uids and change.source is not Source.SELF:
+        own = (ABSENCE.name, self._membership.uid)
+        if own in change.keys and change.source is not Source.SELF:
             self.look_soon()  # it was said before the disk was put back
 
     def _read(self, uid: str) -> None:

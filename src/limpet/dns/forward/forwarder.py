@@ -71,6 +71,7 @@ class _Attempt:
     upstream: int
     number: int
     edns: bool = True
+    by_tcp: bool = False
     guesses: int = 0
     """Answers that were none to this question."""
 
@@ -235,7 +236,7 @@ class Forwarder(Generic[W]):
     ) -> list[Effect[W]]:
         self._count += 1
         number = self._random() & 0xFFFF
-        self._attempts[self._count] = _Attempt(key, upstream, number, edns)
+        self._attempts[self._count] = _Attempt(key, upstream, number, edns, by_tcp)
         asked.attempts.add(self._count)
         asked.tried.append(upstream)
         asked.next_s = now_s + ANSWER_WITHIN_S
@@ -282,17 +283,23 @@ class Forwarder(Generic[W]):
         if answer.code in (wire.FORMERR, wire.NOTIMP) and tried.edns:
             # Of old servers, which know no EDNS. Source: RFC 6891 section 6.2.2.
             effects = self._over(attempt, asked)
-            return effects + self._attempt(tried.key, asked, tried.upstream, now_s, edns=False)
+            return effects + self._attempt(
+                tried.key, asked, tried.upstream, now_s, edns=False, by_tcp=tried.by_tcp
+            )
         asked.worst = answer
         effects = self._suspect(tried.key, tried.upstream, now_s)
         return effects + self._without(attempt, tried, asked, now_s)
 
     def _by_tcp(self, attempt: int, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
-        """The same upstream is asked once more."""
+        """The same upstream is asked once more; who was asked by TCP already has no answer."""
         tried = self._attempts[attempt]
+        if tried.by_tcp:
+            return self.failed(attempt, now_s)
         effects = self._over(attempt, asked)
         asked.tried.remove(tried.upstream)
-        return effects + self._attempt(tried.key, asked, tried.upstream, now_s, by_tcp=True)
+        return effects + self._attempt(
+            tried.key, asked, tried.upstream, now_s, edns=tried.edns, by_tcp=True
+        )
 
     def failed(self, attempt: int, now_s: float) -> list[Effect[W]]:
         """The upstream cannot be reached, or has answered nonsense."""

@@ -1,0 +1,111 @@
+"""What a node tells of its pods comes by another road than the controller's grant of the segment
+that they are in: whichever is first, both count in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from limpet.agent.policies.of_cluster import ClusterPolicies
+from limpet.agent.serving.gone_pods import GonePods
+from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Sealed, Source
+from limpet.cluster.identity import Identity
+from limpet.cluster.kinds import ABSENCE, PODS
+from limpet.cluster.kinds.absence import Absence
+from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
+from limpet.cluster.membership import Membership
+from limpet.cluster.seal import seal
+from limpet.datapath.loop import Loop
+from limpet.policies.policy import Key
+from tests.beds.member import membership_of
+from tests.beds.namespaces import NetnsFactory
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
+
+FIRST, OTHER = grant(2), 2
+HERE = "10.244.77.9"
+"""In the segment that the other node is granted later."""
+
+
+def granted(segments: Iterable[Prefix], generation: int) -> Sealed:
+    told = replace(
+        FIRST,
+        segments=tuple(segments),
+        generation=FIRST.generation + generation,
+        revision=FIRST.revision + generation,
+    )
+    return seal_grant(told, CLUSTER_KEY)
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Iterable[Membership]:
+    grants = [seal_grant(grant(number), CLUSTER_KEY) for number in (1, OTHER)]
+    identity = Identity(tmp_path, node_key(1), "node-1", PINNED, ())
+    member = membership_of(identity, seal_network(network(), CLUSTER_KEY), *grants)
+    yield member
+    member.close()
+
+
+def wider() -> Sealed:
+    return granted((*FIRST.segments, ip_network("10.244.77.0/24")), 1)
+
+
+def test_a_gone_pod_counts_when_its_segment_is_granted_and_no_more_when_it_is_taken(
+    member: Membership,
+) -> None:
+    told: list[frozenset[str]] = []
+
+    async def scenario() -> None:
+        gone = GonePods(
+            member, endpoints=list, attached=list, changed=lambda: told.append(gone.addresses)
+        )
+        gone.begin()
+        member.replica.subscribe(gone.hear)
+        absent = seal(ABSENCE, Absence(FIRST.uid, 1, (HERE,)), node_key(OTHER)).sealed
+        member.offer([absent], source=Source.NEIGHBOUR)
+        assert not told
+
+        member.offer([wider()], source=Source.CLOUD)
+        assert told == [{HERE}]
+        member.offer([granted(FIRST.segments, 2)], source=Source.CLOUD)
+        assert told[1:] == [frozenset()]
+        gone.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_labels_choose_has_its_address_when_its_segment_is_granted(
+    member: Membership, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    web = LabelledPod("shop", "web-0", (HERE,), {"app": "web"})
+    pods = seal(PODS, LabelledPods(FIRST.uid, 3, 1, (web,)), node_key(OTHER)).sealed
+
+    with make_netns("policies").entered():
+        loop = Loop()
+        policies = ClusterPolicies(loop, tmp_path / "own.json", [], lambda _: "", member)
+        member.replica.subscribe(policies.hear)
+
+        def addresses() -> list[str]:
+            return [str(x) for x in policies._world({}).pods[Key("shop", "web-0")].addresses]
+
+        member.offer([pods], source=Source.NEIGHBOUR)
+        assert addresses() == []
+        member.offer([wider()], source=Source.CLOUD)
+        assert addresses() == [HERE]
+        member.offer([granted(FIRST.segments, 2)], source=Source.CLOUD)
+        assert addresses() == []
+        policies.close()
+        loop.close()
