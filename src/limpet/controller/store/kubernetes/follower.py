@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from limpet.base import faults
 from limpet.base.decoding import convert, decode_json
 from limpet.base.errors import LimpetError
 from limpet.controller.store.interface import Deleted, Item, TooOldError
@@ -203,8 +204,7 @@ class Follower:
             async with aclosing(lines_of):
                 async for lines in lines_of:
                     for line in lines:
-                        kind, found = read_line(line)
-                        version = int(found.metadata.resource_version)
+                        kind, version, found = read_line(line)
                         if kind != "BOOKMARK" and version <= until:
                             if (event := self._event(kind, found)) is not None:
                                 events.append((version, event))
@@ -236,6 +236,9 @@ class Follower:
                 _log.warning(
                     "not watched", kind=self.source.kind, error=str(error), again_s=again_s
                 )
+            except Exception as error:  # noqa: BLE001 - who waits for this kind waits for no other
+                self._listed = False
+                faults.note(f"watching {self.source.kind}", error)
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, _AGAIN_S[1])
 
@@ -251,7 +254,7 @@ class Follower:
         pages = self.source.pages()
         async with aclosing(pages):
             async for page in pages:
-                at = at or int(page.resource_version)
+                at = at or _version(page.resource_version)
                 found += page.items
         ring = self._ring
         if at < known:
@@ -268,7 +271,7 @@ class Follower:
                 (at, self._gone(uid, at)) for uid in list(self._told) if uid not in present
             ]
             for each in found:
-                at_version = int(each.metadata.resource_version)
+                at_version = _version(each.metadata.resource_version)
                 events += [(at_version, event) for event in self._events_if_new("ADDED", each)]
             self._take(sorted(events, key=lambda each: each[0]), at)
         self._listed = True
@@ -280,8 +283,7 @@ class Follower:
         async with aclosing(parts):
             async for lines in parts:
                 for line in lines:
-                    kind, found = read_line(line)
-                    version = int(found.metadata.resource_version)
+                    kind, version, found = read_line(line)
                     if version < self._ring.position:
                         raise LimpetError(f"watch: version {version} after {self._ring.position}")
                     events = [] if kind == "BOOKMARK" else self._events_if_new(kind, found)
@@ -353,13 +355,29 @@ class Follower:
         changed.set_result(None)
 
 
-def read_line(line: bytes) -> tuple[str, ItemObject]:
-    """Raises: GoneError and others for an error in the midst of a watch."""
-    event = decode_json(line, _Event)
-    if event.type == "ERROR":
-        code = event.object.get("code") if isinstance(event.object, dict) else None
-        message = event.object.get("message", "") if isinstance(event.object, dict) else ""
-        if code in (410, 504):
-            raise GoneError(f"watch: {message}", Status(code=code))
-        raise LimpetError(f"watch: {message}")
-    return event.type, convert(event.object, ItemObject)
+def read_line(line: bytes) -> tuple[str, int, ItemObject]:
+    """What became of an object, by which version, and the object.
+
+    Raises: GoneError and others for an error in the midst of a watch, LimpetError for a line that
+    no API server writes (a proxy between has).
+    """
+    try:
+        event = decode_json(line, _Event)
+        if event.type != "ERROR":
+            found = convert(event.object, ItemObject)
+            return event.type, _version(found.metadata.resource_version), found
+    except ValueError as error:
+        raise LimpetError(f"watch: a line that is no event: {error}") from error
+    code = event.object.get("code") if isinstance(event.object, dict) else None
+    message = event.object.get("message", "") if isinstance(event.object, dict) else ""
+    if code in (410, 504):
+        raise GoneError(f"watch: {message}", Status(code=code))
+    raise LimpetError(f"watch: {message}")
+
+
+def _version(said: str) -> int:
+    """Raises: LimpetError."""
+    try:
+        return int(said)
+    except ValueError as error:
+        raise LimpetError(f"resourceVersion {said!r}: no number") from error
