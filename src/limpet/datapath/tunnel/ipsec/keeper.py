@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from limpet.base.addresses import Prefix
@@ -135,11 +136,11 @@ class IpsecKeeper:
                 waits_s = min(max(0.0, due_s - time.monotonic()), _CHECK_S)
             if dies_until_s:
                 waits_s = _DYING_EVERY_S
-            told = [self._wake] if events is None else [self._wake, events.fileno()]
-            ready = select.select(told, [], [], waits_s)[0]
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
             try:
+                told = [self._wake] if events is None else [self._wake, events.fileno()]
+                ready = _ready(told, waits_s)
+                if self._wake in ready:
+                    os.eventfd_read(self._wake)
                 if events is not None and events.fileno() in ready and not events.drain():
                     events.close()
                     events, dies_until_s = None, time.monotonic() + _DYING_S
@@ -173,6 +174,7 @@ class IpsecKeeper:
             except Exception as error:  # noqa: BLE001 - without this thread nobody would tend it
                 self.problem = f"internal error: {error!r}"
                 due_s = time.monotonic() + _AFTER_FAILURE_S
+                time.sleep(_AFTER_FAILURE_S)  # it may be the waiting that fails
         if events is not None:
             events.close()
 
@@ -248,6 +250,15 @@ class IpsecKeeper:
                 return
             loaded = care.peer
             self._daemon.put(loaded)
+
+
+def _ready(descriptors: Iterable[int], within_s: float | None) -> set[int]:
+    """By poll(2): select(2) refuses a descriptor from 1024 on, and an agent that is a relay by TLS
+    has more of them open."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {each for each, _ in poll.poll(None if within_s is None else math.ceil(within_s * 1e3))}
 
 
 def _of_late(dropped_s: Mapping[bytes, float], now_s: float) -> dict[bytes, float]:
