@@ -127,6 +127,9 @@ IPSEC_FOLDER = "ipsec"
 IPSEC_SOCKET = "vici.sock"
 """In that folder: while it is there, a daemon of ours may run."""
 
+OWN_POLICIES, KUBERNETES_POLICIES = "policies.json", "policies-of-kubernetes.jsonl"
+"""Files in the state folder: network policies of this node alone, and those of a Kubernetes."""
+
 DNS_IFNAME = "limdns0"
 """Holds the addresses where this node answers names."""
 

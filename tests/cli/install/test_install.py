@@ -27,6 +27,7 @@ BINARY = "/usr/lib/cni/limpet"
 """Where Debian's containerd, which the machine has, looks."""
 CONFLIST = "/etc/cni/net.d/10-limpet.conflist"
 CONFIG = "/etc/limpet/agent.toml"
+POLICIES = "/var/lib/limpet/policies.json"
 SOCKET = "/run/limpet/agent.sock"
 
 
@@ -195,7 +196,9 @@ def test_records_and_settings_stay_unless_they_are_purged(machine: ServiceMachin
         first = cni(machine, "ADD", "c1")["ips"]
         # What must not happen: nothing may be given the address meanwhile.
         cni(machine, "DEL", "c1")
-    limpet(machine, "uninstall")
+    limpet(machine, "pod", "label", "default/web-0", "app=web")
+    said = limpet(machine, "uninstall")
+    assert POLICIES in said.partition("kept: ")[2]
     assert machine.path(CONFIG).exists()
     assert not machine.path(BINARY).exists()
 
@@ -205,6 +208,7 @@ def test_records_and_settings_stay_unless_they_are_purged(machine: ServiceMachin
         assert cni(machine, "ADD", "c2")["ips"] == first
         limpet(machine, "uninstall", "--force", "--purge")
 
+    assert not machine.path(POLICIES).exists(), "it would hold pods of another cluster"
     assert_unchanged(before, machine)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.agent.settings import Settings
 from limpet.agent.status.said import Said
 from limpet.base.faults import noted
+from limpet.base.ownership import KUBERNETES_POLICIES, OWN_POLICIES
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.attachment import Attachment
@@ -39,7 +40,7 @@ class PolicySlot:
         self._loop = loop
         self._node_part = node_part
         self._settings = settings
-        self._path = settings.folders.state_dir / "policies.json"
+        self._path = settings.folders.state_dir / OWN_POLICIES
         self._attachments = attachments
         self._membership = membership
         self._has_started = False
@@ -94,7 +95,7 @@ class PolicySlot:
 
             return KubernetesPolicies(
                 loop,
-                self._settings.folders.state_dir / "policies-of-kubernetes.jsonl",
+                self._settings.folders.state_dir / KUBERNETES_POLICIES,
                 pods,
                 bridge_mac,
                 self._settings.source,

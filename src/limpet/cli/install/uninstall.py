@@ -22,7 +22,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.status.node import Attached, Process
 from limpet.base.disk import read_regular, refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
-from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
+from limpet.base.ownership import IPSEC_FOLDER, KUBERNETES_POLICIES, OWN_POLICIES, POD_GROUP
 from limpet.cli.answers import Uninstalled
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import load_aside
@@ -36,6 +36,7 @@ from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
+from limpet.cloud.workloads.change_journal import JOURNAL_FILE
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.teardown import remove_kernel_state
@@ -49,7 +50,7 @@ from limpet.timeline.file import FOLDER, remove_all
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
-_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE)
+_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE, JOURNAL_FILE)
 
 
 @dataclass(slots=True)
@@ -98,12 +99,26 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
         if not to_flannel:  # host-local goes on with them
             _remove_records(settings.folders.data_dir, removal)
         _remove_identity(settings, removal)
+        for path in _policy_files(settings):
+            attempt_steps(removal, partial(_remove_policies, path))
     take_back(manifest, manifest.of_role("binary"), removal)
     if to_flannel and not removal.failures:
         attempt_steps(removal, lambda: finish_giving_back(state_dir, name))
     attempt(removal, partial(remove_timeline, state_dir))
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
+
+
+def _policy_files(settings: Settings) -> list[Path]:
+    """They would hold pods of the machine's next life, perhaps in another cluster."""
+    found = (settings.folders.state_dir / name for name in (OWN_POLICIES, KUBERNETES_POLICIES))
+    return [path for path in found if path.exists()]
+
+
+def _remove_policies(path: Path) -> list[str]:
+    """Raises: StorageError."""
+    remove_durably(path)
+    return [f"{path}: network policies removed"]
 
 
 def put_removal(command: str, removal: Removal, output: Output, *, nothing: str) -> None:
@@ -306,14 +321,15 @@ def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, p
     own = str(settings.folders.state_dir)
     left = [folder for folder in manifest.folders if not f"{own}/".startswith(f"{folder}/")]
     identity = [str(folder) for folder in identity_folders(settings)]
+    policies = [str(path) for path in _policy_files(settings)]
     if identity:
         removal.steps.append(
             f"the node stays {node_name(settings)} of its cluster, with its segments and its pods' "
             "addresses: `limpet install` makes it work again"
         )
-    if manifest.files or identity or (left and not purge):
+    if manifest.files or identity or policies or (left and not purge):
         manifest.save()
-        kept = ", ".join([*manifest.files, *identity, *left])
+        kept = ", ".join([*manifest.files, *identity, *policies, *left])
         removal.steps.append(f"kept: {kept} (`limpet uninstall --purge` removes them)")
         return
     remove_durably(manifest.path)
