@@ -126,6 +126,27 @@ def test_ports_follow_services_and_one_that_is_taken_holds_up_no_other(
         asyncio.run(play())
 
 
+def test_a_port_passes_to_whoever_wants_it_too_when_its_service_is_heard_to_be_gone(
+    make_netns: NetnsFactory,
+) -> None:
+    """A list tells what is there first, and at its end what is there no more."""
+
+    async def play() -> None:
+        world = World()
+        world.put(balanced("before", PORT))
+        await until(lambda: world.health.ports == {PORT})
+        world.put(balanced("after", PORT))
+        world.health.changed(world.catalog.remove_service("shop", "before"))
+        await asyncio.sleep(0)
+        await until(lambda: world.health.ports == {PORT})
+        _, _, said = await ask("127.0.0.1", PORT)
+        assert said["service"] == {"namespace": "shop", "name": "after"}
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
+
+
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("does", ["opens", "closes"])
 def test_whenever_it_is_stopped_no_port_is_left(

@@ -275,6 +275,7 @@ class ClusterSide:
             case ServingNodesChanged(names):
                 self.watched.serve(names)
             case PeersPlanned():
+                self._tell_tunnelled()  # a peer may have got its segment after its path
                 self.session.paths_changed()
             case TunnelsChanged():
                 nat_traversal.tunnels_changed()

@@ -61,6 +61,11 @@ class ServiceHealth:
             port = health_port(service) if service is not None else 0
             if port:
                 wanted.setdefault(port, name)
+        if lost := self._whose.keys() - wanted.keys():
+            # Another one may have wanted it before this one was heard to be gone.
+            for service in self._catalog:
+                if (port := health_port(service)) in lost:
+                    wanted.setdefault(port, service.key)
         if wanted != self._whose:
             self._whose = wanted
             self._timer.set_in(0)

@@ -109,6 +109,8 @@ class Exchange:
 
     def set_tunnelled(self, tunnelled: Mapping[str, Address]) -> None:
         """Overlay addresses of the peers that are reached through a tunnel only, by uid."""
+        if tunnelled == self._tunnelled:
+            return
         self._tunnelled = tunnelled
         self._inside = {address: uid for uid, address in tunnelled.items()}
         if self._gossip is not None:
