@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -166,6 +167,42 @@ def test_a_toy_part_is_planned_applied_healed_taken_away_and_counted(
     assert tables(node) == "table inet anothers\n"
     assert "another0" in links(node)
     assert "toy0" not in links(node)
+
+
+class Blinking(ToyLinks):
+    """Wants nothing; cannot read the kernel when it is asked first."""
+
+    asked = 0
+
+    def plan(self) -> frozenset[str]:
+        return frozenset()
+
+    def damage(self) -> str:
+        self.asked += 1
+        if self.asked == 1:
+            raise KernelError("read", "links", errno.ENOBUFS)
+        return ""
+
+
+def test_a_part_that_could_not_look_when_something_was_notified_looks_soon(
+    make_netns: NetnsFactory,
+) -> None:
+    """What it would have told others of, such as links, nobody notifies once more."""
+    node = make_netns()
+
+    async def scenario() -> None:
+        loop, route = Loop(), RouteSocket()
+        part = Blinking(route)
+        loop.add(part)
+        loop.start()
+        node.ip("link add another0 type bridge")
+        await until(lambda: part.asked >= 2)
+        assert loop.account(part).changes == 0
+        loop.close()
+        route.close()
+
+    with node.entered():
+        asyncio.run(scenario())
 
 
 def test_what_adds_goes_from_the_bottom_up_and_what_removes_after_it_from_the_top_down(

@@ -108,6 +108,8 @@ class Loop:
         self._due_s: dict[AnyPart, float] = {}
         self._whys: dict[AnyPart, list[str]] = {}
         self._running: set[AnyPart] = set()
+        self._unknown: set[AnyPart] = set()
+        """Parts that could not find out whether they are damaged when they were asked last."""
         self._timer = Timer("rounds", self._ring)
         self._notified = Notified(self._gathered)
         self._is_closed = False
@@ -206,12 +208,18 @@ class Loop:
                         part.hear(message)
         except KernelError as error:
             self._unheard(self._parts, error)
-        for part in self._parts if heard else ():
+        for part in self._parts if heard else [*self._unknown]:
+            was_unknown = part in self._unknown
+            self._unknown.discard(part)
             try:
                 if why := part.damage():
                     self.damaged(part, why)
             except LimpetError as error:
-                self._unheard([part], error)
+                self._unknown.add(part)
+                if was_unknown:
+                    self._set(part, _RETRY_S[0])
+                else:
+                    self._unheard([part], error)
 
     def _unheard(self, parts: Sequence[AnyPart], error: LimpetError) -> None:
         _log.warning("notifications cannot be read", error=str(error))

@@ -156,9 +156,8 @@ class PeerSocket:
 
         Safe to call again, also after the rules for it were lost. Raises: KernelError, LimpetError.
         """
-        if not self._tunnel_sockets.ports:
-            for version in self._sockets.ports:
-                self._tunnel_sockets.open(version, 0)
+        for version in self._sockets.ports.keys() - self._tunnel_sockets.ports.keys():
+            self._tunnel_sockets.open(version, 0)
         self._shared.put(port, self._tunnel_sockets.ports)
 
     def on(self, kind: BodyKind, handler: Handler) -> None:
