@@ -58,9 +58,9 @@ def answer(
 
 def _is_asked(asked: Question, service: Service, port: ServicePort) -> bool:
     exposure = service.exposure
-    if asked.address in (*service.addresses, *exposure.external_ips, *exposure.load_balancer_ips):
-        return asked.port == port.port
     versions = {ip_address(each).version for each in service.addresses}
+    if asked.address in (*service.addresses, *exposure.external_ips, *exposure.load_balancer_ips):
+        return asked.port == port.port and asked.version in versions
     return asked.is_at_node and asked.port == port.node_port and asked.version in versions
 
 

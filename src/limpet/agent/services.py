@@ -31,10 +31,9 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
-from limpet.datapath.services.elements import NUMBERS
+from limpet.datapath.services.elements import NUMBERS, frontends
 from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import ServicesContext, ServicesPart
-from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.datapath.services.state import Surroundings

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, RouteSocket
 
 _GET, _DELETE = 0x101, 0x102
 _TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _PROTOCOL_INFO, _ID, _ZONE = 1, 2, 3, 4, 12, 18
@@ -121,6 +121,7 @@ def _forget_stale(protocol: int, served: Served, *, unanswered: bool) -> int:
     if unanswered:  # of a busy node's flows few; kernels before 5.17 tell all
         only = wire.attr(_STATUS, _U32.pack(0)) + wire.attr(_STATUS_MASK, _U32.pack(_SEEN_REPLY))
     requests = []
+    own = _own_addresses() if any(not address for address, _ in served) else frozenset[bytes]()
     maybe = _search_for(
         {address for address, _ in served if address},
         {port for address, port in served if not address},
@@ -131,18 +132,29 @@ def _forget_stale(protocol: int, served: Served, *, unanswered: bool) -> int:
                 continue
             asked = _end(attrs, _TUPLE_ORIGINAL, family, protocol, is_source=False)
             answering = _end(attrs, _TUPLE_REPLY, family, protocol, is_source=True)
-            if asked and answering and _is_stale(served, asked, answering):
+            if asked and answering and _is_stale(served, asked, answering, own):
                 requests.append(_deletion(family, attrs))
         _delete(netfilter, requests, "flows of endpoints that serve no more")
     return len(requests)
 
 
-def _is_stale(served: Served, asked: tuple[bytes, int], answering: tuple[bytes, int]) -> bool:
+def _is_stale(
+    served: Served, asked: tuple[bytes, int], answering: tuple[bytes, int], own: Collection[bytes]
+) -> bool:
+    """`own`: addresses of this node."""
     if asked in served:
         return answering not in served[asked]
-    # A port of the node: what only passes through was not translated, and is not ours.
     by_port = served.get((b"", asked[1]))
-    return by_port is not None and answering != asked and answering not in by_port
+    if by_port is None or answering in by_port:
+        return False
+    # A port of the node: what passes through to another's was not translated, and is not ours.
+    return answering != asked or asked[0] in own
+
+
+def _own_addresses() -> frozenset[bytes]:
+    """In the network namespace of the calling thread. Raises: KernelError."""
+    with RouteSocket() as route:
+        return frozenset(each.packed for each in route.addresses())
 
 
 def _end(

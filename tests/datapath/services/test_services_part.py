@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.apply import count_connections
-from limpet.datapath.services.elements import NUMBERS
-from limpet.datapath.services.plan import frontends
+from limpet.datapath.services.elements import NUMBERS, frontends
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, Exposure, Service
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
@@ -118,6 +117,26 @@ def test_udp_reaches_them_too_and_a_flow_leaves_an_endpoint_that_is_gone(
                 assert words == b"question"
                 server.sendto(b"answer", peer)
                 assert client.recv(64) == b"answer"
+
+
+def test_a_flow_to_a_port_of_the_node_that_began_before_its_service_finds_it(
+    plain: ServiceBed,
+) -> None:
+    """As of a host that sends its log all the time, from one port."""
+    bed = plain
+    one, _ = bed.pods
+    for number, address in enumerate(ADDRESSES):
+        version = family(address)
+        with ExitStack() as stack:
+            server = stack.enter_context(one.netns.open_socket(version, socket.SOCK_DGRAM))
+            server.bind((one.addresses[number], 5353))
+            server.settimeout(PATIENCE_S)
+            client = stack.enter_context(bed.outside.open_socket(version, socket.SOCK_DGRAM))
+            client.sendto(b"early", (NODE[number], 30053))
+            bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
+            client.sendto(b"late", (NODE[number], 30053))
+            assert server.recv(64) == b"late"
+            bed.round([*bed.catalog.remove_service("shop", "web")])
 
 
 def test_a_service_without_endpoints_refuses_at_once(plain: ServiceBed) -> None:
@@ -390,7 +409,8 @@ def test_connections_are_counted_by_who_answers_them(plain: ServiceBed) -> None:
 def test_two_services_that_want_one_address_do_not_break_each_other(plain: ServiceBed) -> None:
     bed = plain
     one, two = bed.pods
-    again = Service("shop", "again", ports=WEB.ports, exposure=WEB.exposure)
+    others = ("10.96.0.8", "fd96::8")
+    again = Service("shop", "again", cluster_ips=others, ports=WEB.ports, exposure=WEB.exposure)
     bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
     bed.put(again, *slices(*endpoints_of(*two.addresses), service="again"))
     with ExitStack() as stack:

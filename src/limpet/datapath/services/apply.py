@@ -152,8 +152,8 @@ class ServicesKernel:
                     del self._chains[name]
                 self._left = self._frame()
             case ForgetFlows(flows):
-                if flows.left:
-                    self._forget_clients(flows.left)
+                if flows.left or flows.kept is not None:
+                    self._forget_clients(flows.left, flows.kept)
                 if flows.udp:
                     forget_udp(flows.udp)
                 if flows.tcp:
@@ -217,14 +217,16 @@ class ServicesKernel:
         for name, elements in add.items():
             self._elements[name].update(elements)
 
-    def _forget_clients(self, left: frozenset[bytes]) -> None:
-        """Forgets clients of Services with affinity, whose endpoint is not one any more."""
+    def _forget_clients(self, left: frozenset[bytes], kept: frozenset[bytes] | None) -> None:
+        """Forgets clients of Services with affinity, whose endpoint is not one any more: it is in
+        `left`, or not in `kept`, if that is given."""
         for names in (affinity_names(v, each) for v in VERSIONS for each in PROTOCOLS):
             noted, *ports = (self._sets.read(name) for name in names)
             for key, value in noted.items():
                 for beside in ports:
                     value += beside.get(key, b"")[:2] + bytes(2)
-                if value in left:  # one by one: any of them may end by itself meanwhile
+                is_left = value in left or (kept is not None and value not in kept)
+                if is_left:  # one by one: any of them may end by itself meanwhile
                     with suppress(KernelError):
                         self._sets.change({name: [key] for name in names}, {})
 

@@ -6,10 +6,13 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.sockets.layout import End
+from limpet.datapath.services.state import VERSIONS
 from limpet.services.rotation import RotationTarget
+from limpet.services.values import Service, ServicePort
 
 MOST_SLOTS = 1 << 16
 """Most slots of one address and port, for traffic that every endpoint would do for."""
@@ -18,6 +21,19 @@ _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
 _PORT = struct.Struct(">H2x")
 _SLOT = struct.Struct("=I")
+
+
+class Frontend(NamedTuple):
+    """An address and port that is asked for."""
+
+    version: int
+    address: bytes
+    """Packed; empty: each of the node's."""
+    port: int
+    is_outside: bool
+    """Meant for who comes from outside of the cluster."""
+    sources: tuple[str, ...] = ()
+    """Prefixes that may ask; empty: all."""
 
 
 def frontend_key(address: bytes, protocol: str, port: int) -> bytes:
@@ -48,29 +64,6 @@ def read_target(value: bytes) -> End:
     """Packed address and port."""
     port: int = _PORT.unpack(value[-4:])[0]
     return value[:-4], port
-
-
-class Served(Mapping[End, frozenset[End]]):
-    """Who serves what is asked for; made of the maps' values when somebody looks, since of 10,000
-    Services that come at once it would take 30 MB, between what stays."""
-
-    def __init__(self, values: Mapping[End, tuple[bytes, ...]]) -> None:
-        self._values = values
-        self._read: dict[End, frozenset[End]] = {}
-
-    def __getitem__(self, asked: End) -> frozenset[End]:
-        if asked not in self._read:
-            self._read[asked] = frozenset(map(read_target, self._values[asked]))
-        return self._read[asked]
-
-    def __contains__(self, asked: object) -> bool:
-        return asked in self._values
-
-    def __iter__(self) -> Iterator[End]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def keep_objects(old: Mapping[bytes, bytes], new: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -107,3 +100,30 @@ def fill_slots(targets: Iterable[RotationTarget], before: Sequence[bytes]) -> li
     slots += [None] * (count - len(slots))
     rest = wanted.elements()
     return [next(rest) if value is None else value for value in slots]
+
+
+def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
+    """By which addresses and ports a port of a Service is asked for; each once."""
+    exposure = service.exposure
+    versions = set()
+    for address in service.addresses:
+        key = packed(address)
+        versions.add(_version(key))
+        yield Frontend(_version(key), key, port.port, False)
+    seen = set(service.addresses)
+    # As kube-proxy: none of an IP version that the Service has no cluster address of.
+    for address in (*exposure.external_ips, *exposure.load_balancer_ips):
+        if address not in seen:
+            seen.add(address)
+            is_balanced = address in exposure.load_balancer_ips
+            sources = exposure.source_ranges if is_balanced else ()
+            if _version(key := packed(address)) in versions:
+                yield Frontend(_version(key), key, port.port, True, sources)
+    if port.node_port and not service.is_headless:
+        for version in VERSIONS:
+            if version in versions:
+                yield Frontend(version, b"", port.node_port, True)
+
+
+def _version(address: bytes) -> int:
+    return 4 if len(address) == 4 else 6

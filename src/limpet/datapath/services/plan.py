@@ -12,18 +12,20 @@ from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
-    Served,
+    Frontend,
     fill_slots,
     frontend_key,
+    frontends,
     keep_objects,
     read_frontend,
-    read_target,
     slot_key,
     slot_keys,
     target_value,
 )
+from limpet.datapath.services.flows import FlowNotes, ServiceTurn, Serving
 from limpet.datapath.services.ruleset import (
     HAIRPIN,
+    LOCAL_MARK,
     LOCAL_SLOTS,
     REFUSE,
     Pick,
@@ -33,8 +35,7 @@ from limpet.datapath.services.ruleset import (
     slots_name,
     sources_of,
 )
-from limpet.datapath.services.serving_nodes import ServingNodes
-from limpet.datapath.services.sockets.layout import SOCKET_MAPS, End
+from limpet.datapath.services.sockets.layout import SOCKET_MAPS
 from limpet.datapath.services.sockets.plan import socket_elements
 from limpet.datapath.services.state import (
     MAPS,
@@ -52,6 +53,7 @@ from limpet.services.rotation import (
     may_answer,
     rotate,
 )
+from limpet.services.serving_nodes import ServingNodes
 from limpet.services.values import Service, ServiceName, ServicePort
 
 _GOTO, _JUMP = b"goto ", b"jump "
@@ -62,24 +64,16 @@ _VERDICTS_OF = {
     for at_node in (False, True)
     for version in VERSIONS
 }
+_REMEMBERED = {
+    f"{name}{version}": (version, name == "sticky_ports")
+    for name in ("sticky", "sticky_ports")
+    for version in VERSIONS
+}
+"""Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
 _CLAIMED = ("services", "node_ports", "hairpin")
 """Maps with keys that several Services may want."""
 _TARGET_BYTES = {4: 8, 6: 20}
-_NO_ADDRESS = b""
 _BASE = base_text()
-
-
-class Frontend(NamedTuple):
-    """An address and port that is asked for."""
-
-    version: int
-    address: bytes
-    """Packed; empty: each of the node's."""
-    port: int
-    is_outside: bool
-    """Meant for who comes from outside of the cluster."""
-    sources: tuple[str, ...] = ()
-    """Prefixes that may ask; empty: all."""
 
 
 class _Choice(NamedTuple):
@@ -89,6 +83,10 @@ class _Choice(NamedTuple):
     found: Sequence[Candidate]
     """All that there are."""
     here: Here
+    able: frozenset[bytes] = frozenset()
+    """Who may answer, in rotation or not, as values of maps; of ports where anything sticks."""
+    able_here: frozenset[bytes] = frozenset()
+    """Those of this node."""
 
     def is_dead(self, value: bytes) -> bool:
         """Nobody is expected to answer there. `value`: as in maps."""
@@ -126,10 +124,7 @@ class Planner:
         """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
         self._nodes = ServingNodes()
-        self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {"UDP": {}, "TCP": {}}
-        """By protocol: who serves now, as values of maps, where somebody serves no more."""
-        self._dead: dict[End, frozenset[End]] = {}
-        self._left: set[bytes] = set()
+        self._flows = FlowNotes()
         self.troubles: dict[ServiceName, str] = {}
         """Services that are not served as they ask, and why."""
 
@@ -157,19 +152,23 @@ class Planner:
         return self._nodes.names
 
     def stale(self) -> StaleFlows:
-        udp, tcp = (Served(dict(self._stale[each])) for each in ("UDP", "TCP"))
-        return StaleFlows(udp, tcp, dict(self._dead), frozenset(self._left))
+        return self._flows.told()
 
     def suspect_flows(self) -> None:
         """For a while packets may have passed without being translated: what they began goes on
         like that, until it is forgotten."""
+        self._flows.suspect(
+            self._in_rotation("services", "node_ports"), self._in_rotation("sticky", "sticky_ports")
+        )
+
+    def _in_rotation(
+        self, addresses: str, node_ports: str
+    ) -> Iterator[tuple[int, bytes, tuple[bytes, ...]]]:
+        """IP version, key, who is in rotation: of all keys of those two maps."""
         for version in VERSIONS:
-            for at_node, verdicts in ((False, "services"), (True, "node_ports")):
-                for key in self.elements[f"{verdicts}{version}"]:
-                    address, protocol, port = read_frontend(key)
-                    if protocol in self._stale:
-                        slots = self.elements[slots_name(version, protocol, at_node=at_node)]
-                        self._stale[protocol][address, port] = _served(slots, key)
+            for at_node, name in ((False, addresses), (True, node_ports)):
+                for key in self.elements[f"{name}{version}"]:
+                    yield version, key, _served(self.elements, key, version, at_node=at_node)
 
     def settled(self) -> None:
         """What was planned is in the kernel."""
@@ -178,10 +177,7 @@ class Planner:
 
     def forgotten(self) -> None:
         """Flows that were stale are gone."""
-        for flows in self._stale.values():
-            flows.clear()
-        self._dead.clear()
-        self._left.clear()
+        self._flows.forgotten()
 
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
         """These Services are as the catalog has them."""
@@ -203,9 +199,10 @@ class Planner:
             before[map_name] = dict(zip(keys, map(self.elements[map_name].pop, keys), strict=True))
         after: Held = {}
         nodes, claimed = set[str](), set[Place]()
+        turn = self._flows.turn(name)
         try:
             if service is not None:
-                self._add_all(service, catalog, here, before, after, nodes)
+                self._add_all(service, catalog, here, before, after, nodes, turn)
         except (ValueError, KeyError, struct.error) as error:
             # Others are served all the same; what it has claimed so far is given back.
             self.troubles[name] = f"nobody can serve what it says: {error}"
@@ -224,8 +221,11 @@ class Planner:
             self.touched[map_name].update(dict(old.items() ^ new.items()) if old else new)
         self._chains.used(_leads_to(after))
         self._chains.left(_leads_to(before))
-        if service is not None and service.affinity_s:
-            self._left |= _values(before) - _values(after)
+        for map_name in before.keys() & _REMEMBERED.keys():
+            version, at_node = _REMEMBERED[map_name]
+            for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
+                turn.forget(version, key, _served(before, key, version, at_node=at_node))
+        self._flows.take(name, turn)
         left = {
             (map_name, key)
             for map_name, held in before.items()
@@ -242,6 +242,7 @@ class Planner:
         before: Held,
         after: Held,
         nodes: set[str],
+        turn: ServiceTurn,
     ) -> None:
         """Raises: ValueError, KeyError and struct.error for what was written in no map's terms."""
         for port in service.ports:
@@ -250,10 +251,9 @@ class Planner:
                 version = frontend.version
                 if version not in choices:
                     found = candidates(catalog.slices(*service.key), port, version)
-                    rotation = rotate(service, found, here)
-                    choices[version] = _Choice(rotation, found, here)
-                    nodes.update(each.node for each in rotation.near)
-                self._add(service, port, frontend, choices[version], before, after)
+                    choices[version] = _choose(service, port, found, here)
+                    nodes.update(each.node for each in choices[version].rotation.near)
+                self._add(service, port, frontend, choices[version], before, after, turn)
 
     def _add(
         self,
@@ -263,6 +263,7 @@ class Planner:
         choice: _Choice,
         before: Held,
         after: Held,
+        turn: ServiceTurn,
     ) -> None:
         version, at_node, rotation = frontend.version, not frontend.address, choice.rotation
         key = frontend_key(frontend.address, port.protocol, frontend.port)
@@ -281,8 +282,11 @@ class Planner:
         was_near, was_local = (_in_slots(held, key, start) for start in (0, LOCAL_SLOTS))
         near = fill_slots(wanted, was_near)
         local = fill_slots(rotation.local, was_local) if is_local else []
+        was, now = frozenset((*was_near, *was_local)), frozenset((*near, *local))
+        keeps_inside = service.is_internal_local and not frontend.is_outside
+        sticky = service.affinity_s > 0
+        able = now | (choice.able_here if sticky and keeps_inside else choice.able)
         if near:
-            sticky = service.affinity_s > 0
             count = len(local) if is_local else -1
             sources = sources_of(frontend.sources, version)
             pick = Pick(version, port.protocol, at_node, len(near), count, sticky, sources)
@@ -302,7 +306,8 @@ class Planner:
         after.setdefault(verdicts, {})[key] = verdict
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
-            for name, found in socket_elements(key, near, service, port, ends_flows=ends).items():
+            planned = socket_elements(key, near, able, service, port, ends_flows=ends)
+            for name, found in planned.items():
                 after.setdefault(name, {}).update(found)
         if {*map(len, near), *map(len, local)} - {_TARGET_BYTES[version]}:
             raise ValueError(f"an endpoint's address is none of IPv{version}")
@@ -314,10 +319,16 @@ class Planner:
             each.address for each in (*rotation.near, *rotation.local) if each.is_local
         }:
             self._add_hairpin(service, version, packed(address), after)
-        if port.protocol in self._stale:
-            is_new = key not in before.get(verdicts, _NONE)
-            was, now = {*was_near, *was_local}, [*near, *local]
-            self._note_stale(port, frontend, was, now, choice, is_new=is_new)
+        verdict_before = before.get(verdicts, _NONE).get(key)
+        dead: frozenset[bytes] = frozenset()
+        if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
+            dead = frozenset(filter(choice.is_dead, was - now))
+        serving = Serving(was, now, choice.able, dead, is_new=verdict_before is None)
+        turn.note(port.protocol, frontend, key, serving)
+        if sticky:
+            turn.remember(frontend, key, was, now, able)
+            if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
+                turn.left |= able - {*local, *choice.able_here}
 
     def _add_hairpin(self, service: Service, version: int, address: bytes, after: Held) -> None:
         """An endpoint of this node that asks itself has to be asked by another address."""
@@ -325,56 +336,30 @@ class Planner:
         if self._claims.claim((name, key), service.key) == service.key:
             after.setdefault(name, {})[key] = _GOTO + HAIRPIN.encode()
 
-    def _note_stale(
-        self,
-        port: ServicePort,
-        frontend: Frontend,
-        was: set[bytes],
-        values: list[bytes],
-        choice: _Choice,
-        *,
-        is_new: bool,
-    ) -> None:
-        """Flows of UDP stick to who left, and those that began while nobody served were sent
-        nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere.
 
-        `was`, `values`: who served before, and who does now."""
-        left, asked = was - set(values), (frontend.address, frontend.port)
-        if left or (port.protocol == "UDP" and (is_new or (not was and values))):
-            self._stale[port.protocol][asked] = tuple(dict.fromkeys(values))
-            if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
-                died = {read_target(each) for each in left if choice.is_dead(each)}
-                now = map(read_target, values)
-                if dead := (self._dead.pop(asked, frozenset()) | died).difference(now):
-                    self._dead[asked] = dead
+def _choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> _Choice:
+    able: list[tuple[bytes, bool]] = []
+    if service.affinity_s or port.protocol == "UDP":
+        able = [
+            (target_value(each.address, number), each.node == here.node)
+            for each, number in found
+            if may_answer((each, number), here)
+        ]
+    return _Choice(
+        rotate(service, found, here),
+        found,
+        here,
+        frozenset(value for value, _ in able),
+        frozenset(value for value, is_here in able if is_here),
+    )
 
 
-def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
-    """By which addresses and ports a port of a Service is asked for; each once."""
-    exposure = service.exposure
-    versions = set()
-    for address in service.addresses:
-        key = packed(address)
-        versions.add(_version(key))
-        yield Frontend(_version(key), key, port.port, False)
-    seen = set(service.addresses)
-    for address in (*exposure.external_ips, *exposure.load_balancer_ips):
-        if address not in seen:
-            seen.add(address)
-            is_balanced = address in exposure.load_balancer_ips
-            sources = exposure.source_ranges if is_balanced else ()
-            yield Frontend(_version(key := packed(address)), key, port.port, True, sources)
-    if port.node_port and not service.is_headless:
-        for version in VERSIONS:
-            if version in versions:
-                yield Frontend(version, _NO_ADDRESS, port.node_port, True)
-
-
-def _version(address: bytes) -> int:
-    return 4 if len(address) == 4 else 6
-
-
-def _served(slots: Mapping[bytes, bytes], key: bytes) -> tuple[bytes, ...]:
+def _served(
+    maps: Mapping[str, Mapping[bytes, bytes]], key: bytes, version: int, *, at_node: bool
+) -> tuple[bytes, ...]:
+    """Who is in rotation for what is asked for by the key."""
+    _, protocol, _ = read_frontend(key)
+    slots = maps.get(slots_name(version, protocol, at_node=at_node), _NONE)
     return tuple({x: None for start in (0, LOCAL_SLOTS) for x in _in_slots(slots, key, start)})
 
 
@@ -393,7 +378,3 @@ def _leads_to(found: Held) -> list[str]:
         if name.startswith(_VERDICTS)
         for value in held.values()
     ]
-
-
-def _values(found: Held) -> set[bytes]:
-    return {value for held in found.values() for value in held.values()}

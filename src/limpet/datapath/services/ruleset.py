@@ -21,6 +21,8 @@ from limpet.datapath.services.state import PREFIX_SETS, PROTOCOLS, VERSIONS, Sur
 
 LOCAL_SLOTS = MOST_SLOTS
 """Slots from there on are of endpoints of this node, for traffic that must not leave it."""
+LOCAL_MARK = "local"
+"""In the name of a chain for what must not leave the node."""
 _MOST_CLIENTS = 1 << 16
 _SEED, _MOST_HASH = 0x6C696D70, (1 << 32) - 1
 _FAMILY = {4: "ip", 6: "ip6"}
@@ -47,7 +49,7 @@ class Pick(NamedTuple):
         parts = ["node" if self.at_node else "pick", self.protocol.lower()]
         parts += [str(self.version), str(self.near)]
         if self.local >= 0:
-            parts.append(f"local{self.local}")
+            parts.append(f"{LOCAL_MARK}{self.local}")
         if self.sources:
             parts.append("from" + hashlib.sha256(" ".join(self.sources).encode()).hexdigest()[:16])
         return "_".join([*parts, "sticky"] if self.sticky else parts)

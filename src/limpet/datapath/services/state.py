@@ -69,6 +69,8 @@ class StaleFlows:
     without those that merely others are nearer than, or that end in order."""
     left: frozenset[bytes] = frozenset()
     """Targets that Services with affinity have no more, as values of maps."""
+    kept: frozenset[bytes] | None = None
+    """All that they have, where clients may be remembered with others; None: none are."""
 
     def __bool__(self) -> bool:
-        return bool(self.udp or self.tcp or self.left)
+        return bool(self.udp or self.tcp or self.left) or self.kept is not None

@@ -20,8 +20,8 @@ from limpet.datapath.services.diff import (
     diff_elements,
     diff_services,
 )
-from limpet.datapath.services.elements import fill_slots, read_target, target_value
-from limpet.datapath.services.plan import Planner, frontends
+from limpet.datapath.services.elements import fill_slots, frontends, read_target, target_value
+from limpet.datapath.services.plan import Planner
 from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here, RotationTarget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from limpet.datapath.services.elements import slot_keys
 from limpet.datapath.services.sockets import layout
@@ -15,6 +15,7 @@ PROTOCOLS = ("TCP", "UDP")
 def socket_elements(
     key: bytes,
     slots: Sequence[bytes],
+    able: Collection[bytes],
     service: Service,
     port: ServicePort,
     *,
@@ -22,7 +23,8 @@ def socket_elements(
 ) -> dict[str, dict[bytes, bytes]]:
     """Elements by map; none where it is left to nftables: also to refuse.
 
-    `key`, `slots`: as nftables gets them. `ends_flows`: sockets of UDP can be ended.
+    `key`, `slots`: as nftables gets them. `able`: who may keep what it has, in a slot or not.
+    `ends_flows`: sockets of UDP can be ended.
     """
     if not slots or port.protocol not in PROTOCOLS:
         return {}
@@ -39,5 +41,6 @@ def socket_elements(
     if len(targets) > layout.FEW:
         found[layout.SLOTS] = dict(zip(slot_keys(asked, 0, len(targets)), targets, strict=True))
     if is_udp or service.affinity_s:
-        found[layout.MEMBERS] = dict.fromkeys(map(asked.__add__, targets), layout.MEMBER)
+        members = {*targets, *map(layout.target, able)}
+        found[layout.MEMBERS] = dict.fromkeys(map(asked.__add__, members), layout.MEMBER)
     return found

@@ -1,0 +1,181 @@
+"""Flows and clients that would stick to who serves no more, noted Service by Service. Pure.
+
+An endpoint that others are nearer than, or that ends in order, keeps the flows that it has: it is
+out of rotation and serves still. Source: kube-proxy's pkg/proxy/conntrack/cleanup.go.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from limpet.datapath.services.elements import Frontend, read_frontend, read_target
+from limpet.datapath.services.sockets.layout import End
+from limpet.datapath.services.state import StaleFlows
+from limpet.services.values import ServiceName
+
+_STUCK = ("UDP", "TCP")
+_NOBODY: frozenset[bytes] = frozenset()
+Beside = dict[tuple[int, bytes], frozenset[bytes]]
+"""Who serves out of rotation: by IP version and key of what is asked for."""
+
+
+class Served(Mapping[End, frozenset[End]]):
+    """Who serves what is asked for; made of the maps' values when somebody looks, since of 10,000
+    Services that come at once it would take 30 MB, between what stays."""
+
+    def __init__(self, values: Mapping[End, tuple[bytes, ...]]) -> None:
+        self._values = values
+        self._read: dict[End, frozenset[End]] = {}
+
+    def __getitem__(self, asked: End) -> frozenset[End]:
+        if asked not in self._read:
+            self._read[asked] = frozenset(map(read_target, self._values[asked]))
+        return self._read[asked]
+
+    def __contains__(self, asked: object) -> bool:
+        return asked in self._values
+
+    def __iter__(self) -> Iterator[End]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Serving(NamedTuple):
+    """Who serves what is asked for; targets as values of maps."""
+
+    was: frozenset[bytes]
+    """Who was in rotation before."""
+    rotation: frozenset[bytes]
+    """Who is now."""
+    able: frozenset[bytes]
+    """Who may answer, in rotation or not."""
+    dead: frozenset[bytes]
+    """Of those that are in rotation no more, who is not expected to answer."""
+    is_new: bool
+    """Nobody was asked there before."""
+
+
+class FlowNotes:
+    """Kept until the flows are forgotten; who serves beside the rotation, as long as it does."""
+
+    def __init__(self) -> None:
+        self._beside: dict[ServiceName, Beside] = {}
+        """Who serves out of rotation, by IP version and key: of UDP and where clients are
+        remembered, since of others nothing sticks to it."""
+        self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
+        """By protocol: who serves now, where somebody serves no more."""
+        self._dead: dict[End, frozenset[End]] = {}
+        self._left: set[bytes] = set()
+        self._kept: frozenset[bytes] | None = None
+
+    def told(self) -> StaleFlows:
+        udp, tcp = (Served(dict(self._stale[each])) for each in _STUCK)
+        return StaleFlows(udp, tcp, dict(self._dead), frozenset(self._left), self._kept)
+
+    def forgotten(self) -> None:
+        """They are gone."""
+        for flows in self._stale.values():
+            flows.clear()
+        self._dead.clear()
+        self._left.clear()
+        self._kept = None
+
+    def turn(self, name: ServiceName) -> ServiceTurn:
+        """For a Service that is planned anew; what is noted counts when it is taken."""
+        return ServiceTurn(self._beside.pop(name, {}))
+
+    def take(self, name: ServiceName, turn: ServiceTurn) -> None:
+        if turn.beside:
+            self._beside[name] = turn.beside
+        for protocol, asked in turn.touched:
+            self._stale[protocol][asked] = tuple(turn.served[protocol, asked])
+        for asked, (died, now) in turn.died.items():
+            if dead := (self._dead.pop(asked, frozenset()) | died) - now:
+                self._dead[asked] = dead
+        self._left |= turn.left
+
+    def suspect(
+        self,
+        frontends: Iterable[tuple[int, bytes, tuple[bytes, ...]]],
+        remembered: Iterable[tuple[int, bytes, tuple[bytes, ...]]],
+    ) -> None:
+        """Any flow may have begun while nothing was translated, and any client be remembered.
+
+        Both: IP version, key, who is in rotation; `remembered`: where clients are.
+        """
+        beside = {key: held for each in self._beside.values() for key, held in each.items()}
+        served: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
+        for version, key, rotation in frontends:
+            address, protocol, port = read_frontend(key)
+            if protocol in served:
+                at, also = (address, port), beside.get((version, key), _NOBODY)
+                served[protocol][at] = (*served[protocol].get(at, ()), *rotation, *also)
+        for protocol, found in served.items():
+            self._stale[protocol].update(found)
+        kept: set[bytes] = set()
+        for version, key, rotation in remembered:
+            kept.update(rotation, beside.get((version, key), _NOBODY))
+        self._kept = frozenset(kept)
+
+
+class ServiceTurn:
+    """What is noted while one Service is planned."""
+
+    def __init__(self, before: Beside) -> None:
+        """`before`: who served beside the rotation."""
+        self._before = before
+        self.beside: Beside = {}
+        """Who does now."""
+        self.served: defaultdict[tuple[str, End], set[bytes]] = defaultdict(set)
+        """By protocol and what is asked for: of a port of the node those of both IP versions."""
+        self.touched: set[tuple[str, End]] = set()
+        """Where somebody serves no more."""
+        self.died: dict[End, tuple[frozenset[End], frozenset[End]]] = {}
+        """Who is not expected to answer, and who serves."""
+        self.left: set[bytes] = set()
+        """Targets that clients may be remembered with, and may not go to."""
+
+    def note(self, protocol: str, frontend: Frontend, key: bytes, serving: Serving) -> None:
+        """Flows of UDP stick to who left, and those that began while nobody served were sent
+        nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere."""
+        if protocol not in _STUCK:
+            return
+        asked = (frontend.address, frontend.port)
+        served, was = serving.rotation, serving.was
+        if protocol == "UDP":
+            served |= serving.able
+            was |= self._before.get((frontend.version, key), _NOBODY)
+            self._keep_beside(frontend.version, key, serving.able - serving.rotation)
+        left = was - served
+        self.served[protocol, asked] |= served
+        if left or (protocol == "UDP" and (serving.is_new or (not was and served))):
+            self.touched.add((protocol, asked))
+        if serving.dead:
+            died, now = map(read_target, serving.dead), map(read_target, serving.rotation)
+            self.died[asked] = (frozenset(died), frozenset(now))
+
+    def remember(
+        self,
+        frontend: Frontend,
+        key: bytes,
+        was: frozenset[bytes],
+        now: frozenset[bytes],
+        allowed: frozenset[bytes],
+    ) -> None:
+        """Clients are remembered there, and come back to who is `allowed`. `was`, `now`: who was
+        in rotation, and is."""
+        at = (frontend.version, key)
+        self.left |= (was | self._before.get(at, _NOBODY)) - allowed
+        self._keep_beside(*at, allowed - now)
+
+    def forget(self, version: int, key: bytes, was: Iterable[bytes]) -> None:
+        """Clients are remembered there no more."""
+        self.left.update(was, self._before.get((version, key), _NOBODY))
+
+    def _keep_beside(self, version: int, key: bytes, able: frozenset[bytes]) -> None:
+        if able:
+            self.beside[version, key] = self.beside.get((version, key), _NOBODY) | able
