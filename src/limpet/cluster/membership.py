@@ -273,7 +273,7 @@ class Membership:
                 "another machine has this node's identity: nothing is published any more",
                 uid=self.uid,
                 what_to_do="on the copy: stop the agent, then `limpet join --new-identity`; then "
-                "restart both agents",
+                "reboot the machine that keeps the identity (to restart its agent is not enough)",
             )
 
     def _may_follow(self, sequence: int) -> bool:

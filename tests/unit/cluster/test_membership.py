@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from limpet.base.bounds.members import SEQUENCE, UNSIGNED_STEP
 from limpet.cluster.documents import Sealed, Source
@@ -194,12 +195,15 @@ async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside)
     beside.offer(1)
     await beside.announced()
 
-    for _ in range(4):
-        assert beside.membership.presence is not None
-        above = beside.membership.presence.sequence + 1
-        beside.membership.offer(own_told(above, "the copy"), source=Source.NEIGHBOUR)
+    with capture_logs() as logs:
+        for _ in range(4):
+            assert beside.membership.presence is not None
+            above = beside.membership.presence.sequence + 1
+            beside.membership.offer(own_told(above, "the copy"), source=Source.NEIGHBOUR)
 
     assert beside.membership.cloned
+    (told_once,) = [each for each in logs if "another machine has" in each["event"]]
+    assert "reboot the machine" in told_once["what_to_do"], "an agent keeps its boot id"
     last = beside.membership.presence
     beside.announce("192.0.2.99")
     assert beside.membership.presence == last

@@ -57,20 +57,23 @@ def _presence_record(tables: Tables, document: Document, now_s: float) -> Presen
             "join anew)",
             version=known.sequence,
         )
-    retired = known.retired_boot_ids
+    retired, cloned_at_s = known.retired_boot_ids, known.cloned_at_s
     if boot_id != known.boot_id:
         retired = (*retired, known.boot_id)[-BOOT_IDS.most :]
+        cloned_at_s = None  # a machine was rebooted: another that goes on is refused, and noted
     return replace_fields(
         known,
         sequence=document.version,
         boot_id=boot_id,
         retired_boot_ids=retired,
         at_s=now_s,
+        cloned_at_s=cloned_at_s,
     )
 
 
 def note_clone(tables: Tables, uid: str, now_s: float) -> Grant:
-    """Kept for `limpet node show`: a person has to look. Returns the node's grant."""
+    """Kept for `limpet node show` until the node publishes with a boot id that was never seen: a
+    person has to look. Returns the node's grant."""
     known = tables.presences.get(uid)
     if known is not None and known.cloned_at_s is None:
         tables.put(PRESENCE, uid, replace_fields(known, cloned_at_s=now_s))

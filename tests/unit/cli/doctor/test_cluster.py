@@ -140,6 +140,14 @@ def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
     assert found.advice
 
 
+def test_whoever_keeps_a_cloned_identity_is_told_to_reboot() -> None:
+    """The controller refuses a boot id that came back, and an agent that is restarted keeps its."""
+    (found,) = findings(cloned=True)
+
+    assert "restart both agents" not in found.advice
+    assert "then reboot the machine that keeps the identity" in found.advice
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -244,6 +244,32 @@ def test_a_presence_of_another_boot_that_comes_back_is_a_clone() -> None:
     assert caught.value.refused.code is Code.CLONED
 
 
+def test_a_clone_is_over_with_a_boot_never_seen_and_told_again_if_it_goes_on() -> None:
+    tables = new_tables()
+    uid = join(tables, 1, "a").uid
+
+    def publish(sequence: int, boot: str) -> None:
+        sealed = seal_presence(presence(1, sequence, boot_id=boot), node_key(1))
+        published.publish(tables, uid, sealed, 0.0)
+
+    def is_refused(sequence: int, boot: str) -> bool:
+        """Notes it, as the controller does."""
+        with pytest.raises(RefusedError) as caught:
+            publish(sequence, boot)
+        published.note_clone(tables, uid, 5.0)
+        return caught.value.refused.code is Code.CLONED
+
+    publish(1, "original")
+    publish(2, "copy")
+    assert is_refused(3, "original")
+    publish(4, "copy")
+    assert tables.presences[uid].cloned_at_s == 5.0, "the copy is still there"
+    publish(5, "original after a reboot")
+    assert tables.presences[uid].cloned_at_s is None
+    assert is_refused(6, "copy")
+    assert tables.presences[uid].cloned_at_s == 5.0
+
+
 def test_records_are_the_same_after_the_disk() -> None:
     tables = new_tables()
     join(tables, 1, "a")

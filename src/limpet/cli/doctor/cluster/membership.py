@@ -69,9 +69,10 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "identity-cloned",
             f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
-            f"on the copy stop the agent, then {_JOIN_AS_NEW}; then restart both agents. Where "
-            "there is no copy, its key was stolen: in the cloud `limpet node replace` with its "
-            "name, then `limpet join --new-identity` here",
+            f"on the copy stop the agent, then {_JOIN_AS_NEW}; then reboot the machine that keeps "
+            "the identity (to restart its agent is not enough). Where there is no copy, its key "
+            "was stolen: in the cloud `limpet node replace` with its name, then `limpet join "
+            "--new-identity` here",
         )
     for told in cluster.by_former_keys:
         who = f"{told.by} ({told.uid})" if told.uid else "the controller or the API server"
