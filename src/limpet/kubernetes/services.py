@@ -150,11 +150,8 @@ ENDPOINT_SLICES = Resource(
 )
 
 
-def service_of(view: ServiceView) -> Service | None:
-    """None: somebody else serves it."""
+def service_of(view: ServiceView) -> Service:
     spec, labels = view.spec, view.metadata.labels or {}
-    if PROXY_LABEL in labels:
-        return None
     out = LeftOut()
     addresses = spec.cluster_ips or [spec.cluster_ip]
     is_name = spec.type == "ExternalName"
@@ -178,6 +175,7 @@ def service_of(view: ServiceView) -> Service | None:
         distribution=intern(annotated[: NAME.most] or spec.traffic_distribution or ""),
         publish_not_ready=spec.publish_not_ready_addresses,
         left_out=out.words,
+        is_others=PROXY_LABEL in labels,
     )
 
 

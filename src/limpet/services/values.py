@@ -66,6 +66,8 @@ class Service(Struct, frozen=True, gc=False, array_like=True):
     publish_not_ready: bool = False
     left_out: tuple[str, ...] = ()
     """What of the object no node can use, in words."""
+    is_others: bool = False
+    """Another proxy serves it, as its label says: here it has a name, and nothing more."""
 
     @property
     def key(self) -> ServiceName:

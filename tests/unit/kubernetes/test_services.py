@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.bounds.words import LEFT_OUT, SLICE_ENDPOINTS
+from limpet.datapath.services.elements import frontends
 from limpet.kubernetes.services import ServiceView, SliceView, service_of, slice_of
 from limpet.services.values import (
     NOT_EXPOSED,
@@ -32,7 +33,7 @@ ODD_PORTS = st.fixed_dictionaries(
 )
 
 
-def service(spec: dict[str, Any], **more: Any) -> Service | None:
+def service(spec: dict[str, Any], **more: Any) -> Service:
     metadata = {"name": "web", "namespace": "shop", **more.pop("metadata", {})}
     return service_of(msgspec.convert({"metadata": metadata, "spec": spec, **more}, ServiceView))
 
@@ -96,26 +97,29 @@ def test_a_service_says_what_a_node_needs_of_it() -> None:
 
 def test_headless_services_and_names_have_no_address() -> None:
     headless = service({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]})
-    assert headless is not None
     assert headless.is_headless
     assert headless.addresses == ()
 
     name = service({"type": "ExternalName", "externalName": "db.example.com"})
-    assert name is not None
     assert (name.external_name, name.is_headless, name.addresses) == ("db.example.com", False, ())
     assert name.exposure is NOT_EXPOSED
 
 
 def test_what_somebody_else_serves_is_left_to_them() -> None:
     labels = {"service.kubernetes.io/service-proxy-name": "another"}
-    assert service({"clusterIP": "10.96.0.7"}, metadata={"labels": labels}) is None
+    found = service(
+        {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}, metadata={"labels": labels}
+    )
+    assert found.is_others
+    assert found.addresses == ("10.96.0.7",), "its name is answered all the same"
+    assert list(frontends(found, found.ports[0])) == []
+    assert not service({"clusterIP": "10.96.0.7"}).is_others
 
 
 def test_an_annotation_says_more_than_the_spec_on_who_is_near() -> None:
     annotations = {"limpet.dev/traffic-distribution": "PreferSameNode"}
     spec = {"trafficDistribution": "PreferClose"}
     found = service(spec, metadata={"annotations": annotations})
-    assert found is not None
     assert found.distribution == "PreferSameNode"
 
 
@@ -216,7 +220,6 @@ def test_addresses_that_are_nobodys_and_numbers_that_are_none_are_left_out() -> 
         },
         status={"loadBalancer": {"ingress": [{"ip": each} for each in own]}},
     )
-    assert found is not None
     assert found.addresses == ("10.96.0.3",)
     assert found.exposure == Exposure(external_ips=("192.0.2.7",))
     assert found.ports == (ServicePort("", "TCP", 80),)

@@ -20,6 +20,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
+from limpet.kubernetes.services import PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
 from limpet.services.rotation import Here, candidates, rotate, why_unused
@@ -45,7 +46,8 @@ class ServiceAdmin:
         side, choice = self._side(), self._cluster.kubernetes.choice
         return ServicesAnswer(
             services=[
-                _line(service, side) for service in sorted(side.catalog, key=lambda each: each.key)
+                _line(service, side)
+                for service in sorted(_served(side.catalog), key=lambda each: each.key)
             ],
             connected=side.source.is_connected,
             error=side.source.error,
@@ -65,7 +67,7 @@ class ServiceAdmin:
         Raises: LimpetError.
         """
         side = self._side()
-        for service in sorted(side.catalog, key=lambda each: each.key)[:most]:
+        for service in sorted(_served(side.catalog), key=lambda each: each.key)[:most]:
             found = _endpoints(service, side.catalog, side.part.here)
             left_out = side.catalog.incomplete_of(service), _unread(service, side)
             yield _line(service, side), list(found), left_out_in_short(*left_out)
@@ -74,7 +76,7 @@ class ServiceAdmin:
     def count(self) -> int:
         """How many there are; 0 where nothing tells of them."""
         side = self._cluster.kubernetes.services
-        return sum(1 for _ in side.catalog) if side is not None else 0
+        return sum(1 for _ in _served(side.catalog)) if side is not None else 0
 
     async def show(self, name: str) -> ServiceAnswer:
         """`name`: as NAMESPACE/NAME, or a cluster address. Raises: LimpetError."""
@@ -92,6 +94,11 @@ class ServiceAdmin:
                     "(put it right there; the others go on)"
                 )
             raise LimpetError(f"show Service {name}: this node knows no such one ({see}tells all)")
+        if service.is_others:
+            raise LimpetError(
+                f"show Service {name}: another proxy serves it, as its label "
+                f"{PROXY_LABEL} says; this node only answers its name (`limpet dns query`)"
+            )
         exposure = service.exposure
         connections = await side.connections(service)
         return ServiceAnswer(
@@ -111,7 +118,9 @@ class ServiceAdmin:
         side = self._cluster.kubernetes.services
         address = ip_address(word)
         service = side.catalog.by_address(str(address)) if side is not None else None
-        return None if service is None else self._way(service, address)
+        if service is None or service.is_others:
+            return None
+        return self._way(service, address)
 
     def way_called(self, word: str) -> ServiceWay | None:
         """The way to the Service `name` or `namespace/name`, by its first address; None: no such.
@@ -122,7 +131,7 @@ class ServiceAdmin:
         namespace, slash, name = word.rpartition("/")
         found = [
             each
-            for each in (() if side is None else side.catalog)
+            for each in (() if side is None else _served(side.catalog))
             if each.name == name and (not slash or each.namespace == namespace)
         ]
         if len(found) > 1:
@@ -198,6 +207,11 @@ def _endpoints(
                     why=why_unused(candidate, service, used, here),
                     connections=connections.get((port.protocol, endpoint.address, target_port), 0),
                 )
+
+
+def _served(catalog: Catalog) -> Iterator[Service]:
+    """Those that this node serves, or would."""
+    return (each for each in catalog if not each.is_others)
 
 
 def _line(service: Service, side: ServiceSide) -> ServiceLine:

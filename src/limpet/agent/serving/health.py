@@ -172,7 +172,8 @@ class ServiceHealth:
 
 def health_port(service: Service) -> int:
     """0: nobody may ask."""
-    return service.exposure.health_check_node_port if service.exposure.is_local else 0
+    is_asked = service.exposure.is_local and not service.is_others
+    return service.exposure.health_check_node_port if is_asked else 0
 
 
 def local_endpoints(catalog: Catalog, name: ServiceName, here: Here) -> int:

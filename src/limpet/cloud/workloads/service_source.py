@@ -136,15 +136,12 @@ class ServiceSource(WorkloadSource):
         told: dict[ServiceName, None] = {}
         gone = self._gone("services", changes, (each.key for each in self._catalog))
         self.unread.hear(SERVICES.kind, changes)
-        services = map(service_of, changes.put)
-        names = ((each.metadata.namespace, each.metadata.name) for each in changes.put)
-        found = [(name, each) for name, each in zip(names, services, strict=True)]
         lines = []
-        for key in (*gone, *(name for name, service in found if service is None)):
+        for key in gone:
             told.update(dict.fromkeys(self._catalog.remove_service(*key)))
             lines.append(encode_gone(Service, key))
-        for _, service in found:
-            if service is not None and (others := self._put(service)):
+        for service in map(service_of, changes.put):
+            if others := self._put(service):
                 told.update(dict.fromkeys(others))
                 lines.append(encode_item(service))
         self._note("services", told, lines, "Services changed", all_told=changes.listed)

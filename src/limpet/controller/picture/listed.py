@@ -46,7 +46,8 @@ class ListedServices:
         try:
             async for services in self._client.pages(SERVICES, limit=_PAGE):
                 for view in services.items:
-                    if (service := service_of(view)) is not None:
+                    service = service_of(view)
+                    if not service.is_others:
                         catalog.put(service)
             async for slices in self._client.pages(ENDPOINT_SLICES, limit=_PAGE):
                 for each in slices.items:

@@ -104,6 +104,8 @@ def fill_slots(targets: Iterable[RotationTarget], before: Sequence[bytes]) -> li
 
 def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
     """By which addresses and ports a port of a Service is asked for; each once."""
+    if service.is_others:
+        return
     exposure = service.exposure
     versions = set()
     for address in service.addresses:
