@@ -15,6 +15,7 @@ from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.pods.agent import agent_findings, host_port_findings, unheard
 from limpet.datapath.node.pod.attachment import Attachment, HostPortMapping, Netns, PodName
 from limpet.ipam.leases import Holder
+from tests.unit.cli.commands.test_path import CLUSTER
 
 SOUND: dict[str, Any] = {
     "version": __version__,
@@ -119,6 +120,20 @@ def test_one_full_segment_is_an_error_only_where_no_other_has_room() -> None:
     assert list(levels(segments=full + segment(5, 0, other)).values()) == ["warn", "warn"]
     assert list(levels(segments=full + segment(0, 0, other)).values()) == ["error", "error"]
     assert list(levels(segments=full + segment(200, 0, "fd00:7::/120")).values()) == ["error"]
+
+
+@pytest.mark.parametrize("free", [0, 5])
+@pytest.mark.parametrize("cluster", [None, CLUSTER])
+def test_where_a_segment_comes_from_is_said_as_it_is_for_this_node(
+    free: int, cluster: dict[str, Any] | None
+) -> None:
+    changes = {"segments": segment(free, 0), "cluster": cluster}
+    found = agent_findings(typed({**SOUND, **changes}, Status))
+
+    (advice,) = (each.advice for each in found if each.id.startswith("segment-"))
+
+    assert ("segments in the agent's configuration" in advice) == (cluster is None)
+    assert ("the controller grants it" in advice) == (cluster is not None)
 
 
 @pytest.mark.parametrize("lacking", [{"ready"}, {"segments", "findings"}])

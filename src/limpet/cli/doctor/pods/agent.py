@@ -60,7 +60,8 @@ def agent_findings(status: Status) -> Iterator[Finding]:
         )
     yield from _round(status.last_round)
     for version in (4, 6):
-        yield from _segments([each for each in status.segments if each.version == version])
+        segments = [each for each in status.segments if each.version == version]
+        yield from _segments(segments, in_cluster=status.cluster is not None)
     for found in status.findings:
         yield warn(
             "record-damaged",
@@ -89,8 +90,15 @@ def _round(last: LastRound) -> Iterator[Finding]:
         yield ok("links, routes, rules and nftables table are as planned")
 
 
-def _segments(segments: Sequence[SegmentUse]) -> Iterator[Finding]:
+def _segments(segments: Sequence[SegmentUse], *, in_cluster: bool) -> Iterator[Finding]:
     """`segments`: all of one IP version. A pod takes an address of any of them."""
+    # A node of a cluster does not start with segments of its own configuration.
+    how = (
+        "in a cluster the controller grants it: limpet status says why it does not"
+        if in_cluster
+        else "segments in the agent's configuration"
+    )
+    another = f"give the node another segment ({how})"
     left, size = sum(each.left for each in segments), sum(each.size for each in segments)
     for each in segments:
         words = (
@@ -102,16 +110,14 @@ def _segments(segments: Sequence[SegmentUse]) -> Iterator[Finding]:
                 "segment-full",
                 words,
                 "no more pods can be started on this node",
-                "give the node another segment (segments in the agent's configuration; in a "
-                "cluster the controller grants it: limpet status says why it does not), or remove "
-                "pods",
+                f"{another}, or remove pods",
             )
         elif left < size * FEW_ADDRESSES and each.left < each.size * FEW_ADDRESSES:
             yield warn(
                 "segment-nearly-full",
                 words,
                 "soon no more pods can be started on this node",
-                "give the node another segment (segments in the agent's configuration)",
+                another,
             )
         elif each.left <= 0:
             yield warn(
