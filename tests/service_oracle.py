@@ -53,7 +53,9 @@ def answer(
             if port.protocol == asked.protocol and _is_asked(asked, service, port):
                 mine = [each for each in slices if each.service_key == service.key]
                 return _of(asked, service, port, mine, here, cluster)
-    return "let be"
+    # A cluster address is nobody's but the Service's, and leads nowhere by any other port.
+    is_meant = any(asked.address in each.addresses for each in services if each.ports)
+    return "refused" if is_meant else "let be"
 
 
 def _is_asked(asked: Question, service: Service, port: ServicePort) -> bool:

@@ -154,6 +154,25 @@ def test_a_service_without_endpoints_refuses_at_once(plain: ServiceBed) -> None:
                 question.recv(64)
 
 
+def test_ports_of_a_cluster_address_that_its_service_does_not_have_refuse_at_once(
+    plain: ServiceBed,
+) -> None:
+    bed = plain
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    for address in ADDRESSES:
+        for client in (bed.pods[0].netns, bed.node, bed.outside):
+            assert is_refused(client, address, 81)
+        for client in (bed.pods[0].netns, bed.outside):
+            with client.open_socket(family(address), socket.SOCK_DGRAM) as asks:
+                asks.settimeout(PATIENCE_S)
+                asks.connect((address, 80))  # a port of TCP
+                asks.send(b"question")
+                with pytest.raises(ConnectionRefusedError):
+                    asks.recv(64)
+    bed.round([*bed.catalog.remove_service("shop", "web")])
+    assert not any(bed.part.plan().elements.values())
+
+
 def test_one_changed_endpoint_is_a_few_elements_and_connections_stay(plain: ServiceBed) -> None:
     bed = plain
     one, two = bed.pods

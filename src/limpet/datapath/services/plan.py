@@ -70,7 +70,7 @@ _REMEMBERED = {
     for version in VERSIONS
 }
 """Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
-_CLAIMED = ("services", "node_ports", "hairpin")
+_CLAIMED = ("services", "node_ports", "hairpin", "addresses")
 """Maps with keys that several Services may want."""
 _TARGET_BYTES = {4: 8, 6: 20}
 _BASE = base_text()
@@ -304,6 +304,9 @@ class Planner:
         else:
             verdict = _GOTO + REFUSE.encode()
         after.setdefault(verdicts, {})[key] = verdict
+        if not frontend.is_outside:
+            # At its other ports nobody is meant: not to be sent out of the node after all.
+            self._add_verdict(service, f"addresses{version}", frontend.address, REFUSE, after)
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
             planned = socket_elements(key, near, able, service, port, ends_flows=ends)
@@ -318,7 +321,9 @@ class Planner:
         for address in {
             each.address for each in (*rotation.near, *rotation.local) if each.is_local
         }:
-            self._add_hairpin(service, version, packed(address), after)
+            # One that asks itself has to be asked by another address.
+            own = packed(address)
+            self._add_verdict(service, f"hairpin{version}", own + own, HAIRPIN, after)
         verdict_before = before.get(verdicts, _NONE).get(key)
         dead: frozenset[bytes] = frozenset()
         if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
@@ -330,11 +335,11 @@ class Planner:
             if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
                 turn.left |= able - {*local, *choice.able_here}
 
-    def _add_hairpin(self, service: Service, version: int, address: bytes, after: Held) -> None:
-        """An endpoint of this node that asks itself has to be asked by another address."""
-        name, key = f"hairpin{version}", address + address
+    def _add_verdict(
+        self, service: Service, name: str, key: bytes, chain: str, after: Held
+    ) -> None:
         if self._claims.claim((name, key), service.key) == service.key:
-            after.setdefault(name, {})[key] = _GOTO + HAIRPIN.encode()
+            after.setdefault(name, {})[key] = _GOTO + chain.encode()
 
 
 def _choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> _Choice:

@@ -213,6 +213,7 @@ def _maps(version: int) -> list[str]:
     for name in ("node_ports", "sticky_ports"):
         lines += _block(f"map {name}{version}", ["type inet_proto . inet_service : verdict"])
     lines += _block(f"map hairpin{version}", [f"type {address} . {address} : verdict"])
+    lines += _block(f"map addresses{version}", [f"type {address} : verdict"])
     for protocol in PROTOCOLS:
         port = f"{protocol.lower()} dport"
         key, target = f"meta l4proto . {port}", f"{ip} daddr . {port}"
@@ -263,6 +264,8 @@ _BASE = f"""\
 	chain services {{
 		ip daddr . meta l4proto . th dport vmap @services4
 		ip6 daddr . meta l4proto . th dport vmap @services6
+		ip daddr vmap @addresses4
+		ip6 daddr vmap @addresses6
 		fib daddr type != local return
 		ip daddr 127.0.0.0/8 return
 		ip6 daddr ::1 return

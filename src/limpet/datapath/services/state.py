@@ -13,7 +13,7 @@ MAPS = tuple(
     f"{name}{version}"
     for version in VERSIONS
     for name in (
-        *("services", "node_ports", "sticky", "sticky_ports", "hairpin"),
+        *("services", "node_ports", "sticky", "sticky_ports", "hairpin", "addresses"),
         *(f"{kind}_{each.lower()}_" for kind in ("slots", "node_slots") for each in PROTOCOLS),
     )
 )

@@ -37,6 +37,9 @@ def by_table(state: ServicesState, asked: Question, cluster: Prefixes) -> Answer
         if verdict is not None and (address or asked.is_at_node):
             chain = verdict.removeprefix(b"goto ").decode()
             return "refused" if chain == "refuse" else _through(state, chain, key, asked, cluster)
+        if address and (verdict := state.elements[f"addresses{version}"].get(address)):
+            assert verdict == b"goto refuse"
+            return "refused"
     return "let be"
 
 
