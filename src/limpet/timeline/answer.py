@@ -31,7 +31,7 @@ class TimelineQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Names or uids of nodes: entries that have to do with all of them."""
     limit: int = 200
     wait_s: float = 0.0
-    """With `after`: how long a newer one is waited for."""
+    """With `after`: how long a newer one that is meant is waited for."""
 
     def __post_init__(self) -> None:
         if not 0 < self.limit <= MOST_ENTRIES:

@@ -108,21 +108,27 @@ class Recorder:
 
     async def answer(self, asked: TimelineQuery) -> Timeline:
         """From memory where that has it, else from the disk."""
-        if asked.wait_s > 0 and asked.after is not None:
-            await self._wait(asked.after, asked.wait_s)
+        found = answer(await self._recorded(asked), asked)
+        if found.entries or asked.wait_s <= 0 or asked.after is None:
+            return found
+        await self._wait(asked)
+        return answer(await self._recorded(asked), asked)
+
+    async def _recorded(self, asked: TimelineQuery) -> list[Recorded]:
+        """All that may be meant, and more."""
         first = self._known[0].sequence if self._known else 0
         found = list(self._known)
         if self._folder is not None and first > 1 and not asked.is_after(first):
             with contextlib.suppress(OSError, NewerRecordError):  # as far as it is in memory
                 older = await in_thread(lambda: read_all(self._folder or Path()), "timeline")
                 found = [*(each for each in older if each.sequence < first), *found]
-        return answer(found, asked)
+        return found
 
-    async def _wait(self, after: int, wait_s: float) -> None:
-        """Until there is a newer one, or so long."""
+    async def _wait(self, asked: TimelineQuery) -> None:
+        """Until there is a newer one that is meant, or so long."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while self.newest <= after:
+            async with asyncio.timeout(asked.wait_s):
+                while not answer(self._known, asked).entries:
                     await self._changed.wait()
 
     # Keeping

@@ -77,6 +77,30 @@ async def test_whoever_waits_hears_of_it_within_the_moment(tmp_path: Path) -> No
 
 
 @on_a_loop
+async def test_whoever_waits_for_some_of_it_is_not_answered_with_nothing(tmp_path: Path) -> None:
+    """Or whoever follows asks again without end."""
+    recorder = Recorder(tmp_path, steady())
+    recorder.start()
+    recorder.note(happening("long ago", "p1"))
+    await recorder.stop()
+    questions = (
+        TimelineQuery(after=0, about=("p2",), wait_s=40.0),
+        TimelineQuery(after=0, since_s=WALL_S + 2.5, wait_s=40.0),
+    )
+    waiting = [asyncio.create_task(recorder.answer(each)) for each in questions]
+    recorder.note(happening("of another", "p1"))
+    while recorder.newest < 2:
+        await asyncio.sleep(0.01)
+    recorder.note(happening("meant", "p2"))
+
+    async with asyncio.timeout(PATIENCE_S):
+        found = [await each for each in waiting]
+
+    assert [[entry.words for entry in each.entries] for each in found] == [["meant"], ["meant"]]
+    await recorder.stop()
+
+
+@on_a_loop
 async def test_what_is_not_in_memory_any_more_is_read_from_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

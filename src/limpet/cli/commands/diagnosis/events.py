@@ -71,7 +71,7 @@ def events(
     found = asker(**asked)
     _show(found, output)
     if follow:
-        for entry in _following(asker, asked["about"], found):
+        for entry in _following(asker, asked, found):
             _put_one(entry, output)
 
 
@@ -87,11 +87,14 @@ def _of_agent(config: Path | None) -> Ask:
     return partial(events_of_node, folders, lambda words: say(f"limpet events: {words}"))
 
 
-def _following(asker: Ask, about: list[str], found: Timeline) -> Iterator[Entry]:
+def _following(asker: Ask, asked: dict[str, Any], found: Timeline) -> Iterator[Entry]:
     """The oldest first. Raises: LimpetError when nobody answers any more."""
     after = found.entries[0].sequence if found.entries else 0
     while True:
-        later = asker(about=about, after=after, wait_s=_WAIT_S, limit=MOST_ENTRIES)
+        # From the first that is shown on, its number says what comes after: clocks may be wrong.
+        later_than = {"after": after} if after else {**asked, "after": 0}
+        waiting = {"about": asked["about"], "wait_s": _WAIT_S, "limit": MOST_ENTRIES}
+        later = asker(**{**later_than, **waiting})
         for entry in reversed(later.entries):
             after = max(after, entry.sequence)
             yield entry
