@@ -58,16 +58,19 @@ class SegmentRow:
 
     @property
     def used(self) -> int | None:
-        """Addresses that a new pod cannot get without another's being given up."""
-        return None if self.segment.free is None else self.segment.size - self.segment.free
+        """Addresses that a further pod cannot get: what rests, or is kept for absent pods, is
+        given where nothing else is left."""
+        return self.segment.live
 
     @property
     def fullness(self) -> str:
         """full, nearly full, or empty for what is neither."""
-        free = self.segment.free
-        if free is None:
+        if self.used is None:
             return ""
-        return "full" if free == 0 else "nearly full" if free * 10 < self.segment.size else ""
+        left = self.segment.size - self.used
+        if left <= 0:
+            return "full"
+        return "nearly full" if left * 10 < self.segment.size else ""
 
 
 class PictureView:

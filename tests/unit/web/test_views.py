@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from limpet.picture.nodes import NodeState
+import pytest
+
+from limpet.picture.nodes import NodeState, Segment
 from limpet.picture.pair import Reach
 from limpet.picture.said import Level
-from limpet.web.views import PictureView, by_site, page_of
+from limpet.web.views import PictureView, SegmentRow, by_site, page_of
 from limpet.web.words import ago, counted, milliseconds, moment, percent, size, span
 from tests.beds.pictured import world
 
@@ -51,6 +53,19 @@ def test_full_segments_come_first() -> None:
     used = [row.used or 0 for row in PictureView(world(60)).segment_rows("")]
 
     assert used == sorted(used, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("live", "bound", "words"),
+    [(0, 61, ""), (55, 6, "nearly full"), (55, 0, "nearly full"), (54, 0, ""), (61, 0, "full")],
+)
+def test_a_segment_is_full_when_pods_that_run_have_it_all(live: int, bound: int, words: str) -> None:
+    """Addresses that are kept for absent pods are given where nothing else is left."""
+    free = 61 - live - bound
+    segment = Segment(prefix="10.244.0.0/26", size=61, free=free, live=live, bound=bound)
+    row = SegmentRow(PictureView(world(1)).living[0], segment)
+
+    assert (row.used, row.fullness) == (live, words)
 
 
 def test_numbers_are_read_by_people() -> None:
