@@ -59,7 +59,9 @@ def test_full_segments_come_first() -> None:
     ("live", "bound", "words"),
     [(0, 61, ""), (55, 6, "nearly full"), (55, 0, "nearly full"), (54, 0, ""), (61, 0, "full")],
 )
-def test_a_segment_is_full_when_pods_that_run_have_it_all(live: int, bound: int, words: str) -> None:
+def test_a_segment_is_full_when_pods_that_run_have_it_all(
+    live: int, bound: int, words: str
+) -> None:
     """Addresses that are kept for absent pods are given where nothing else is left."""
     free = 61 - live - bound
     segment = Segment(prefix="10.244.0.0/26", size=61, free=free, live=live, bound=bound)
