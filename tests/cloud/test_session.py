@@ -87,11 +87,16 @@ def test_a_node_gets_as_many_segments_as_it_wants_and_the_quota_allows(
 
     async def body() -> None:
         async with node.running(segment_demand=lambda _grant: (4,)) as running:
-            await until(lambda: running.session.state.refused != "")
-            assert "quota" in running.session.state.refused
+            await until(lambda: running.session.state.segment_refused != "")
+            assert "quota" in running.session.state.segment_refused
+            assert running.session.state.refused == ""
             assert running.session.state.connected
             assert len([each for each in running.segments if ":" not in each]) == 3
             granted = running.segments
+            await asyncio.to_thread(controller.kill)
+            await until(lambda: not running.session.state.connected)
+            assert running.session.state.segment_refused == ""
+            await asyncio.to_thread(controller.start)
         async with node.running(controllers=["127.0.0.1:1"]) as offline:
             assert offline.segments == granted
 
@@ -215,6 +220,7 @@ def test_a_node_that_was_put_off_tells_its_newest_presence_by_itself(
             await until(is_put_off)
             flood.cancel()
             assert "documents come too often" in running.session.state.refused
+            assert running.session.state.segment_refused == ""
             running.announce("198.51.100.1")
             running.announce("198.51.100.2")
             await until_told(controller, node, "198.51.100.2", running)

@@ -42,6 +42,7 @@ _REPORT_EVERY_S = 1.0
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
 _PATHS = "/v1/paths"
+_SEGMENTS = "/v1/segments"
 _ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
 """Refusals that end the session: nothing further would be answered."""
 
@@ -82,8 +83,18 @@ class Publisher:
         """The controller's last report of ours."""
         self._not_before_s: dict[str, float] = {}
         """Earliest time of the next request by its path, on the loop's clock."""
-        self.refused: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         """What the controller does not take or give now, by path of the request, with its words."""
+
+    @property
+    def not_taken(self) -> str:
+        """What the controller does not take now, in its words."""
+        return "; ".join(why for path, why in self._refused.items() if path != _SEGMENTS)
+
+    @property
+    def no_segment(self) -> str:
+        """Why the controller gives no further segment now, in its words."""
+        return self._refused.get(_SEGMENTS, "")
 
     def wake(self) -> None:
         """There may be something to tell, or to ask for."""
@@ -101,6 +112,10 @@ class Publisher:
             self._membership.jump_above(known)
         self._wake.set()
 
+    def end(self) -> None:
+        """The controller is away: what it has refused, it may take when it is back."""
+        self._refused.clear()
+
     async def run(self) -> None:
         """Until the node is removed. Raises: RefusedError, LinkError."""
         loop = asyncio.get_running_loop()
@@ -108,7 +123,7 @@ class Publisher:
             self._wake.clear()
             due_s = [
                 await self._step("/v1/documents", self._publish),
-                await self._step("/v1/segments", self._ask_for_segments),
+                await self._step(_SEGMENTS, self._ask_for_segments),
                 await self._step("/v1/pods", self._report_pods),
                 await self._step("/v1/show", self._show_left),
                 await self._step(_PATHS, self._report_paths),
@@ -127,13 +142,13 @@ class Publisher:
             return not_before_s
         try:
             self._not_before_s[path] = loop.time() + await step(path)
-            self.refused.pop(path, None)
+            self._refused.pop(path, None)
         except ControllerRefusedError as error:
             if error.refused.code in _ENDS:
                 raise
-            if self.refused.get(path) != str(error):
+            if self._refused.get(path) != str(error):
                 _log.warning("refused by the controller", path=path, error=str(error))
-            self.refused[path] = str(error)
+            self._refused[path] = str(error)
             again_s = loop.time() + self._pause_s(error.refused)
             self._not_before_s[path] = again_s
             return again_s

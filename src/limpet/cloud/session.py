@@ -47,9 +47,11 @@ class SessionState:
     error: str
     """Why it is not connected; empty: it is, or has not tried yet."""
     refused: str
-    """What the controller does not take or give now, in its words."""
+    """What the controller does not take now, in its words."""
     over: bool
     """The node was removed: no controller is asked until the agent starts anew."""
+    segment_refused: str = ""
+    """Why the controller gives no further segment now, in its words."""
     told: tuple[str, ...] = ()
     """What the controller says of this node, for people here."""
 
@@ -141,7 +143,8 @@ class Session:
         return replace(
             self._state,
             controller=self._link.controller,
-            refused="; ".join(self._publisher.refused.values()),
+            refused=self._publisher.not_taken,
+            segment_refused=self._publisher.no_segment,
             over=self._membership.removed,
         )
 
@@ -168,6 +171,7 @@ class Session:
             self._moved.clear()
             began_s = time.monotonic()
             error = await self._attempt()
+            self._publisher.end()
             failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
             if self._state.connected:
                 self._turn(connected=False)

@@ -163,7 +163,12 @@ class ClusterAdmin:
         membership, state = self._cluster.membership, self._cluster.session.state
         if membership.removed:
             return "this node was removed from the cluster"
-        why = state.refused or state.error or "the controller has not answered yet"
+        why = (
+            state.segment_refused
+            or state.refused
+            or state.error
+            or "the controller has not answered yet"
+        )
         return f"the cluster has granted this node no segment yet: {why}"
 
     async def peers(self, arguments: Mapping[str, Any]) -> Peers:
@@ -309,6 +314,7 @@ def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:
         refused=state.refused,
         over=state.over,
         told=list(state.told),
+        segment_refused=state.segment_refused,
     )
 
 

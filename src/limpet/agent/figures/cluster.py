@@ -44,7 +44,7 @@ def of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ("snapshot_revision", known.revision),
         ("disk_trouble", bool(membership.replica.file.trouble)),
         ("controller_connected", state.connected),
-        ("controller_refuses", bool(state.refused)),
+        ("controller_refuses", bool(state.refused or state.segment_refused)),
         ("removed", membership.removed),
         ("cloned", membership.cloned),
         ("peer_claims", len(peer_parts.overlay.planned.claims)),

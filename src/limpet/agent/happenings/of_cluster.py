@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from limpet.agent.happenings.of_node import NodeHappenings
@@ -21,7 +21,8 @@ from limpet.agent.happenings.words import (
 )
 from limpet.agent.kubernetes_side import KubernetesSide
 from limpet.base.timer import Timer
-from limpet.cloud.session import Session
+from limpet.cloud.second_road.state import ApiServerState
+from limpet.cloud.session import Session, SessionState
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Change
 from limpet.datapath.event import Event, LinksChanged, PathsChanged, ReachChanged
@@ -37,6 +38,9 @@ _NAT = {
     "symmetric": "symmetric: shows each other node another port",
     "blocked": "UDP does not get out",
 }
+
+
+_NOT_REFUSED = "is not refused any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,9 @@ class ClusterHappenings:
 
     def _now(self) -> Iterator[Fact]:
         cluster = self._cluster
-        yield from self._of_cloud()
+        api = cluster.kubernetes.api_server
+        api_state = None if api is None else api.state
+        yield from cloud_facts(cluster.session.state, api_state, self._facts)
         yield from self._of_itself()
         planned = cluster.peer_parts.overlay.planned
         for uid, what in sorted(planned.claims.items()):
@@ -196,18 +202,6 @@ class ClusterHappenings:
                 yield Fact("service", f"Service {'/'.join(key)}", trouble)
             failures = "; ".join(services.failures[:2])
             yield Fact("service", "Services on this node", failures, Level.FAIL)
-
-    def _of_cloud(self) -> Iterator[Fact]:
-        state = self._cluster.session.state
-        lost = "" if state.connected else _lost(state.error)
-        at = f"controller at {state.controller}" if state.controller else "controller"
-        yield _connection("controller", "the controller", lost, f"is there again ({at})")
-        refused = state.refused
-        yield Fact("segment", "a request for addresses", refused, well="is granted")
-        api = self._cluster.kubernetes.api_server
-        if api is not None:
-            lost = "" if api.state.connected else _lost(api.state.error)
-            yield _connection("api-server", "the API server", lost, "is there again")
 
     def _of_itself(self) -> Iterator[Fact]:
         cluster = self._cluster
@@ -232,6 +226,26 @@ class ClusterHappenings:
                 yield Fact("nat", f"NAT of IPv{version}", kind, Level.NOTE)
         disk = [*membership.replica.problems, *filter(None, [membership.replica.file.trouble])]
         yield Fact("disk", "what the node knows of its cluster", "; ".join(disk[:2]), Level.FAIL)
+
+
+def cloud_facts(
+    state: SessionState, api: ApiServerState | None, before: Mapping[str, Fact]
+) -> Iterator[Fact]:
+    """`before`: as it was told last, by `by_name`: a controller that is away takes nothing back."""
+    lost = "" if state.connected else _lost(state.error)
+    at = f"controller at {state.controller}" if state.controller else "controller"
+    yield _connection("controller", "the controller", lost, f"is there again ({at})")
+    refused = (
+        Fact("segment", "a request for addresses", state.segment_refused, well=_NOT_REFUSED),
+        Fact("controller", "what this node tells the controller", state.refused, well=_NOT_REFUSED),
+    )
+    if state.connected:
+        yield from refused
+    else:
+        yield from (before[name] for name in by_name(refused) if name in before)
+    if api is not None:
+        lost = "" if api.connected else _lost(api.error)
+        yield _connection("api-server", "the API server", lost, "is there again")
 
 
 def _connection(kind: str, what: str, lost: str, well: str) -> Fact:

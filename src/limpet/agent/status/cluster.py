@@ -17,9 +17,12 @@ class ControllerStatus(Said, frozen=True, kw_only=True):
     for_s: Seconds
     error: str
     refused: str
+    """What the controller does not take now."""
     over: bool
     told: list[str] = field(default_factory=list)
     """What the controller says of this node."""
+    segment_refused: str = ""
+    """Why the controller gives no further segment now."""
 
 
 class ApiServerStatus(Said, frozen=True, kw_only=True):

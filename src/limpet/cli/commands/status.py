@@ -217,8 +217,10 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     for each in cluster.claims:
         yield f"NODE {each.node} CLAIMS WHAT IS NOT ITS OWN: {each.what}"
     yield _controller(cluster.controller)
+    if cluster.controller.segment_refused:
+        yield f"  no further segment now: {cluster.controller.segment_refused}"
     if cluster.controller.refused:
-        yield f"  no further segment now: {cluster.controller.refused}"
+        yield f"  the controller does not take now: {cluster.controller.refused}"
     for words in cluster.controller.told:
         yield f"  the controller says: {words}"
     if cluster.api_server is not None:

@@ -98,7 +98,7 @@ KINDS: dict[str, FindingKind] = {
         configuration="network-key-unknown",
         controller=(
             "segment-nearly-full segment-used-up controller-away no-further-segment "
-            "controller-says cluster-disk"
+            "controller-refuses controller-says cluster-disk"
         ),
         kubernetes=(
             "api-server-away api-server-refuses presence-not-told object-unusable "

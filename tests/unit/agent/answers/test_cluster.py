@@ -215,7 +215,8 @@ def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
         connected=True,
         since_s=100.0,
         error="",
-        refused="",
+        refused="documents come too often",
+        segment_refused="quota of 8",
         over=False,
         told=("two pods have one address",),
     )
@@ -225,7 +226,8 @@ def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
         "connected": True,
         "for_s": 61.2,
         "error": "",
-        "refused": "",
+        "refused": "documents come too often",
+        "segment_refused": "quota of 8",
         "over": False,
         "told": ["two pods have one address"],
     }

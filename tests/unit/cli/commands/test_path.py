@@ -169,6 +169,7 @@ CLUSTER: dict[str, Any] = {
         "for_s": 61.2,
         "error": "",
         "refused": "",
+        "segment_refused": "",
         "over": False,
     },
     "revision": 12,
@@ -262,8 +263,12 @@ def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
             "not connected to the controller at c:7470 for 1 min 1 s: timed out",
         ),
         (
-            {"controller": {**CLUSTER["controller"], "refused": "quota of 8"}},
+            {"controller": {**CLUSTER["controller"], "segment_refused": "quota of 8"}},
             "no further segment now: quota of 8",
+        ),
+        (
+            {"controller": {**CLUSTER["controller"], "refused": "documents come too often"}},
+            "the controller does not take now: documents come too often",
         ),
         (
             {"controller": {**CLUSTER["controller"], "over": True, "error": "it was removed"}},

@@ -31,7 +31,8 @@ API_SERVER = {
     "told": [],
 }
 NO_API_SERVER = {**API_SERVER, "connected": False, "error": "nothing listens there"}
-CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to host"}
+CONTROLLER = CLUSTER["controller"]
+CUT_OFF = {**CONTROLLER, "connected": False, "error": "no route to host"}
 
 
 def findings(**changes: Any) -> list[Finding]:
@@ -85,8 +86,9 @@ def test_who_serves_services_at_the_socket_or_why_nobody_does_is_told(
         ({"cloned": True}, "error", "another machine has this node's identity (abc)"),
         ({"granted": False}, "error", "nothing is known of what the cluster has granted"),
         ({"controller": {**CUT_OFF, "for_s": 600.0}}, "warn", "10 minutes: no route to host"),
-        ({"controller": {**CLUSTER["controller"], "refused": "quota"}}, "warn", "segment: quota"),
-        ({"controller": {**CLUSTER["controller"], "told": ["two pods"]}}, "warn", "node: two pods"),
+        ({"controller": {**CONTROLLER, "segment_refused": "quota"}}, "warn", "segment: quota"),
+        ({"controller": {**CONTROLLER, "refused": "too often"}}, "warn", "not take now: too often"),
+        ({"controller": {**CONTROLLER, "told": ["two pods"]}}, "warn", "node: two pods"),
         ({"api_server": NO_API_SERVER}, "warn", "10 minutes: nothing listens there"),
         (
             {"api_server": {**NO_API_SERVER, "server": "", "for_s": 1.0, "error": "no such file"}},

@@ -169,8 +169,15 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
         )
     if controller.refused:
         yield warn(
+            "controller-refuses",
+            f"the controller does not take now: {controller.refused}",
+            "it, and whoever hears of this node by it, goes by what it was told before",
+            "do what the message says; the agent tries again by itself",
+        )
+    if controller.segment_refused:
+        yield warn(
             "no-further-segment",
-            f"the controller gives no further segment: {controller.refused}",
+            f"the controller gives no further segment: {controller.segment_refused}",
             "when the present segments are full, no more pods can be started here",
             "limpet segment list and limpet network show, where the controller runs",
         )
