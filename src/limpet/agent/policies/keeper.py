@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, PodPolicies
 from limpet.agent.policies.said import Policies as SaidPolicies
@@ -191,8 +191,15 @@ class Policies(ABC):
         """Policies that hold on other nodes as well."""
         return world.policies
 
-    knows_all_pods: ClassVar[bool] = False
-    """An address that is no pod's here is no pod's anywhere."""
+    @property
+    def unheard(self) -> str:
+        """Says that nobody has told policies yet; empty: they are known."""
+        return ""
+
+    @property
+    def knows_all_pods(self) -> bool:
+        """An address that is no pod's here is no pod's anywhere."""
+        return False
 
     def _judge(self, arguments: Arguments) -> Judged:
         """Judges `pairs` of addresses at `protocol` (empty: one without ports) and `port`."""

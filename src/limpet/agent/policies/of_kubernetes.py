@@ -21,13 +21,13 @@ from limpet.datapath.node.pod.attachment import Attachment
 from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key, PolicyPod, PolicyWorld
 
+UNHEARD = "policies were not heard yet: this node's pods are closed"
+
 _log = structlog.get_logger("policies")
 
 
 class KubernetesPolicies(Policies):
     """Runs on the event loop."""
-
-    knows_all_pods = True
 
     def __init__(
         self,
@@ -59,9 +59,17 @@ class KubernetesPolicies(Policies):
         return self._heard.world(local)
 
     @property
+    def unheard(self) -> str:
+        return "" if self._heard.is_whole else UNHEARD
+
+    @property
+    def knows_all_pods(self) -> bool:
+        return self._heard.is_whole
+
+    @property
     def _source(self) -> tuple[str, list[str]]:
         problems = [why for _, why in sorted(self._heard.problems.items())]
-        return "Kubernetes", [*([self._from.error] if self._from.error else []), *problems]
+        return "Kubernetes", [*filter(None, (self.unheard, self._from.error)), *problems]
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
         raise LimpetError(

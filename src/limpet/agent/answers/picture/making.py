@@ -31,6 +31,7 @@ from limpet.agent.answers.picture.workloads import (
     policies_of,
     policies_on_pair,
     service_of,
+    why_no_policies,
 )
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.status.cluster import NatTraversalStatus
@@ -198,9 +199,8 @@ class PictureAnswers:
         slot = self._policies
         if slot.policies is None:
             policies_why = "no policy holds on this node"
-        else:
-            said = await slot.answer("policy.list", {})
-            policies = policies_of(said) if isinstance(said, SaidPolicies) else ()
+        elif isinstance(said := await slot.answer("policy.list", {}), SaidPolicies):
+            policies, policies_why = policies_of(said), why_no_policies(said)
         return (
             Workloads(
                 services=services,

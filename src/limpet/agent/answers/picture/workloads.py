@@ -70,6 +70,11 @@ def policies_of(said: Policies) -> tuple[Policy, ...]:
     return tuple(sorted(found, key=lambda each: each.name))
 
 
+def why_no_policies(said: Policies) -> str:
+    """Says why none is known although some may hold; empty: none does, or they are known."""
+    return "" if said.policies else "; ".join(said.problems)
+
+
 def policies_on_pair(
     policies: PolicyKeeper | None, segments: Collection[Prefix], one: Named, other: Named
 ) -> tuple[tuple[PolicyOnPair, ...], tuple[str, ...]]:
@@ -90,6 +95,8 @@ def policies_on_pair(
         for hold in side.holds
     )
     words = [*sides[0].words, *sides[1].words]
+    if policies.unheard:
+        return found, (*words, policies.unheard)
     if not found:
         words.append(
             f"no policy that is known here selects a pod of {one.name} or {other.name}: they send "

@@ -130,7 +130,9 @@ def policy_list(
         }
         for each in found.policies
     ]
-    show_table(found, output, rows, nothing="there is no policy, so all pods may do what they want")
+    if rows or output.is_document or not found.problems:
+        nothing = "there is no policy, so all pods may do what they want"
+        show_table(found, output, rows, nothing=nothing)
     for problem in found.problems:
         say(problem)
 

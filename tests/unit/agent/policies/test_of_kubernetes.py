@@ -1,0 +1,82 @@
+"""What is said of a Kubernetes' policies before they were heard, and after."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from limpet.agent.answers.picture.workloads import Named, policies_on_pair, why_no_policies
+from limpet.agent.policies import keeper
+from limpet.agent.policies.of_kubernetes import KubernetesPolicies
+from limpet.agent.policies.said import Judged
+from limpet.agent.policies.said import Policies as SaidPolicies
+from limpet.base.settings import SourceSettings
+from limpet.policies.heard import ReadPolicies
+
+UNHEARD = "policies were not heard yet: this node's pods are closed"
+FLOW = {"pairs": [("10.244.1.2", "10.244.2.7")], "protocol": "tcp", "port": 80}
+
+
+class Part:
+    """A part of the datapath that has no kernel."""
+
+    def __init__(self, *_arguments: object) -> None:
+        pass
+
+    def wake(self, _why: str) -> None:
+        pass
+
+    def dropped_packets(self) -> int:
+        return 0
+
+    def own_addresses(self) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "policies-of-kubernetes.jsonl"
+
+
+@pytest.fixture
+def make(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes those of a node without pods."""
+    monkeypatch.setattr(keeper, "PolicyPart", Part)
+    loop = cast(Any, SimpleNamespace(add=lambda _part: None))
+    return lambda: KubernetesPolicies(loop, kept, [], str, SourceSettings(), random=lambda: 0.5)
+
+
+def ask(policies: KubernetesPolicies, verb: str, **asked: Any) -> Any:
+    return asyncio.run(policies.answer(verb, asked))
+
+
+def test_what_was_not_heard_yet_is_told_and_nothing_is_said_of_other_nodes_pods(make: Any) -> None:
+    policies = make()
+    listed: SaidPolicies = ask(policies, "policy.list")
+    judged: Judged = ask(policies, "policy.judge", **FLOW)
+
+    assert listed.policies == []
+    assert UNHEARD in listed.problems
+    assert why_no_policies(listed) == UNHEARD
+    (flow,) = judged.flows
+    assert flow.allowed is None
+    assert [end.why for end in flow.ends if "no policy holds there" in end.why] == []
+    found, words = policies_on_pair(policies, [], Named("1", "crane"), Named("2", "digger"))
+    assert found == ()
+    assert words == (UNHEARD,)
+
+
+def test_what_was_heard_before_counts(make: Any, kept: Path) -> None:
+    heard = ReadPolicies()
+    heard.is_whole = True
+    kept.write_bytes(heard.encode())
+    policies = make()
+    listed: SaidPolicies = ask(policies, "policy.list")
+    judged: Judged = ask(policies, "policy.judge", **FLOW)
+
+    assert UNHEARD not in listed.problems
+    assert [flow.allowed for flow in judged.flows] == [True]
