@@ -17,6 +17,7 @@ from limpet.agent.answers.path import (
     peer_between,
 )
 from limpet.agent.answers.peers import (
+    count_partly_reached,
     count_peers,
     count_silent,
     node_at,
@@ -99,6 +100,7 @@ class ClusterAdmin:
         cluster, membership = self._cluster, self._cluster.membership
         peer_parts, network, grant = cluster.peer_parts, membership.network, membership.grant
         tunnel, ipsec = tunnel_statuses(peer_parts)
+        silent = frozenset(cluster.probing.reach.silent)
         kinds = peer_kinds(peer_parts.peers.view, peer_parts.overlay.planned, unable(peer_parts))
         return ClusterStatus(
             name=network.cluster if network is not None else "",
@@ -114,6 +116,7 @@ class ClusterAdmin:
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
             vxlan_id=network.vxlan_id if network is not None else 0,
             vxlan_port=network.vxlan_port if network is not None else 0,
+            encryption=network.encryption.value if network is not None else "",
             key=key_name(signing_keys(membership.replica.known)[-1]),
             rotations=len(signing_keys(membership.replica.known)) - 1,
             links=[
@@ -125,7 +128,10 @@ class ClusterAdmin:
                 for link in peer_parts.own.links
             ],
             peers=count_peers(kinds),
-            silent_peers=count_silent(kinds, cluster.probing.reach.silent),
+            silent_peers=count_silent(kinds, silent),
+            partly_reached_peers=count_partly_reached(
+                kinds, silent, peer_parts.peers.view, peer_parts.overlay.planned
+            ),
             claims=[
                 PeerClaim(node=membership.name_of(uid), uid=uid, what=what)
                 for uid, what in sorted(peer_parts.overlay.planned.claims.items())

@@ -126,6 +126,23 @@ def count_silent(kinds: Mapping[str, str], silent: Iterable[str]) -> int:
     return sum(kinds.get(uid) in transports.TRANSPORTS for uid in silent)
 
 
+def count_partly_reached(
+    kinds: Mapping[str, str], silent: Set[str], view: View, plan: OverlayPlan
+) -> int:
+    """Of those that have a rung and answer, how many have a segment that is not reached, of an IP
+    version that this node has too."""
+    return sum(
+        kinds.get(uid) in transports.TRANSPORTS and uid not in silent and _lacks(uid, part, view)
+        for uid, part in plan.parts.items()
+        if part.without
+    )
+
+
+def _lacks(uid: str, part: PeerPart, view: View) -> bool:
+    segments = view.segments.get(uid, ())
+    return any(each in segments and each.version in view.sources for each, _ in part.without)
+
+
 def peer_kinds(
     view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
 ) -> dict[str, str]:

@@ -131,6 +131,8 @@ class Granted(Counted, frozen=True, kw_only=True):
     pod_cidrs: list[str]
     vxlan_id: int
     vxlan_port: int
+    encryption: str = ""
+    """Which traffic between nodes is encrypted; empty: not known yet."""
     key: str = ""
     """Key that signs for the cluster, in short; as `limpet network show` has it in the cloud."""
     rotations: int = 0
@@ -160,6 +162,9 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     """How many are reached on each rung, are not, and are not to be."""
     silent_peers: int
     """Of those that have a rung, how many answer by no way at present."""
+    partly_reached_peers: int = 0
+    """Of those that have a rung and answer, how many are not reached in one of their segments, of
+    an IP version that this node has too."""
     claims: list[PeerClaim]
     by_former_keys: list[ToldByFormerKey]
     shared_endpoints: list[SharedEndpoint]

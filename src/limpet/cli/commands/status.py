@@ -240,6 +240,8 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
         if peers.get(row.name) or not row.encrypted
     )
     silent = f"{cluster.silent_peers} of these silent, " if cluster.silent_peers else ""
+    partly = f"{cluster.partly_reached_peers} of these in part, "
+    silent += partly if cluster.partly_reached_peers else ""
     yield (
         f"{counted(sum(peers.values()), 'other node')}: {reached}{silent}"
         f"{peers.get('unreached', 0)} not reached, {peers.get('apart', 0)} in other communities; "

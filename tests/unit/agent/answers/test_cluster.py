@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from limpet.agent.answers.cluster import session_status
 from limpet.agent.answers.peers import (
+    count_partly_reached,
     count_peers,
     count_silent,
     peer_kinds,
@@ -166,6 +167,29 @@ def test_what_of_a_peer_is_not_reached_is_said_beside_what_is() -> None:
 
     assert found.state == "reached"
     assert [each.split(": ")[0] for each in found.without] == ["fd00:0:0:2::/64"]
+
+
+def partly(here: View, *, silent: frozenset[str] = frozenset()) -> int:
+    return count_partly_reached(kinds(here), silent, here, plan_overlay(here))
+
+
+def test_peers_of_which_one_ip_version_is_not_reached_are_counted() -> None:
+    only_ipv4 = plain(2, next_hops=(ip_address("192.0.2.2"),), underlay=None)
+    here = seen((PEER, only_ipv4), (uid(3), vxlan(3)))
+
+    assert partly(here) == 1
+    assert partly(here, silent=frozenset({PEER})) == 0  # it counts as one that is silent
+
+
+def test_what_a_node_has_no_address_of_and_what_is_behind_a_peer_are_no_part_of_it() -> None:
+    only_ipv4 = {PEER: plain(2, next_hops=(ip_address("192.0.2.2"),), underlay=None)}
+    ours = node(1, segments=(ip_network("10.244.1.0/24"),))
+    without_ipv6 = view_of(snapshot(ours, node(2)), UID, only_ipv4, OWN)
+    behind = node(2, prefixes_behind=(ip_network("10.244.1.0/25"),))
+
+    assert partly(without_ipv6) == 0
+    assert partly(view(behind, paths={PEER: plain(2)})) == 0
+    assert plan_overlay(view(behind, paths={PEER: plain(2)})).parts[PEER].without
 
 
 def test_a_node_without_a_grant_lists_its_peers_as_unreached() -> None:

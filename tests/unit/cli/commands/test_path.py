@@ -9,8 +9,14 @@ from msgspec import convert
 
 from limpet.agent.status.cluster import ClusterStatus, LinkStatus, NatTraversalStatus
 from limpet.agent.status.paths import PathStatus, ProbeStatus
-from limpet.agent.status.services import EndpointStatus, ServicesStatus, ServiceWay
+from limpet.agent.status.services import (
+    EndpointStatus,
+    ServicesAnswer,
+    ServicesStatus,
+    ServiceWay,
+)
 from limpet.cli.commands.path import path_lines, service_lines, silent, why_relayed
+from limpet.cli.commands.serving.service import left_out_lines
 from limpet.cli.commands.status import cluster_lines, nat_traversal_lines, services_lines
 
 LEG: dict[str, Any] = {
@@ -178,6 +184,7 @@ CLUSTER: dict[str, Any] = {
     "pod_cidrs": ["10.244.0.0/16"],
     "vxlan_id": 1,
     "vxlan_port": 8472,
+    "encryption": "between-sites",
     "messages": {},
     "exchange": {},
     "probes": {},
@@ -186,6 +193,7 @@ CLUSTER: dict[str, Any] = {
     "by_former_keys": [],
     "shared_endpoints": [],
     "silent_peers": 0,
+    "partly_reached_peers": 0,
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
     "tunnel": {
@@ -236,6 +244,10 @@ def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
 
 def test_those_that_have_fallen_silent_are_counted() -> None:
     assert "1 by vxlan, 2 of these silent, 0 not reached" in status(silent_peers=2)
+
+
+def test_those_that_are_reached_in_part_are_counted() -> None:
+    assert "1 by vxlan, 2 of these in part, 0 not reached" in status(partly_reached_peers=2)
 
 
 def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
@@ -447,6 +459,30 @@ def test_endpoints_that_a_service_does_not_lead_to_are_told_with_the_reason() ->
 
     assert "all to default/web-0 (10.244.2.7 port 8080)" in told
     assert "none to default/web-0 (10.244.2.8 port 8080) on n2: it is not ready" in told
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, []),
+        (2, ["something is left out of 1 more object"]),
+        (3, ["something is left out of 2 more objects"]),
+    ],
+)
+def test_objects_of_services_that_are_left_out_are_named_or_counted(
+    count: int, words: list[str]
+) -> None:
+    answer = ServicesAnswer(
+        services=[],
+        connected=True,
+        error="",
+        kube_proxy="",
+        failed=[],
+        left_out=["Service a/b: port 0"],
+        left_out_objects=count,
+    )
+
+    assert list(left_out_lines(answer)) == ["Service a/b: port 0", *words]
 
 
 def test_a_service_that_nobody_serves_says_so() -> None:

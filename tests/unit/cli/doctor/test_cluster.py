@@ -16,9 +16,11 @@ from limpet.agent.status.services import ServicesStatus
 from limpet.base.settings import Folders
 from limpet.cli.commands.status import services_lines
 from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity
+from limpet.cli.doctor.cluster.tunnel import no_wireguard
 from limpet.cli.doctor.findings import Finding, Level
+from limpet.cluster.kinds.network import Encryption
 from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
-from tests.unit.cluster_values import PINNED, node_key
+from tests.unit.cluster_values import PINNED, network, node_key
 
 SOUND: dict[str, Any] = {**CLUSTER, "claims": [], "pod_cidrs": ["10.244.0.0/16"], "segments": []}
 API_SERVER = {
@@ -100,7 +102,10 @@ def test_who_serves_services_at_the_socket_or_why_nobody_does_is_told(
         ({"api_server": {**API_SERVER, "told": ["Signed: it is old"]}}, "warn", "it is old"),
         ({"api_server": {**API_SERVER, "clock_ahead_s": -9e8}}, "warn", "10416 d 16 h behind"),
         ({"links": []}, "error", "no link leads to other nodes"),
-        ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
+        ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes are not"),
+        ({"peers": peers(unreached=1)}, "warn", "1 of 1 other node is not reached"),
+        ({"peers": peers(vxlan=3), "partly_reached_peers": 2}, "warn", "2 of 3 other nodes are re"),
+        ({"peers": peers(vxlan=1), "partly_reached_peers": 1}, "warn", "1 of 1 other node is reac"),
         (
             {
                 "by_former_keys": [
@@ -140,6 +145,93 @@ def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
     assert words in found.what
     assert found.why
     assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (peers(vxlan=1, apart=1), ["the one other node is reached"]),
+        (peers(vxlan=1, route=1), ["all 2 other nodes are reached"]),
+        (peers(apart=1), []),
+    ],
+)
+def test_nodes_that_are_reached_are_counted(counts: dict[str, int], words: list[str]) -> None:
+    cluster = convert({**SOUND, "peers": counts}, ClusterStatus)
+
+    found = [each for each in cluster_findings(cluster) if "other node" in each.what]
+
+    assert [each.what for each in found if "links" not in each.what] == words
+
+
+def test_nodes_that_are_reached_in_part_are_told_beside_those_that_are_not() -> None:
+    both = findings(peers=peers(vxlan=3, unreached=1), partly_reached_peers=2)
+
+    assert [(each.id, each.what[:6]) for each in both] == [
+        ("peers-unreached", "1 of 4"),
+        ("peers-unreached", "2 of 4"),
+    ]
+    assert all("limpet peer list" in each.advice for each in both)
+
+
+@pytest.mark.parametrize(
+    ("encryption", "why"),
+    [
+        ("between-sites", "those of this site are, in clear"),
+        ("all", "no node is reached by it, those of this site neither: the cluster encrypts all"),
+    ],
+)
+def test_who_is_reached_without_a_tunnel_is_said_by_what_the_cluster_encrypts(
+    encryption: str, why: str
+) -> None:
+    tunnel = {**TUNNEL, "problem": "no program"}
+    (found,) = findings(tunnel=tunnel, encryption=encryption)
+
+    assert found.id == "tunnel-missing"
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("encryption", "why"),
+    [
+        (None, "those of this site are, in clear"),
+        (Encryption.BETWEEN_SITES, "those of this site are, in clear"),
+        (Encryption.ALL, "those of this site neither: the cluster encrypts all"),
+    ],
+)
+def test_what_a_machine_without_wireguard_means_is_said_by_what_the_cluster_encrypts(
+    encryption: Encryption | None, why: str
+) -> None:
+    known = network(encryption=encryption) if encryption is not None else None
+    found = no_wireguard("wireguard-go is not there", known)
+
+    assert (found.id, why in found.why) == ("wireguard-missing", True)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, " 1 time"), (2, " 2 times")])
+def test_what_was_refused_of_a_revoked_key_is_counted(count: int, words: str) -> None:
+    told = {"by": "", "uid": "", "what": "network x", "count": count, "last_s": 3.0}
+
+    (found,) = findings(by_former_keys=[told])
+
+    assert found.what.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "Service a/b"), (2, "1 more object"), (3, "2 more objects")]
+)
+def test_objects_that_are_left_out_are_counted(count: int, words: str) -> None:
+    told = {
+        "on": True,
+        "why": "said so",
+        "backend": "nftables",
+        "kube_proxy": "",
+        "left_out_objects": count,
+        "left_out_first": "Service a/b",
+    }
+
+    (found,) = findings(services=told)
+
+    assert found.what.endswith(words)
 
 
 def test_whoever_keeps_a_cloned_identity_is_told_to_reboot() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from limpet.agent.settings import load_settings
 from limpet.agent.status.services import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_table, say, show, show_table
+from limpet.cli.output import Output, counted, put, put_table, say, show, show_table
 
 service = group("Services of Kubernetes, as this node serves them.")
 
@@ -25,9 +26,7 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
     show_table(answer, output, rows, nothing="no Service is known here")
     for line in answer.services:
         _say_trouble(line)
-    _say_left_out(answer.left_out)
-    if (more := answer.left_out_objects - len(answer.left_out)) > 0:
-        say(f"limpet: something is left out of {more} more objects")
+    _say_left_out(left_out_lines(answer))
     if answer.why_not_ebpf:
         say(f"limpet: served by nftables alone, not by eBPF: {answer.why_not_ebpf}")
     if answer.kube_proxy:
@@ -75,7 +74,14 @@ def _say_trouble(line: ServiceLine) -> None:
         say(f"limpet: {line.namespace}/{line.name} is not served as it asks: {line.trouble}")
 
 
-def _say_left_out(found: list[str]) -> None:
+def left_out_lines(answer: ServicesAnswer) -> Iterator[str]:
+    """What no node can use: the first of it in words, the rest counted."""
+    yield from answer.left_out
+    if (more := answer.left_out_objects - len(answer.left_out)) > 0:
+        yield f"something is left out of {counted(more, 'more object')}"
+
+
+def _say_left_out(found: Iterable[str]) -> None:
     for words in found:
         say(f"limpet: {words}")
 
@@ -119,5 +125,5 @@ def _endpoint_row(each: EndpointStatus) -> dict[str, Any]:
         "pod": each.pod,
         "weight": each.weight or "",
         "connections": each.connections,
-        "why not": each.why,
+        "why": each.why,
     }

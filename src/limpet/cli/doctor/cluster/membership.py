@@ -15,8 +15,9 @@ from limpet.agent.status.services import ServicesStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.output import off_by
+from limpet.cli.output import counted, off_by
 from limpet.cli.owners import is_ours
+from limpet.cluster.kinds.network import Encryption
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.vxlan import parse_vxlan
@@ -79,7 +80,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         yield error(
             "key-revoked",
             f"{who} tells {told.what}, signed by a revoked key of the cluster or a successor of it "
-            f"that is none; it was refused {told.count} times",
+            f"that is none; it was refused {counted(told.count, 'time')}",
             "somebody has a former key of the cluster: either of the two was taken in",
             f"compare: here the key {cluster.key} signs; `limpet status` there; `limpet network "
             "show` in the cloud. Whoever has another than the cloud: limpet node replace "
@@ -100,9 +101,9 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         yield from _left_out(cluster.services)
     yield from _links(cluster)
     yield from _peers(cluster)
-    yield from _tunnel(cluster.tunnel, "encrypted tunnel")
+    yield from _tunnel(cluster.tunnel, "encrypted tunnel", cluster.encryption)
     if cluster.ipsec is not None:
-        yield from _tunnel(cluster.ipsec, "tunnel by IPsec")
+        yield from _tunnel(cluster.ipsec, "tunnel by IPsec", cluster.encryption)
     for failure in cluster.last_round.failed:
         yield error(
             "not-as-planned",
@@ -146,7 +147,7 @@ def _services(services: ServicesStatus) -> Finding:
 def _left_out(services: ServicesStatus) -> Iterator[Finding]:
     count, first = services.left_out_objects, services.left_out_first
     if count:
-        more = f", and so with {count - 1} more objects" if count > 1 else ""
+        more = f", and so with {counted(count - 1, 'more object')}" if count > 1 else ""
         yield warn(
             "service-left-out",
             f"no node can use all that the API server has of Services: {first}{more}",
@@ -261,16 +262,24 @@ def _links(cluster: ClusterStatus) -> Iterator[Finding]:
 def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
     peers = cluster.peers
     wanted = sum(peers.values()) - peers["apart"]
-    lost = peers["unreached"] + cluster.silent_peers
+    lost, partly = peers["unreached"] + cluster.silent_peers, cluster.partly_reached_peers
     if lost:
         yield warn(
             "peers-unreached",
-            f"{lost} of {wanted} other nodes {'is' if lost == 1 else 'are'} not reached",
+            f"{_of(lost, wanted)} not reached",
             "their pods and ours cannot talk",
             "limpet peer list says why; a node that is off is no problem",
         )
-    elif wanted:
-        yield ok(f"all {wanted} other nodes are reached")
+    if partly:
+        yield warn(
+            "peers-unreached",
+            f"{_of(partly, wanted)} reached in part: not by each IP version, or not each segment",
+            "pods that have only addresses of the other part, and ours, cannot talk",
+            "limpet peer list says which part, and why",
+        )
+    if wanted and not lost and not partly:
+        all_of_them = "the one other node is" if wanted == 1 else f"all {wanted} other nodes are"
+        yield ok(f"{all_of_them} reached")
     for each in cluster.claims:
         yield error(
             "peer-claims",
@@ -282,12 +291,20 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
         )
 
 
-def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
+def _of(some: int, all_of_them: int) -> str:
+    verb = "is" if some == 1 else "are"
+    return f"{some} of {counted(all_of_them, 'other node')} {verb}"
+
+
+def _tunnel(tunnel: TunnelStatus, what: str, encryption: str) -> Iterator[Finding]:
+    """`encryption`: what the cluster encrypts."""
     if tunnel.problem:
         yield (error if tunnel.needed else warn)(
             "tunnel-missing",
             f"there is no {what}: {tunnel.problem}",
-            "nodes of other sites are not reached by it; those of this site are, in clear",
+            "no node is reached by it, those of this site neither: the cluster encrypts all"
+            if encryption == Encryption.ALL.value
+            else "nodes of other sites are not reached by it; those of this site are, in clear",
             "do what the message says; the agent looks again by itself",
         )
         return

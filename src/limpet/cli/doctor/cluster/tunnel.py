@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from limpet.agent.settings import Settings
 from limpet.cli.doctor.findings import Finding, ok, warn
 from limpet.cli.install.joining import own_snapshot
-from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.topology.reach import backends_of
+from limpet.cluster.kinds.network import Network, TunnelBackend
+from limpet.cluster.topology.reach import backends_of, in_clear_refused
 from limpet.datapath.tunnel.wireguard.device import kernel_has_wireguard
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG, WireguardProcess
 
@@ -18,7 +18,8 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
 
     Nothing where the cluster names IPsec for all.
     """
-    if TunnelBackend.WIREGUARD not in backends_of(own_snapshot(settings).network):
+    network = own_snapshot(settings).network
+    if TunnelBackend.WIREGUARD not in backends_of(network):
         return
     if kernel_has_wireguard():
         yield ok("the kernel has WireGuard")
@@ -31,12 +32,7 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
         settings.tunnel.ifname, log=settings.folders.run_dir / WIREGUARD_LOG, program=program
     )
     if process.missing:
-        yield warn(
-            "wireguard-missing",
-            f"there can be no encrypted tunnel: {process.missing}",
-            "pods of other sites are not reached; those of this site are, in clear",
-            "do what the message says; Limpet finds it by itself then",
-        )
+        yield no_wireguard(process.missing, network)
         return
     version = process.read_version()
     if not version:
@@ -55,3 +51,17 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok(f"this kernel has no WireGuard; {program} {version} takes its place")
+
+
+def no_wireguard(why: str, network: Network | None) -> Finding:
+    """`network`: as far as it is known. Pure."""
+    in_clear = network is None or not in_clear_refused(network)
+    return warn(
+        "wireguard-missing",
+        f"there can be no encrypted tunnel: {why}",
+        "pods of other sites are not reached; those of this site are, in clear"
+        if in_clear
+        else "pods of other nodes are not reached, those of this site neither: the cluster "
+        "encrypts all",
+        "do what the message says; Limpet finds it by itself then",
+    )
