@@ -17,7 +17,7 @@ class Endpoint(Shown, frozen=True, kw_only=True):
     """Uid where it is known, else the name."""
     in_rotation: bool = True
     why: str = ""
-    """Why it is not."""
+    """Why it is not, or is although it is in doubt."""
     weight: int = 0
     connections: int = 0
 

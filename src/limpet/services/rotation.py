@@ -126,16 +126,19 @@ def may_answer(candidate: Candidate, here: Here) -> bool:
     return serves and not here.doubts(endpoint)
 
 
-def why_unused(
+def endpoint_words(
     candidate: Candidate, service: Service, used: Iterable[RotationTarget], here: Here
 ) -> str:
-    """Why the node does not send to it, in words; empty: it does. `used`: of its Service's port."""
+    """Why the node does not send to it, or does although it is in doubt; empty: it does, and it is
+    not. `used`: of its Service's port."""
     endpoint, port = candidate
-    if any((each.address, each.port) == (endpoint.address, port) for each in used):
-        return ""
+    is_used = any((each.address, each.port) == (endpoint.address, port) for each in used)
     if here.doubts(endpoint):
         gone = endpoint.address in here.gone
-        return "its container is gone" if gone else f"node {endpoint.node} does not answer"
+        doubt = "its container is gone" if gone else f"node {endpoint.node} does not answer"
+        return f"{doubt} (tried, since all are in doubt)" if is_used else doubt
+    if is_used:
+        return ""
     if not endpoint.is_ready:
         return "it is ending" if endpoint.is_terminating else "it is not ready"
     if service.is_internal_local and endpoint.node != here.node:

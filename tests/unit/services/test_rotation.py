@@ -11,8 +11,8 @@ from limpet.services.rotation import (
     Here,
     Rotation,
     candidates,
+    endpoint_words,
     rotate,
-    why_unused,
 )
 from limpet.services.values import (
     READY,
@@ -107,8 +107,11 @@ def test_nobody_is_refused_for_a_doubt_and_nobody_is_used_who_does_not_serve(
     own = {a for a, each in by_address.items() if here.node and each.node == here.node}
     assert bool(rotation.local) == bool((ready & own) or (ending & own))
     for candidate in all_found:
-        why = why_unused(candidate, service, rotation.near, here)
-        assert (why == "") == (candidate[0].address in addresses(rotation))
+        why = endpoint_words(candidate, service, rotation.near, here)
+        is_tried = why.endswith("(tried, since all are in doubt)")
+        is_used = candidate[0].address in addresses(rotation)
+        assert (why == "" or is_tried) == is_used
+        assert is_tried == (is_used and here.doubts(candidate[0]))
 
 
 @given(st.lists(endpoints, min_size=1, max_size=12), heres)
@@ -155,6 +158,21 @@ def test_a_silent_node_leaves_and_all_are_tried_where_all_are_silent() -> None:
     assert used(WEB, near_first, beside, far) == both
     own = Endpoint("10.244.0.1", node="here")
     assert addresses(used(WEB, Here("here", silent={"here"}), own)) == ["10.244.0.1"]
+
+
+def test_who_is_tried_since_all_are_in_doubt_is_said_to_be_in_doubt() -> None:
+    beside, far = Endpoint("10.244.1.1", node="beside"), Endpoint("10.244.2.1", node="far")
+    here = Here("here", silent={"beside"}, gone={"10.244.2.1"})
+    rotation = used(WEB, here, beside, far)
+    said = [endpoint_words((each, 8080), WEB, rotation.near, here) for each in (beside, far)]
+    assert said == [
+        "node beside does not answer (tried, since all are in doubt)",
+        "its container is gone (tried, since all are in doubt)",
+    ]
+    sure = Here("here", silent={"beside"})
+    rotation = used(WEB, sure, beside, far)
+    said = [endpoint_words((each, 8080), WEB, rotation.near, sure) for each in (beside, far)]
+    assert said == ["node beside does not answer", ""]
 
 
 def test_those_that_end_are_used_only_where_nobody_is_ready() -> None:

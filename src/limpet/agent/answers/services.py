@@ -23,7 +23,7 @@ from limpet.base.text.nearest import hint
 from limpet.kubernetes.services import PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
-from limpet.services.rotation import Here, candidates, rotate, why_unused
+from limpet.services.rotation import Here, candidates, endpoint_words, rotate
 from limpet.services.values import Service, ServicePort
 
 if TYPE_CHECKING:  # in memory only where Services are on
@@ -204,7 +204,7 @@ def _endpoints(
                     node=endpoint.node,
                     pod=f"{service.namespace}/{endpoint.pod}" if endpoint.pod else "",
                     weight=weights.get((endpoint.address, target_port), 0),
-                    why=why_unused(candidate, service, used, here),
+                    why=endpoint_words(candidate, service, used, here),
                     connections=connections.get((port.protocol, endpoint.address, target_port), 0),
                 )
 

@@ -40,7 +40,7 @@ class EndpointStatus(Said, frozen=True, kw_only=True):
     weight: int
     """How often it is drawn, beside others of the port; 0: it is not in rotation here."""
     why: str
-    """Why it is not; empty: it is."""
+    """Why it is not, or is although it is in doubt; empty: it is, and is not in doubt."""
     connections: int = 0
     """From and through this node, by the Service's addresses: those that the kernel tracks, and
     those of sockets that were connected to the endpoint at once."""

@@ -146,7 +146,8 @@ def service_lines(service: ServiceWay, paths: Sequence[PathStatus]) -> Iterator[
     for each in used:
         total = sum(other.weight for other in used if other.port == each.port)
         share = f"{each.weight} of {total}" if len(used) > 1 else "all"
-        yield f"  {each.port}: {share} to {_endpoint(each)}"
+        doubt = f": {each.why}" if each.why else ""
+        yield f"  {each.port}: {share} to {_endpoint(each)}{doubt}"
     for each in service.endpoints:
         if not each.weight:
             yield f"  {each.port}: none to {_endpoint(each)}: {each.why}"
