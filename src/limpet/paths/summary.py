@@ -108,8 +108,11 @@ def why_indirect(ladder: Ladder, nat: str) -> Indirect | None:
         )
     if nat == BLOCKED:
         return Indirect(
-            "UDP does not get out of this site",
-            ("let UDP out at this site's firewall: answers to what was sent are enough",),
+            "no relay answers over UDP: it does not get out of this site, or they are off",
+            (
+                "let UDP out at this site's firewall: answers to what was sent are enough",
+                "look at the relays: `limpet doctor` on them",
+            ),
         )
     direct = [each for each in asked_of(ladder) if each.rung is transports.TUNNEL]
     if not direct and nat == SYMMETRIC:

@@ -36,7 +36,7 @@ _NAT = {
     "none": "none",
     "same": "shows all others one port",
     "symmetric": "symmetric: shows each other node another port",
-    "blocked": "UDP does not get out",
+    "blocked": "no relay answers over UDP",
 }
 
 

@@ -213,7 +213,7 @@ def why_relayed(
 
 def _why_not_direct(name: str, kinds: Container[str]) -> str:
     if "blocked" in kinds:
-        return "UDP does not get out of this site"
+        return "no relay answers over UDP: it does not get out of this site, or they are off"
     there = f"`limpet status` on {name} tells what is in front of it"
     if "symmetric" in kinds:
         return (

@@ -322,9 +322,9 @@ _NATS = {
     "same": "behind a NAT that shows all others one port: most nodes can be reached directly",
     "symmetric": "behind a symmetric NAT, which shows each other node another port: those that let "
     "only known ports in are reached by a relay",
-    "unknown": "whether a NAT is in front of this node is not known (only one other has seen it)",
-    "blocked": "UDP does not get out of this site, as no relay answers: others are reached by a "
-    "relay in TLS",
+    "unknown": "whether a NAT is in front of this node is not known (fewer than two others have "
+    "seen it)",
+    "blocked": "no relay answers over UDP: it does not get out of this site, or they are off",
 }
 
 
@@ -332,19 +332,22 @@ def nat_traversal_lines(
     nat_traversal: NatTraversalStatus, links: Iterable[LinkStatus]
 ) -> Iterator[str]:
     """NATs, relays that are used, and the relay that the node is; nothing where there are none."""
-    relays = nat_traversal.relays
-    has_ipv6 = any(":" in address for link in links for address in link.addresses)
+    relays, tls = nat_traversal.relays, nat_traversal.tls
+    addresses = [address for link in links for address in link.addresses]
+    versions = {"ipv6" if ":" in address else "ipv4" for address in addresses}
     if relays.relays or relays.mapped:
         for version, kind in relays.nat.items():
-            if version == "ipv4" or has_ipv6:
-                yield f"{version.replace('ipv', 'IPv')}: {_NATS[kind]}"
+            if version in versions:
+                by_tls = (
+                    "; others are reached by a relay in TLS" if kind == "blocked" and tls else ""
+                )
+                yield f"{version.replace('ipv', 'IPv')}: {_NATS[kind]}{by_tls}"
     if relays.endpoints:
         yield f"  others are told of it at {', '.join(relays.endpoints)}"
     mapping = relays.port_mapping
     if mapping is not None and mapping.by:
         yield f"  the gateway {mapping.gateway} gives it a port, by {mapping.by}"
     if relays.relays:
-        tls = nat_traversal.tls
         names = [_relay(each, tls.get(each.uid)) for each in relays.relays]
         yield f"relays: {', '.join(names)}"
     relaying = nat_traversal.relaying

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -311,9 +312,15 @@ RELAYING: dict[str, Any] = {
 }
 
 
-def nat_traversal(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
-    told = {**NAT_TRAVERSAL, "relays": {**RELAYS, **relays}, "relaying": relaying}
-    links = convert(CLUSTER["links"], list[LinkStatus])
+def nat_traversal(
+    relaying: dict[str, Any] | None = None,
+    *,
+    tls: dict[str, Any] | None = None,
+    addresses: Iterable[str] = ("192.0.2.1/24",),
+    **relays: Any,
+) -> str:
+    told = {**NAT_TRAVERSAL, "relays": {**RELAYS, **relays}, "relaying": relaying, "tls": tls or {}}
+    links = [LinkStatus(ifname="eth0", mtu_bytes=1500, addresses=list(addresses))]
     return "\n".join(nat_traversal_lines(convert(told, NatTraversalStatus), links))
 
 
@@ -327,8 +334,15 @@ def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
         ("none", "IPv4: no NAT in front"),
         ("same", "IPv4: behind a NAT that shows all others one port"),
         ("symmetric", "IPv4: behind a symmetric NAT"),
-        ("blocked", "IPv4: UDP does not get out of this site"),
-        ("unknown", "IPv4: whether a NAT is in front of this node is not known"),
+        (
+            "blocked",
+            "IPv4: no relay answers over UDP: it does not get out of this site, or they are off\n",
+        ),
+        (
+            "unknown",
+            "IPv4: whether a NAT is in front of this node is not known (fewer than two others have "
+            "seen it)",
+        ),
     ],
 )
 def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, words: str) -> None:
@@ -339,6 +353,33 @@ def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, wo
     assert words in text
     assert "others are told of it at 198.18.1.2:25000" in text
     assert "IPv6" not in text  # the node has no such address
+
+
+def test_a_relay_in_tls_is_said_to_lead_to_others_only_where_there_is_one() -> None:
+    nat = {"ipv4": "blocked", "ipv6": "unknown"}
+    tls = {"h": {"rtt_ms": 12.0, "peers": ["c"], "lost": 0}}
+
+    assert "TLS" not in nat_traversal(relays=[HUB], nat=nat)
+    assert "or they are off; others are reached by a relay in TLS\n" in nat_traversal(
+        relays=[HUB], nat=nat, tls=tls
+    )
+
+
+@pytest.mark.parametrize(
+    ("addresses", "versions"),
+    [
+        (["192.0.2.1/24"], ["IPv4"]),
+        (["2001:db8::1/64"], ["IPv6"]),
+        (["192.0.2.1/24", "2001:db8::1/64"], ["IPv4", "IPv6"]),
+        ([], []),
+    ],
+)
+def test_nothing_is_said_of_nats_of_an_ip_version_that_the_node_has_no_address_of(
+    addresses: list[str], versions: list[str]
+) -> None:
+    text = nat_traversal(relays=[HUB], addresses=addresses)
+
+    assert [line[:4] for line in text.splitlines() if line.startswith("IPv")] == versions
 
 
 def test_relays_are_told_with_how_far_away_they_are() -> None:
@@ -368,6 +409,9 @@ def test_a_relay_says_what_it_does_or_why_it_is_of_no_use(
     assert words in nat_traversal(relaying)
 
 
+NO_UDP = "no relay answers over UDP: it does not get out of this site, or they are off"
+
+
 def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> ProbeStatus:
     return convert({**PROBE, "asked": asked, "relay": relay, "answered": answered}, ProbeStatus)
 
@@ -383,7 +427,7 @@ def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> Probe
             ["does not answer directly (tried: 192.0.2.2:25000, 192.0.2.2:25000): this node's NAT"],
         ),
         ("relay", [probe()], "same", ["perhaps its NAT is symmetric, or a firewall"]),
-        ("relay-tls", [probe(answered=1, relay="hub")], "blocked", ["UDP does not get out"]),
+        ("relay-tls", [probe(answered=1, relay="hub")], "blocked", [NO_UDP]),
         ("relay", [probe(answered=3)], "same", ["n2 answers directly too"]),
     ],
 )
