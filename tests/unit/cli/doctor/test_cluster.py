@@ -163,6 +163,23 @@ def test_nodes_that_are_reached_are_counted(counts: dict[str, int], words: list[
     assert [each.what for each in found if "links" not in each.what] == words
 
 
+@pytest.mark.parametrize(
+    ("api_server", "why"),
+    [
+        (None, "news of the cluster come from neighbours only"),
+        ({**NO_API_SERVER, "for_s": 1.0}, "news of the cluster come from neighbours only"),
+        (API_SERVER, "the API server tells what is new in the cluster"),
+    ],
+)
+def test_who_tells_of_the_cluster_while_the_controller_is_away(
+    api_server: dict[str, Any] | None, why: str
+) -> None:
+    (found,) = findings(controller={**CUT_OFF, "for_s": 600.0}, api_server=api_server)
+
+    assert (found.id, why in found.why) == ("controller-away", True)
+    assert "no segment comes" in found.why
+
+
 def test_nodes_that_are_reached_in_part_are_told_beside_those_that_are_not() -> None:
     both = findings(peers=peers(vxlan=3, unreached=1), partly_reached_peers=2)
 

@@ -57,6 +57,12 @@ def test_where_the_tunnels_are_the_cause_nothing_is_said_of_relays(known: dict[s
     assert list(used_relay_findings(relays, {"unreached": 28}, tunnels=False)) == []
 
 
+def test_the_cluster_s_only_relay_does_not_say_that_there_is_none() -> None:
+    relays = convert(RELAYS, RelaysStatus)
+
+    assert list(used_relay_findings(relays, {"unreached": 2}, is_relay=True)) == []
+
+
 def test_a_site_without_relays_and_a_pair_with_one_good_end_are_no_problem() -> None:
     assert used() == []
     assert used(pairs=[PAIR, {**FAILED, "relay": "buoy"}]) == []

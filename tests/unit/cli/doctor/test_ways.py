@@ -10,7 +10,14 @@ from msgspec import convert
 
 from limpet.agent.status.cluster import ClusterStatus
 from limpet.cli.doctor.cluster.ways import way_findings
-from tests.unit.cli.commands.test_path import CLUSTER, HUB, NAT_TRAVERSAL, RELAYS, TUNNEL
+from tests.unit.cli.commands.test_path import (
+    CLUSTER,
+    HUB,
+    NAT_TRAVERSAL,
+    RELAYING,
+    RELAYS,
+    TUNNEL,
+)
 
 WORKS = {**TUNNEL, "backend": "kernel", "problem": ""}
 SYMMETRIC = {"ipv4": "symmetric", "ipv6": "none"}
@@ -43,6 +50,13 @@ def test_a_nat_that_lets_nobody_in_needs_a_relay(
     relays: dict[str, Any], tunnel: dict[str, Any], told: list[str]
 ) -> None:
     assert found(relays=relays, tunnel=tunnel) == told
+
+
+def test_the_cluster_s_only_relay_does_not_say_that_there_is_none() -> None:
+    traversal = {**NAT_TRAVERSAL, "relays": {**RELAYS, "nat": SYMMETRIC}, "relaying": RELAYING}
+
+    assert found(nat_traversal=traversal) == []
+    assert found(nat_traversal={**traversal, "relaying": None}) == ["nat-without-relay"]
 
 
 def test_peers_behind_a_relay_in_tls_are_told() -> None:

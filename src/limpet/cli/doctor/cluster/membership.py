@@ -93,7 +93,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "pods get no addresses",
             f"let it reach a controller ({cluster.controller.address}); else {_JOIN_AS_NEW}",
         )
-    yield from _controller(cluster.controller)
+    yield from _controller(cluster.controller, cluster.api_server)
     if cluster.api_server is not None:
         yield from _api_server(cluster.api_server)
     if cluster.services is not None:
@@ -156,8 +156,9 @@ def _left_out(services: ServicesStatus) -> Iterator[Finding]:
         )
 
 
-def _controller(controller: ControllerStatus) -> Iterator[Finding]:
+def _controller(controller: ControllerStatus, api: ApiServerStatus | None) -> Iterator[Finding]:
     at, for_s, why = controller.address, controller.for_s, controller.error
+    has_news = api is not None and api.connected
     if controller.connected:
         yield ok(f"the controller at {at} is connected")
     elif for_s > _LONG_S:
@@ -165,7 +166,10 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
             "controller-away",
             f"not connected to the controller at {at} for {for_s / 60:.0f} minutes"
             + (f": {why}" if why else ""),
-            "pods go on; but news of the cluster come from neighbours only, and no segment comes",
+            "pods go on, and the API server tells what is new in the cluster; but no segment comes"
+            if has_news
+            else "pods go on; but news of the cluster come from neighbours only, and no segment "
+            "comes",
             "look at the uplink and the controller (where the cloud is cut off: nothing)",
         )
     if controller.refused:

@@ -49,10 +49,13 @@ def examine_relays(
     """
     nat_traversal, peers = cluster.nat_traversal, cluster.peers
     yield from shared_endpoint_findings(cluster.shared_endpoints)
-    yield from used_relay_findings(
-        nat_traversal.relays, peers, tunnels=not (cluster.tunnel.needed and cluster.tunnel.problem)
-    )
     relaying = nat_traversal.relaying
+    yield from used_relay_findings(
+        nat_traversal.relays,
+        peers,
+        tunnels=not (cluster.tunnel.needed and cluster.tunnel.problem),
+        is_relay=relaying is not None,
+    )
     if relaying is not None:
         far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
         far = far or bool(peers.get("unreached"))
@@ -79,11 +82,16 @@ def shared_endpoint_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Findi
 
 
 def used_relay_findings(
-    relays: RelaysStatus, peers: Mapping[str, int], *, tunnels: bool = True
+    relays: RelaysStatus,
+    peers: Mapping[str, int],
+    *,
+    tunnels: bool = True,
+    is_relay: bool = False,
 ) -> Iterator[Finding]:
     """Whether the relays that this node knows answer it, and lead to each peer. Pure.
 
     `tunnels`: this node has what it needs for them; without, it asks no relay, and none would help.
+    `is_relay`: it is one itself, so the cluster has one.
     """
     if not tunnels:
         return
@@ -108,7 +116,7 @@ def used_relay_findings(
         )
     elif answering:
         yield ok(f"relays that answer: {', '.join(each.name for each in relays.relays)}")
-    elif peers["unreached"]:
+    elif peers["unreached"] and not is_relay:
         yield warn(
             "no-relay",
             "the cluster has no relay, and there are nodes that are not reached",

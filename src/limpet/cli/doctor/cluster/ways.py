@@ -24,7 +24,8 @@ def way_findings(
     relays = cluster.nat_traversal.relays
     kinds = {kind for kind in relays.nat.values() if kind in ("symmetric", "blocked")}
     works = cluster.tunnel.backend and not cluster.tunnel.problem
-    if kinds and not relays.relays and works:
+    has_relay = relays.relays or cluster.nat_traversal.relaying is not None
+    if kinds and works and not has_relay:
         yield warn(
             "nat-without-relay",
             f"what is in front of this node is {' and '.join(sorted(kinds))}, and the cluster has "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -83,7 +84,12 @@ def _is_wanted(link: LinkInfo) -> bool:
 def examine_default_route(versions: Iterable[int]) -> Iterator[Finding]:
     """`versions`: IP versions that pods have. One default route of any version will do."""
     with RouteSocket() as route:
-        found = [each for each in route.routes() if each.prefix_length == 0 and each.ifindex]
+        # One of several next hops has no link of its own; an unreachable one of IPv6 has lo.
+        found = [
+            each
+            for each in route.routes()
+            if each.prefix_length == 0 and each.type == route_codec.RTN_UNICAST
+        ]
     if not found and list(versions):
         yield warn(
             "no-default-route",
@@ -150,6 +156,8 @@ def _takes(rule: _RuleBefore, route: RouteInfo, cidr: Prefix) -> bool:
 
 def examine_leftovers(processes: Path = Path("/proc")) -> Iterator[Finding]:
     """Links of another pod network whose program does not run."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return  # a pod has the node's links before it, and not the node's processes
     with RouteSocket() as route:
         others = [link for link in route.links().values() if not is_ours(link)]
     found: dict[str, list[str]] = {}
