@@ -50,6 +50,8 @@ class TraceQuestion:
     """The pod that gets it, where it is here."""
     path: PathStatus | None = None
     """As the agent plans it."""
+    why_no_path: str = ""
+    """Why the agent did not tell it; empty: it did, or plans none."""
 
 
 def look_up(
@@ -82,7 +84,8 @@ def look_up(
             f"trace: neither {origin} nor {target} is a pod of this node: run it on the "
             "node of one of them (limpet pod list, where the controller runs)"
         )
-    return TraceQuestion(source, end, protocol, port, sender, receiver, path)
+    why_no_path = str(problem or "")
+    return TraceQuestion(source, end, protocol, port, sender, receiver, path, why_no_path)
 
 
 def _find(pods: list[Attachment], name: str) -> Attachment | None:
@@ -236,9 +239,13 @@ def _beyond(
     if left.startswith(VXLAN_IFNAME_PREFIX) and not outer:
         why = f"{left} took it and sent nothing: it knows no MAC or no node for that address"
         return Traced(words, False, stations, why, "bridge fdb; ip neigh; limpet doctor")
+    if question.why_no_path:
+        unknown = f"{where}; which node has that address is not known ({question.why_no_path})"
+        return Traced(words, None, stations, unknown, "limpet doctor")
     if not node:
         return Traced(words, None, stations, f"{where}; no node of the cluster is known there", "")
-    if path is not None and _is_silent(settings, question):
+    is_silent, why_unknown = _is_silent(settings, question)
+    if is_silent:
         return Traced(
             words,
             False,
@@ -248,21 +255,25 @@ def _beyond(
             f"{question.target} --probe",
         )
     same = f"limpet trace {question.source} {question.target}"
-    return Traced(
-        words,
-        None,
-        stations,
-        f"{where}; node {node} answers probes, so the packet is lost on its side or after it",
-        f"run `{same}` on {node}, which waits for packets, and again here meanwhile",
+    answers = (
+        f"whether node {node} answers is not known ({why_unknown})"
+        if is_silent is None
+        else f"node {node} answers probes, so the packet is lost on its side or after it"
     )
+    advice = f"run `{same}` on {node}, which waits for packets, and again here meanwhile"
+    return Traced(words, None, stations, f"{where}; {answers}", advice)
 
 
-def _is_silent(settings: Settings, question: TraceQuestion) -> bool:
-    with suppress(LimpetError):
-        ends = {"origin": str(question.source), "target": str(question.target)}
+def _is_silent(settings: Settings, question: TraceQuestion) -> tuple[bool | None, str]:
+    """Whether the target's node answers no probe; None: why that is not known is told beside it."""
+    ends = {"origin": str(question.source), "target": str(question.target)}
+    try:
         answer = ask(settings.folders.socket, "path", PathAnswer, **ends, probe=True)
-        return bool(silent(answer.probes)) or not any(x.answered for x in answer.probes)
-    return False
+    except LimpetError as error:
+        return None, str(error)
+    if not answer.probes:
+        return None, "no probe is sent to it, as to nodes that flannel runs"
+    return bool(silent(answer.probes)), ""
 
 
 def _stopped(stations: list[Station], by: str) -> list[Station]:
