@@ -198,7 +198,7 @@ class Policies(ABC):
 
     @property
     def knows_all_pods(self) -> bool:
-        """An address that is no pod's here is no pod's anywhere."""
+        """No policy holds at an address that is no known pod's."""
         return False
 
     def _judge(self, arguments: Arguments) -> Judged:

@@ -64,7 +64,8 @@ class KubernetesPolicies(Policies):
 
     @property
     def knows_all_pods(self) -> bool:
-        return self._heard.is_whole
+        # Pods are asked for with the first policy only.
+        return self._heard.is_whole and bool(self._heard.pods or not self._heard.policies)
 
     @property
     def _source(self) -> tuple[str, list[str]]:

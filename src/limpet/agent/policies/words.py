@@ -13,7 +13,7 @@ from limpet.policies.words import peer_words, policy_words, port_words
 
 
 def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
-    """`is_known`: an address that is no pod's here is no pod's anywhere."""
+    """`is_known`: no policy holds at an address that is no known pod's."""
     pod = "" if verdict.pod is None else str(verdict.pod)
     allowed: bool | None = verdict.allowed
     if verdict.always:
@@ -21,7 +21,7 @@ def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
     elif verdict.pod is None:
         allowed = True if is_known else None
         why = (
-            "no pod has the address, so no policy holds there"
+            "no pod that a policy selects has the address"
             if is_known
             else "no pod of this node has it; a pod of another node is held to that one's policies "
             "(ask there)"

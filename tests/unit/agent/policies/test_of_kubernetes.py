@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,15 @@ from limpet.agent.policies.said import Judged
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.base.settings import SourceSettings
 from limpet.policies.heard import ReadPolicies
+from limpet.policies.policy import Key, PolicyPod
 
 UNHEARD = "policies were not heard yet: this node's pods are closed"
+CLOSED = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"namespace": "shop", "name": "closed"},
+    "spec": {"podSelector": {}},
+}
 FLOW = {"pairs": [("10.244.1.2", "10.244.2.7")], "protocol": "tcp", "port": 80}
 
 
@@ -64,19 +72,37 @@ def test_what_was_not_heard_yet_is_told_and_nothing_is_said_of_other_nodes_pods(
     assert why_no_policies(listed) == UNHEARD
     (flow,) = judged.flows
     assert flow.allowed is None
-    assert [end.why for end in flow.ends if "no policy holds there" in end.why] == []
+    assert [end.why for end in flow.ends if "no pod" in end.why and end.allowed] == []
     found, words = policies_on_pair(policies, [], Named("1", "crane"), Named("2", "digger"))
     assert found == ()
     assert words == (UNHEARD,)
 
 
-def test_what_was_heard_before_counts(make: Any, kept: Path) -> None:
+@pytest.mark.parametrize(
+    ("policies", "pods", "allowed", "words"),
+    [
+        (False, False, True, "no pod that a policy selects has the address"),
+        (True, False, None, "a pod of another node is held to that one's policies"),
+        (True, True, True, "no pod that a policy selects has the address"),
+    ],
+    ids=["no policy, so pods are not asked for", "pods are not heard yet", "all is heard"],
+)
+def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
+    make: Any, kept: Path, policies: bool, pods: bool, allowed: bool | None, words: str
+) -> None:
     heard = ReadPolicies()
     heard.is_whole = True
+    if policies:
+        heard.put_policy(Key("shop", "closed"), CLOSED)
+    if pods:
+        key = Key("shop", "db-0")
+        heard.pods[key] = PolicyPod(key, (ip_address("10.244.3.3"),), {})
     kept.write_bytes(heard.encode())
-    policies = make()
-    listed: SaidPolicies = ask(policies, "policy.list")
-    judged: Judged = ask(policies, "policy.judge", **FLOW)
+    found = make()
+    listed: SaidPolicies = ask(found, "policy.list")
+    judged: Judged = ask(found, "policy.judge", **FLOW)
 
     assert UNHEARD not in listed.problems
-    assert [flow.allowed for flow in judged.flows] == [True]
+    (flow,) = judged.flows
+    assert flow.allowed is allowed
+    assert all(words in end.why for end in flow.ends)

@@ -103,7 +103,9 @@ def policies_on_pair(
             "each other what they want"
         )
     if not policies.knows_all_pods:
-        words.append(f"policies that were given to {other.name} alone are known there")
+        words.append(
+            f"what was given to {other.name} alone, or was not heard here yet, is known there"
+        )
     return found, tuple(words)
 
 
