@@ -151,7 +151,7 @@ ENDPOINT_SLICES = Resource(
 
 
 def service_of(view: ServiceView) -> Service:
-    spec, labels = view.spec, view.metadata.labels or {}
+    spec = view.spec
     out = LeftOut()
     addresses = spec.cluster_ips or [spec.cluster_ip]
     is_name = spec.type == "ExternalName"
@@ -175,7 +175,6 @@ def service_of(view: ServiceView) -> Service:
         distribution=intern(annotated[: NAME.most] or spec.traffic_distribution or ""),
         publish_not_ready=spec.publish_not_ready_addresses,
         left_out=out.words,
-        is_others=PROXY_LABEL in labels,
     )
 
 
@@ -242,6 +241,7 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
         health_check_node_port=_port_or_none(
             spec.health_check_node_port, "healthCheckNodePort", out
         ),
+        is_others=PROXY_LABEL in (view.metadata.labels or {}),
     )
     return NOT_EXPOSED if found == NOT_EXPOSED else found
 

@@ -29,7 +29,7 @@ class ServicePort(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Exposure(Struct, frozen=True, gc=False, array_like=True):
-    """How a Service is reached from outside of the cluster."""
+    """How a Service is reached from outside of the cluster, and whether this node does it."""
 
     external_ips: tuple[str, ...] = ()
     load_balancer_ips: tuple[str, ...] = ()
@@ -40,6 +40,8 @@ class Exposure(Struct, frozen=True, gc=False, array_like=True):
     """externalTrafficPolicy Local: endpoints of this node only, who keep the source's address."""
     health_check_node_port: int = 0
     """Where a load balancer asks whether this node has an endpoint; 0: nowhere."""
+    is_others: bool = False
+    """Another proxy serves it, as its label says: here it has a name, and nothing more."""
 
 
 NOT_EXPOSED = Exposure()
@@ -66,12 +68,14 @@ class Service(Struct, frozen=True, gc=False, array_like=True):
     publish_not_ready: bool = False
     left_out: tuple[str, ...] = ()
     """What of the object no node can use, in words."""
-    is_others: bool = False
-    """Another proxy serves it, as its label says: here it has a name, and nothing more."""
 
     @property
     def key(self) -> ServiceName:
         return self.namespace, self.name
+
+    @property
+    def is_others(self) -> bool:
+        return self.exposure.is_others
 
     @property
     def is_headless(self) -> bool:

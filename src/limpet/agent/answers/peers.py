@@ -122,14 +122,14 @@ def count_peers(kinds: Mapping[str, str]) -> dict[str, int]:
 
 
 def count_silent(kinds: Mapping[str, str], silent: Iterable[str]) -> int:
-    """Of those that have a rung, how many are among `silent`, who answer by no way."""
+    """How many peers have a rung and are among `silent`, who answer by no way."""
     return sum(kinds.get(uid) in transports.TRANSPORTS for uid in silent)
 
 
 def count_partly_reached(
     kinds: Mapping[str, str], silent: Set[str], view: View, plan: OverlayPlan
 ) -> int:
-    """Of those that have a rung and answer, how many have a segment that is not reached, of an IP
+    """How many peers have a rung, answer, and have a segment that is not reached, of an IP
     version that this node has too."""
     return sum(
         kinds.get(uid) in transports.TRANSPORTS and uid not in silent and _lacks(uid, part, view)

@@ -132,7 +132,7 @@ class Granted(Counted, frozen=True, kw_only=True):
     vxlan_id: int
     vxlan_port: int
     encryption: str = ""
-    """Which traffic between nodes is encrypted; empty: not known yet."""
+    """Traffic between nodes that is encrypted: all, that between sites, none; empty: not known yet."""
     key: str = ""
     """Key that signs for the cluster, in short; as `limpet network show` has it in the cloud."""
     rotations: int = 0
@@ -161,10 +161,10 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     peers: dict[str, int]
     """How many are reached on each rung, are not, and are not to be."""
     silent_peers: int
-    """Of those that have a rung, how many answer by no way at present."""
+    """How many have a rung and answer by no way at present."""
     partly_reached_peers: int = 0
-    """Of those that have a rung and answer, how many are not reached in one of their segments, of
-    an IP version that this node has too."""
+    """How many have a rung, answer, and are not reached in one of their segments, of an IP version
+    that this node has too."""
     claims: list[PeerClaim]
     by_former_keys: list[ToldByFormerKey]
     shared_endpoints: list[SharedEndpoint]

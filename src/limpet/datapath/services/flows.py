@@ -44,7 +44,7 @@ class Served(Mapping[End, frozenset[End]]):
         return len(self._values)
 
 
-class Serving(NamedTuple):
+class ServedPort(NamedTuple):
     """Who serves what is asked for; targets as values of maps."""
 
     was: frozenset[bytes]
@@ -54,7 +54,7 @@ class Serving(NamedTuple):
     able: frozenset[bytes]
     """Who may answer, in rotation or not."""
     dead: frozenset[bytes]
-    """Of those that are in rotation no more, who is not expected to answer."""
+    """Who is in rotation no more, and not expected to answer."""
     is_new: bool
     """Nobody was asked there before."""
 
@@ -139,7 +139,7 @@ class ServiceTurn:
         self.left: set[bytes] = set()
         """Targets that clients may be remembered with, and may not go to."""
 
-    def note(self, protocol: str, frontend: Frontend, key: bytes, serving: Serving) -> None:
+    def note(self, protocol: str, frontend: Frontend, key: bytes, serving: ServedPort) -> None:
         """Flows of UDP stick to who left, and those that began while nobody served were sent
         nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere."""
         if protocol not in _STUCK:

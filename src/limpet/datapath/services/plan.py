@@ -22,7 +22,7 @@ from limpet.datapath.services.elements import (
     slot_keys,
     target_value,
 )
-from limpet.datapath.services.flows import FlowNotes, ServiceTurn, Serving
+from limpet.datapath.services.flows import FlowNotes, ServedPort, ServiceTurn
 from limpet.datapath.services.ruleset import (
     HAIRPIN,
     LOCAL_MARK,
@@ -328,7 +328,7 @@ class Planner:
         dead: frozenset[bytes] = frozenset()
         if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
             dead = frozenset(filter(choice.is_dead, was - now))
-        serving = Serving(was, now, choice.able, dead, is_new=verdict_before is None)
+        serving = ServedPort(was, now, choice.able, dead, is_new=verdict_before is None)
         turn.note(port.protocol, frontend, key, serving)
         if sticky:
             turn.remember(frontend, key, was, now, able)
