@@ -132,7 +132,7 @@ class Granted(Counted, frozen=True, kw_only=True):
     vxlan_id: int
     vxlan_port: int
     encryption: str = ""
-    """Traffic between nodes that is encrypted: all, that between sites, none; empty: not known yet."""
+    """Traffic between nodes that is encrypted; empty: it is not known yet."""
     key: str = ""
     """Key that signs for the cluster, in short; as `limpet network show` has it in the cloud."""
     rotations: int = 0
