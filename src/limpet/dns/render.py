@@ -46,7 +46,10 @@ def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
         answer = _answer(message, question, wire.AA | found.code)
     except dns.exception.DNSException as error:
         raise ValueError(f"records that cannot be told: {error}") from error
-    if found.code == wire.NOERROR:
+    asked = int.from_bytes(question[-4:-2], "big")
+    is_told = asked in (wire.CNAME, wire.ANY) or any(each.type == asked for each in found.records)
+    # Of an alias that leads out of the cluster, others say what there is.
+    if found.code == wire.NOERROR and (is_told or found.target is not None):
         return answer
     shifted = tuple(at + len(answer.records) for at in no.ttls)
     return replace(
@@ -119,7 +122,8 @@ def render_alias(
     message.answer += known.answer
     message.authority += known.authority
     answer = _answer(message, question, target.code)
-    return replace(answer, ttl_s=target.ttl_s)
+    # Only what others have told is as old as their answer.
+    return replace(answer, ttl_s=target.ttl_s, ttls=answer.ttls[len(found.records) :])
 
 
 def describe_response(response: bytes) -> list[str]:

@@ -236,6 +236,12 @@ def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | N
     return bytes(changed)
 
 
+def folded(question: bytes) -> bytes:
+    """The same for questions that differ in the capitals of their names alone. Types from 65 to 90
+    look like letters, too. Source: RFC 1035 section 4.1.2, RFC 4343 section 3."""
+    return question[:-4].lower() + question[-4:]
+
+
 def parse_response(message: bytes, number: int, question: bytes) -> DnsAnswer | None:
     """What an upstream answers to that question; None: this is no answer to it.
 
@@ -252,7 +258,7 @@ def parse_response(message: bytes, number: int, question: bytes) -> DnsAnswer | 
     found, flags, questions, *counts = _HEADER.unpack_from(message)
     if found != number or not flags & QR or flags & _OPCODE or questions != 1:
         return None
-    if message[HEADER_BYTES:start].lower() != question.lower():
+    if folded(message[HEADER_BYTES:start]) != folded(question):
         return None
     if flags & TC:
         return DnsAnswer(flags & (TC | _RCODE))

@@ -215,6 +215,17 @@ def test_what_was_cut_is_asked_for_by_tcp() -> None:
     assert world.code(waiter) == wire.NOERROR
 
 
+def test_a_type_that_looks_like_a_letter_is_no_other_letters_type() -> None:
+    """HTTPS is type 65, A, and type 97 is a."""
+    world = World()
+    for kind in ("TYPE97", "HTTPS"):
+        query = wire.parse_query(dns.message.make_query("a.example.com", kind).to_wire())
+        waiter = next(world.waiters)
+        world.do(world.forwarder.ask(query, waiter, world.now_s, "10.1.0.2"))
+        world.answer(world.sent[-1])
+    assert len(world.sent) == 2
+
+
 def test_who_cuts_its_answer_by_tcp_too_has_none_and_another_is_asked() -> None:
     world = World()
     waiter = world.ask()

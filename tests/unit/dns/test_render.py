@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
-from limpet.dns.render import render, render_no
+from limpet.dns.render import render, render_alias, render_no
 from limpet.dns.wire import DnsAnswer
 
 NAME = (b"web", b"default", b"svc", b"cluster", b"local")
@@ -58,6 +58,43 @@ def test_an_address_behind_an_alias_is_not_the_askers() -> None:
 
     names = [rrset.name.to_text().lower() for rrset in response.answer]
     assert names == [f"{wire.text_of(NAME)}.", f"{wire.text_of(target)}."]
+
+
+@pytest.mark.parametrize(("kind", "has_soa"), [("AAAA", True), ("A", False), ("CNAME", False)])
+def test_where_an_alias_leads_to_nothing_of_the_kind_it_is_said_for_how_long(
+    kind: str, has_soa: bool
+) -> None:
+    """RFC 2308 section 2.2: else nobody remembers that there is none."""
+    target = (b"other", *NAME[1:])
+    alias = Record(NAME, wire.CNAME, f"{wire.text_of(target)}.")
+    query = dns.message.make_query(wire.text_of(NAME), kind)
+    question = wire.parse_query(query.to_wire())
+
+    records = (alias, Record(target, wire.A, "10.96.0.1")) if kind == "A" else (alias,)
+    answer = render(question.question, Found(wire.NOERROR, records), NO)
+    response = dns.message.from_wire(wire.write_response(question, answer, size=wire.LARGEST_TCP))
+
+    assert [each.rdtype for each in response.authority] == [RdataType.SOA] * has_soa
+    assert len(response.answer) == len(records)
+
+
+def test_an_alias_does_not_grow_old_with_what_others_say_of_its_target() -> None:
+    alias = Found(wire.NOERROR, (Record(NAME, wire.CNAME, "db.example.com."),))
+    asked = dns.message.make_query("db.example.com", "A")
+    told = dns.message.make_response(asked)
+    told.answer.append(dns.rrset.from_text("db.example.com.", 300, "IN", "A", "192.0.2.80"))
+    target_question = wire.parse_query(asked.to_wire()).question
+    target = wire.parse_response(told.to_wire(), asked.id, target_question)
+    assert target is not None
+    query = wire.parse_query(dns.message.make_query(wire.text_of(NAME), "A").to_wire())
+
+    answer = render_alias(query.question, alias, target, target_question)
+
+    for age_s, ttl_s, ttls in ((40, None, [TTL_S, 260]), (0, 30, [TTL_S, 30])):
+        response = wire.write_response(
+            query, answer, size=wire.LARGEST_TCP, age_s=age_s, ttl_s=ttl_s
+        )
+        assert [each.ttl for each in dns.message.from_wire(response).answer] == ttls
 
 
 def test_names_in_a_port_s_record_are_not_compressed() -> None:

@@ -130,7 +130,7 @@ class Forwarder(Generic[W]):
 
     def explain(self, question: bytes, now_s: float) -> str:
         """From where the answer to a plain question comes now, in words."""
-        kept = self.cache.get((question.lower(), 0), now_s)
+        kept = self.cache.get((wire.folded(question), 0), now_s)
         if kept is not None and now_s < kept.until_s:
             return f"kept for {kept.until_s - now_s:.0f} s more, of {kept.age_s(now_s)} s ago"
         order = in_order(self.healths, now_s)
@@ -175,7 +175,7 @@ class Forwarder(Generic[W]):
 
     def ask(self, query: Query, waiter: W, now_s: float, who: str) -> list[Effect[W]]:
         """The waiter is told now or later, once. `who`: its address, and that of all its others."""
-        question = query.question.lower()
+        question = wire.folded(query.question)
         upstream = self._loops.get(question)
         if upstream is not None:
             self.healths[upstream].looped(now_s)
