@@ -250,10 +250,12 @@ def is_answered(place: Place, client: socket.socket, query: dns.message.Message)
 
 
 def overflows(place: Place) -> int:
-    """Datagrams that found no room. Source: proc(5), /proc/net/snmp."""
+    """Datagrams that found no room. Source: proc(5), /proc/net/snmp and, of IPv6, snmp6."""
     lines = place.node.run("cat", "/proc/net/snmp").splitlines()
     names, values = (each.split() for each in lines if each.startswith("Udp:"))
-    return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+    of_ipv4 = int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+    six = dict(line.split() for line in place.node.run("cat", "/proc/net/snmp6").splitlines())
+    return of_ipv4 + int(six["Udp6RcvbufErrors"])
 
 
 def told(place: Place) -> bytes:
