@@ -17,6 +17,8 @@ from limpet.services.values import Service, ServicePort
 MOST_SLOTS = 1 << 16
 """Most slots of one address and port, for traffic that every endpoint would do for."""
 NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132}
+TARGET_BYTES = {4: 8, 6: 20}
+"""Length of a value of the maps, by IP version."""
 _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
 _PORT = struct.Struct(">H2x")

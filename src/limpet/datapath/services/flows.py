@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from limpet.datapath.services.elements import Frontend, read_frontend, read_target
+from limpet.datapath.services.elements import TARGET_BYTES, Frontend, read_frontend, read_target
 from limpet.datapath.services.sockets.layout import End
 from limpet.datapath.services.state import StaleFlows
 from limpet.services.values import ServiceName
@@ -63,9 +63,10 @@ class FlowNotes:
     """Kept until the flows are forgotten; who serves beside the rotation, as long as it does."""
 
     def __init__(self) -> None:
-        self._beside: dict[ServiceName, Beside] = {}
-        """Who serves out of rotation, by IP version and key: of UDP and where clients are
-        remembered, since of others nothing sticks to it."""
+        self._beside: dict[ServiceName, tuple[tuple[int, bytes, bytes], ...]] = {}
+        """Who serves out of rotation: IP version, key, and all targets in one, since as sets those
+        of 10,000 Services would take 8 MB. Of UDP, and where clients are remembered: of others
+        nothing sticks to it."""
         self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
         """By protocol: who serves now, where somebody serves no more."""
         self._dead: dict[End, frozenset[End]] = {}
@@ -86,11 +87,13 @@ class FlowNotes:
 
     def turn(self, name: ServiceName) -> ServiceTurn:
         """For a Service that is planned anew; what is noted counts when it is taken."""
-        return ServiceTurn(self._beside.pop(name, {}))
+        return ServiceTurn(dict(map(_read, self._beside.pop(name, ()))))
 
     def take(self, name: ServiceName, turn: ServiceTurn) -> None:
         if turn.beside:
-            self._beside[name] = turn.beside
+            self._beside[name] = tuple(
+                (version, key, b"".join(held)) for (version, key), held in turn.beside.items()
+            )
         for protocol, asked in turn.touched:
             self._stale[protocol][asked] = tuple(turn.served[protocol, asked])
         for asked, (died, now) in turn.died.items():
@@ -107,7 +110,7 @@ class FlowNotes:
 
         Both: IP version, key, who is in rotation; `remembered`: where clients are.
         """
-        beside = {key: held for each in self._beside.values() for key, held in each.items()}
+        beside = dict(_read(each) for held in self._beside.values() for each in held)
         served: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
         for version, key, rotation in frontends:
             address, protocol, port = read_frontend(key)
@@ -120,6 +123,13 @@ class FlowNotes:
         for version, key, rotation in remembered:
             kept.update(rotation, beside.get((version, key), _NOBODY))
         self._kept = frozenset(kept)
+
+
+def _read(kept: tuple[int, bytes, bytes]) -> tuple[tuple[int, bytes], frozenset[bytes]]:
+    version, key, joined = kept
+    size = TARGET_BYTES[version]
+    held = (joined[at : at + size] for at in range(0, len(joined), size))
+    return (version, key), frozenset(held)
 
 
 class ServiceTurn:

@@ -12,6 +12,7 @@ from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import Claims, Place
 from limpet.datapath.services.elements import (
+    TARGET_BYTES,
     Frontend,
     fill_slots,
     frontend_key,
@@ -57,6 +58,7 @@ from limpet.services.serving_nodes import ServingNodes
 from limpet.services.values import Service, ServiceName, ServicePort
 
 _GOTO, _JUMP = b"goto ", b"jump "
+_REFUSED, _BY_HAIRPIN = _GOTO + REFUSE.encode(), _GOTO + HAIRPIN.encode()
 _VERDICTS = ("services", "node_ports", "sticky")
 """Maps whose values lead to chains that are made as they are needed."""
 _VERDICTS_OF = {
@@ -70,9 +72,8 @@ _REMEMBERED = {
     for version in VERSIONS
 }
 """Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
-_CLAIMED = ("services", "node_ports", "hairpin", "addresses")
+_CLAIMED = ("services", "node_ports", "hairpin")
 """Maps with keys that several Services may want."""
-_TARGET_BYTES = {4: 8, 6: 20}
 _BASE = base_text()
 
 
@@ -302,17 +303,20 @@ class Planner:
                 remembered = f"{'sticky_ports' if at_node else 'sticky'}{version}"
                 after.setdefault(remembered, {})[key] = _JUMP + record.encode()
         else:
-            verdict = _GOTO + REFUSE.encode()
+            verdict = _REFUSED
         after.setdefault(verdicts, {})[key] = verdict
         if not frontend.is_outside:
-            # At its other ports nobody is meant: not to be sent out of the node after all.
-            self._add_verdict(service, f"addresses{version}", frontend.address, REFUSE, after)
+            # At its other ports nobody is meant: not to be sent out of the node after all. An API
+            # server gives no address twice, so nobody waits for it to be given back.
+            others = f"addresses{version}"
+            if frontend.address not in self.elements[others]:
+                after.setdefault(others, {})[frontend.address] = _REFUSED
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
             planned = socket_elements(key, near, able, service, port, ends_flows=ends)
             for name, found in planned.items():
                 after.setdefault(name, {}).update(found)
-        if {*map(len, near), *map(len, local)} - {_TARGET_BYTES[version]}:
+        if {*map(len, near), *map(len, local)} - {TARGET_BYTES[version]}:
             raise ValueError(f"an endpoint's address is none of IPv{version}")
         for start, values in ((0, near), (LOCAL_SLOTS, local)):
             if values:
@@ -323,7 +327,8 @@ class Planner:
         }:
             # One that asks itself has to be asked by another address.
             own = packed(address)
-            self._add_verdict(service, f"hairpin{version}", own + own, HAIRPIN, after)
+            if self._claims.claim((f"hairpin{version}", own + own), service.key) == service.key:
+                after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
         dead: frozenset[bytes] = frozenset()
         if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
@@ -334,12 +339,6 @@ class Planner:
             turn.remember(frontend, key, was, now, able)
             if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
                 turn.left |= able - {*local, *choice.able_here}
-
-    def _add_verdict(
-        self, service: Service, name: str, key: bytes, chain: str, after: Held
-    ) -> None:
-        if self._claims.claim((name, key), service.key) == service.key:
-            after.setdefault(name, {})[key] = _GOTO + chain.encode()
 
 
 def _choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> _Choice:
