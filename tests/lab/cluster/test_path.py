@@ -16,6 +16,7 @@ from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.lab.bed import ONE_LAN, a_world, doctor, findings, is_refused, limpet
+from tests.lab.rungs import peer
 from tests.waiting import wait_until
 
 AT = "127.0.0.1:9471"
@@ -273,7 +274,10 @@ def test_a_node_whose_agent_ended_answers_no_probe_and_without_an_agent_path_say
     try:
         with pytest.raises(LabError):
             limpet(other, "path", *ends, "--probe")
-        assert path(other, *ends)[0]["reachable"]
+        wait_until(lambda: peer(other, "node-2")["state"] == "silent")
+        said = is_refused(lambda: limpet(other, "path", *ends))
+        assert "node-2 is silent: its agent answers by no way" in said
+        assert "not known here" in said, "its kernel goes on without it"
         words = is_refused(lambda: limpet(node, "path", "10.244.0.1", "10.244.1.1"))
         assert "is it running?" in words
     finally:

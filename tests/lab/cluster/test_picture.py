@@ -155,8 +155,8 @@ def test_whoever_waits_sees_a_peer_fall_silent_and_come_back_and_it_is_remembere
             assert lost, "nobody was told"
             assert "1 of these silent" in limpet(crane, "status")
             assert re.search(r"digger-1 .*silent", limpet(crane, "peer", "list"))
-            assert findings(crane)["peers-unreached"] == "1 of 2 other nodes is not reached"
-            with pytest.raises(LabError, match="digger-1 is silent: it answers by no way"):
+            assert findings(crane)["peers-unreached"] == "1 of 2 other nodes is silent"
+            with pytest.raises(LabError, match="digger-1 is silent: its agent answers"):
                 limpet(crane, "path", "crane-1", "digger-1")
         finally:
             listens.set()

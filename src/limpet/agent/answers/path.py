@@ -67,8 +67,9 @@ def path_status(
     reachable = _reachable((there, back), doubtful=any(leg.told for leg in legs))
     silence = []
     if reachable is not False and peer_uid in silent:
-        reachable = False
-        silence = [f"{name_of(view.snapshot, peer_uid)} is silent: it answers by no way"]
+        # Its agent alone may be away, and its kernel goes on.
+        reachable = None
+        silence = [f"{name_of(view.snapshot, peer_uid)} is silent: its agent answers by no way"]
     return PathStatus(
         version=origin.version,
         reachable=reachable,

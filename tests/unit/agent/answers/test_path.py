@@ -82,14 +82,16 @@ def test_what_is_known_here_comes_before_what_a_peer_told(told: PeerPath | None)
 
 
 @pytest.mark.parametrize("told", [None, plain(1)])
-def test_a_peer_that_is_silent_is_not_reached_whatever_it_told(told: PeerPath | None) -> None:
+def test_whether_a_peer_that_is_silent_is_reached_is_not_known_whatever_it_told(
+    told: PeerPath | None,
+) -> None:
     here = seen((PEER, plain(2)))
     ends = ip_address("10.244.1.2"), ip_address(THERE)
 
     found = path_status(here, plan_overlay(here), *ends, WORDS, {PEER: told}, silent={PEER})
 
-    assert (found.reachable, found.there.rung) == (False, "route")
-    assert found.notes == ["node-2 is silent: it answers by no way"]
+    assert (found.reachable, found.there.rung) == (None, "route")
+    assert found.notes == ["node-2 is silent: its agent answers by no way"]
 
 
 class Strict(dict[str, PeerPath]):

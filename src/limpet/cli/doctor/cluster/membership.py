@@ -266,7 +266,16 @@ def _links(cluster: ClusterStatus) -> Iterator[Finding]:
 def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
     peers = cluster.peers
     wanted = sum(peers.values()) - peers["apart"]
-    lost, partly = peers["unreached"] + cluster.silent_peers, cluster.partly_reached_peers
+    lost, partly = peers["unreached"], cluster.partly_reached_peers
+    silent = cluster.silent_peers
+    if silent:
+        yield warn(
+            "peers-unreached",
+            f"{_of(silent, wanted)} silent",
+            "its agent answers by no way: Services do without its endpoints, and its pods may not be "
+            "reached",
+            "limpet peer list names it; a node that is off is no problem",
+        )
     if lost:
         yield warn(
             "peers-unreached",
@@ -281,7 +290,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
             "pods that have only addresses of the other part, and ours, cannot talk",
             "limpet peer list says which part, and why",
         )
-    if wanted and not lost and not partly:
+    if wanted and not (lost or silent or partly):
         all_of_them = "the one other node is" if wanted == 1 else f"all {wanted} other nodes are"
         yield ok(f"{all_of_them} reached")
     for each in cluster.claims:
