@@ -272,8 +272,8 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
         yield warn(
             "peers-unreached",
             f"{_of(silent, wanted)} silent",
-            "its agent answers by no way: Services do without its endpoints, and its pods may not be "
-            "reached",
+            "its agent answers by no way: Services do without its endpoints, and its pods are "
+            "perhaps not reached",
             "limpet peer list names it; a node that is off is no problem",
         )
     if lost:
