@@ -72,7 +72,7 @@ _REMEMBERED = {
     for version in VERSIONS
 }
 """Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
-_CLAIMED = ("services", "node_ports", "hairpin")
+_CLAIMED = ("services", "node_ports", "hairpin", "addresses")
 """Maps with keys that several Services may want."""
 _BASE = base_text()
 
@@ -306,10 +306,10 @@ class Planner:
             verdict = _REFUSED
         after.setdefault(verdicts, {})[key] = verdict
         if not frontend.is_outside:
-            # At its other ports nobody is meant: not to be sent out of the node after all. An API
-            # server gives no address twice, so nobody waits for it to be given back.
+            # At its other ports nobody is meant: not to be sent out of the node after all. Who
+            # comes with the address of one that is about to go has to have it then.
             others = f"addresses{version}"
-            if frontend.address not in self.elements[others]:
+            if self._claims.claim((others, frontend.address), service.key) == service.key:
                 after.setdefault(others, {})[frontend.address] = _REFUSED
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows

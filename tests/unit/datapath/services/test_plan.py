@@ -166,6 +166,18 @@ def test_each_change_touches_what_differs_and_who_wanted_a_taken_address_gets_it
     assert planner.count == 0
 
 
+def test_who_has_the_address_of_one_that_goes_a_moment_later_has_its_other_ports_refused() -> None:
+    catalog, planner = Catalog(), Planner()
+    address = bytes((10, 96, 0, 1))
+    for name, ports in (("a", PORTS[1:]), ("b", PORTS[:1])):
+        service = Service("default", name, cluster_ips=("10.96.0.1",), ports=ports)
+        planner.replan(catalog.put(service), catalog, HERE)
+    planner.replan(catalog.remove_service("default", "a"), catalog, HERE)
+    assert planner.elements["addresses4"] == {address: b"goto refuse"}
+    planner.replan(catalog.remove_service("default", "b"), catalog, HERE)
+    assert planner.elements["addresses4"] == {}
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), max_size=8),
     st.lists(st.integers(1, 9), max_size=20),
