@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,6 +128,45 @@ def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
             two.courier.answer(asked, BodyKind.ANSWER, b"!")
             (answer,) = await one.receive()
             assert answer.body == b"!"
+
+    run(scenario)
+
+
+@contextmanager
+def room_for_one_more_descriptor() -> Iterator[None]:
+    """As in an agent that has about as many open as it may."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest: all below it are taken
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("version", "address"), ADDRESSES)
+def test_an_ip_version_whose_socket_could_not_be_opened_has_it_when_it_is_tried_again(
+    bed: CourierBed, version: int, address: str
+) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        with (
+            one.host.netns.entered(),
+            room_for_one_more_descriptor(),
+            pytest.raises(OSError, match="Too many open files"),
+        ):
+            one.courier.share_tunnel_port(TUNNEL_PORT)
+        to = ip_address(address.format(2))
+        with sharing(one, two):
+            one.courier.send(
+                BodyKind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+            )
+            (received,) = await two.receive()
+            assert (received.body, received.by_tunnel) == (b"?", True)
+            two.courier.answer(received, BodyKind.ANSWER, b"!")
+            (answer,) = await one.receive()
+            assert (answer.body, answer.by_tunnel) == (b"!", True)
 
     run(scenario)
 
