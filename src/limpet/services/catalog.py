@@ -153,4 +153,5 @@ def left_out_in_short(items: Collection[Item], unread: Collection[str] = ()) -> 
     """The first few of these sentences, and how many objects there are more."""
     more = len(items) + len(unread) - _FEW
     words = left_out_in_words(items, unread)[:_FEW]
-    return (*words, f"and of {more} more objects") if more > 0 else tuple(words)
+    objects = "object" if more == 1 else "objects"
+    return (*words, f"and of {more} more {objects}") if more > 0 else tuple(words)

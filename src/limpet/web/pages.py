@@ -91,6 +91,7 @@ class Pages:
         return answer
 
     async def _findings(self, request: web.Request) -> web.Response:
+        await self._look_for_findings()
         if self._finding is not None:
             await self._finding
         return await self._show(request, "findings", "findings.html")

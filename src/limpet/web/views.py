@@ -120,6 +120,11 @@ class PictureView:
         found = (*self.picture.also.findings, *(self._found or ()))
         return sorted(found, key=lambda each: _LEVELS.index(each.level))
 
+    @property
+    def is_examined(self) -> bool:
+        """Somebody has looked for findings; else it is not known whether there are any."""
+        return self.picture.viewer.kind != "node" or self._found is not None
+
     @cached_property
     def harm(self) -> int:
         return sum(each.level in (Level.FAIL, Level.WARN) for each in self.findings)

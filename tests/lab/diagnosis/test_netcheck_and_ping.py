@@ -176,13 +176,15 @@ def test_where_no_udp_gets_out_a_relay_in_tls_is_what_is_left(world: World) -> N
         told = fine(world, "crane", *everybody())
         assert told["nat"] == {"ipv4": "blocked"}
         (what,) = [each for each in told["findings"] if each["level"] == "warn"]
-        assert what["what"] == "no UDP gets out of this site (nobody answers)"
+        assert what["what"] == (
+            "UDP is answered by nobody: it is not let out of this site, or not in there"
+        )
         assert "by a relay in TLS only" in what["why"]
 
         alone = netcheck(world, "crane", "--relay", f"{RELAYS[0]}/4433")
         assert alone["exit"] == 1
         assert whats(alone, "error") == [
-            "no UDP gets out of this site, and no relay is reached in TLS"
+            "UDP is answered by nobody, and no relay is reached in TLS"
         ]
     finally:
         gateway.allow_udp()

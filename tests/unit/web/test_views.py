@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.picture.nodes import NodeState, Segment
 from limpet.picture.pair import Reach
@@ -47,6 +48,15 @@ def test_findings_that_matter_are_counted_and_the_worst_is_first() -> None:
     assert view.findings[0].level is Level.FAIL
     assert view.findings[-1].level is Level.OK
     assert view.harm == len(view.findings) - 1
+
+
+def test_before_anybody_has_looked_it_is_not_said_that_nothing_is_wrong() -> None:
+    cloud = world(3)
+    node = replace(cloud, viewer=replace(cloud.viewer, kind="node"))
+
+    assert PictureView(replace(cloud, viewer=replace(cloud.viewer, kind="controller"))).is_examined
+    assert not PictureView(node).is_examined
+    assert PictureView(node, ()).is_examined
 
 
 def test_full_segments_come_first() -> None:

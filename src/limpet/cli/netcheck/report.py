@@ -114,19 +114,19 @@ def _udp(told: Netcheck) -> Iterator[Remark]:
     elif by_tls:
         names = ", ".join(dict.fromkeys(each.host for each in by_tls))
         yield warn(
-            "no UDP gets out of this site (nobody answers)",
+            "UDP is answered by nobody: it is not let out of this site, or not in there",
             f"other sites are reached by a relay in TLS only ({names} takes it), which is slower",
             "let UDP out",
         )
     elif relays:
         yield error(
-            "no UDP gets out of this site, and no relay is reached in TLS",
+            "UDP is answered by nobody, and no relay is reached in TLS",
             "other sites are not reached at all",
             "let UDP out, or TCP to a relay's port " + str(relays[0].tcp_port),
         )
     else:
         yield warn(
-            "no UDP gets out of this site, or nothing answers there",
+            "UDP is answered by nobody: it is not let out of this site, or nothing is there",
             "then other sites are reached by a relay in TLS only, and none was named",
             "let UDP out; name a relay to try (--relay HOST)",
         )

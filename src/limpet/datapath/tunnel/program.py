@@ -121,7 +121,7 @@ class TunnelProgram:
             return True
         self.problem = self.problem or (
             f"its program has ended {self._restarts.count} times in short succession "
-            "(journalctl -u limpet-agent, and the program's own log, say more)"
+            "(the agent's log and the program's own say more)"
         )
         self._again.set_in(waits_s)
         return False

@@ -68,6 +68,7 @@ def test_what_no_node_can_use_of_it_is_told_in_a_few_words() -> None:
         "of EndpointSlice shop/web-odd-0 is left out: ports[1] -7",
     )
     assert len(shown(*ENDS, web=odd, odd=900).left_out) == 4
+    assert shown(*ENDS, web=odd, odd=3).left_out[-1] == "and of 1 more object"
     assert shown(*ENDS, web=odd, odd=900).left_out[-1] == "and of 898 more objects"
 
 

@@ -109,7 +109,8 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "not-as-planned",
             f"the way to other nodes is not as planned: {failure}",
             "the agent tries again by itself",
-            "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
+            "do what the message says; if it says nothing, read the agent's log (journalctl -u "
+            "limpet-agent; of a pod, kubectl logs)",
         )
     for problem in cluster.disk:
         yield warn(

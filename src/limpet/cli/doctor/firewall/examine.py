@@ -215,7 +215,8 @@ def _closed(each: ForwardChain, bridge: str, *, allowed: bool, running: bool) ->
             "forward-drops",
             f"{drops}, and the accept rules for {bridge} are not in it",
             harm,
-            "the agent puts them there: see `limpet status`, journalctl -u limpet-agent",
+            "the agent puts them there: see `limpet status` and the agent's log (journalctl -u "
+            "limpet-agent; of a pod, kubectl logs)",
         )
     return error(
         "forward-drops",

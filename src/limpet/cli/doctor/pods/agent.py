@@ -84,7 +84,8 @@ def _round(last: LastRound) -> Iterator[Finding]:
             "not-as-planned",
             f"the node is not as planned: {failure}",
             "the agent tries again in every round",
-            "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
+            "do what the message says; if it says nothing, read the agent's log (journalctl -u "
+            "limpet-agent; of a pod, kubectl logs)",
         )
     if not last.failed:
         yield ok("links, routes, rules and nftables table are as planned")
