@@ -50,12 +50,12 @@ class KubeProxy:
         ]
         self._environment = {} if iptables is None else _with_iptables(iptables)
 
-    def start(self) -> None:
+    def start(self, *, within_s: float = _WITHIN_S) -> None:
         """Returns when it answers; its rules come a little later. Raises: LabError with its log."""
         self.process.start_and_ask(
             [*self._words, *self._flags],
             self._answers,
-            within_s=_WITHIN_S,
+            within_s=within_s,
             environment=self._environment,
         )
 
