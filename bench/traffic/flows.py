@@ -78,7 +78,7 @@ class Flows:
 
     def questions(self, way: Way) -> Turn:
         """64 bytes there and back on one connection of TCP, a second."""
-        asks, answers = self._pair(way)
+        asks, answers = self._pair(way, self._undo)
         question = bytes(64)
 
         def batch() -> float:
@@ -92,18 +92,26 @@ class Flows:
         return lambda: _QUESTIONS / fast_s(batch)
 
     def stream(self, way: Way) -> Turn:
-        """One TCP stream, Gbit/s."""
-        sender, receiver = self._pair(way)
+        """One TCP stream, Gbit/s. Each turn has a new connection: what one of them has met once, as
+        a pause in which TCP gave up its window, stays with it."""
         data, into = bytes(_BLOCK_BYTES), bytearray(_BLOCK_BYTES)
+        self._listener(way)
 
-        def batch() -> float:
-            began_s = time.perf_counter()
-            for _ in range(_BLOCKS):
-                sender.sendall(data)
-                receiver.recv_into(into, flags=socket.MSG_WAITALL)
-            return time.perf_counter() - began_s
+        def turn() -> float:
+            with ExitStack() as undo:
+                sender, receiver = self._pair(way, undo)
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
-        return lambda: _BLOCKS * _BLOCK_BYTES * 8 / fast_s(batch) / 1e9
+                def batch() -> float:
+                    began_s = time.perf_counter()
+                    for _ in range(_BLOCKS):
+                        sender.sendall(data)
+                        receiver.recv_into(into, flags=socket.MSG_WAITALL)
+                    return time.perf_counter() - began_s
+
+                return _BLOCKS * _BLOCK_BYTES * 8 / fast_s(batch) / 1e9
+
+        return turn
 
     def datagrams(self, way: Way) -> Turn:
         """UDP, Gbit/s of what is in the datagrams. A turn raises OSError if one is lost."""
@@ -124,11 +132,11 @@ class Flows:
 
     # Sockets
 
-    def _pair(self, way: Way) -> tuple[socket.socket, socket.socket]:
+    def _pair(self, way: Way, undo: ExitStack) -> tuple[socket.socket, socket.socket]:
         listener = self._listener(way)
-        asks = self._socket(way.client, socket.SOCK_STREAM)
+        asks = self._socket(way.client, socket.SOCK_STREAM, undo)
         asks.connect((way.address, way.port))
-        answers = self._undo.enter_context(listener.accept()[0])
+        answers = undo.enter_context(listener.accept()[0])
         for each in (asks, answers):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LIMIT)
@@ -143,9 +151,11 @@ class Flows:
             self._listeners[key] = made
         return self._listeners[key]
 
-    def _socket(self, inside: Inside, kind: socket.SocketKind) -> socket.socket:
+    def _socket(
+        self, inside: Inside, kind: socket.SocketKind, undo: ExitStack | None = None
+    ) -> socket.socket:
         with inside():
-            made = self._undo.enter_context(socket.socket(socket.AF_INET, kind))
+            made = (undo or self._undo).enter_context(socket.socket(socket.AF_INET, kind))
         # Not by settimeout, which asks `poll` before each call.
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             made.setsockopt(socket.SOL_SOCKET, option, _LIMIT)
