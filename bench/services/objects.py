@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.services.part import FLOW_PORT, NAME_PORTS
+from limpet.base.http.connection import LinkError
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.lists import Selection
@@ -25,6 +26,7 @@ SERVER = "10.1.0.3"
 ASKED, MOVED = "10.96.250.1", "10.96.250.2"
 _MOVED_SLICE = "moved-1"
 _AT_ONCE = 8
+_TRIES = 5
 T = TypeVar("T")
 
 
@@ -76,7 +78,13 @@ class ServiceObjects:
 
         async def change(number: int) -> None:
             name = f"other-{number}-1"
-            await self._client.patch(_SLICES, name, changes, namespace="default")
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    await self._client.patch(_SLICES, name, changes, namespace="default")
+                    return
+                except LinkError:  # it has kube-proxy's and the agent's work beside it
+                    if not tries_left:
+                        raise
 
         self._ask(_of_each(range(self._size), change))
 
