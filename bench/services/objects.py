@@ -14,6 +14,7 @@ from bench.services.part import FLOW_PORT, NAME_PORTS
 from limpet.base.http.connection import LinkError
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
+from limpet.kubernetes.errors import BusyError
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import Metadata, Object, Resource
 from limpet.kubernetes.reflector import Reflector
@@ -26,7 +27,7 @@ SERVER = "10.1.0.3"
 ASKED, MOVED = "10.96.250.1", "10.96.250.2"
 _MOVED_SLICE = "moved-1"
 _AT_ONCE = 8
-_TRIES = 5
+_TRIES, _PAUSE_S = 10, 2.0
 T = TypeVar("T")
 
 
@@ -82,9 +83,10 @@ class ServiceObjects:
                 try:
                     await self._client.patch(_SLICES, name, changes, namespace="default")
                     return
-                except LinkError:  # it has kube-proxy's and the agent's work beside it
+                except (LinkError, BusyError):  # the disk is busy, or both who hear of changes
                     if not tries_left:
                         raise
+                    await asyncio.sleep(_PAUSE_S)
 
         self._ask(_of_each(range(self._size), change))
 
