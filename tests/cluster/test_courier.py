@@ -231,6 +231,40 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(
     run(scenario)
 
 
+VALID = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
+
+
+@pytest.mark.parametrize(
+    ("drop", "data"),
+    [
+        ("newer", b"Lmp\x02" + bytes(96)),
+        ("malformed", VALID[:20]),
+        ("foreign", b"nothing of ours"),
+        ("replayed", VALID),
+        ("over_rate", VALID[:-4] + bytes(4)),
+    ],
+)
+def test_a_flood_of_whatever_kind_is_read_with_pauses(
+    bed: CourierBed, drop: str, data: bytes
+) -> None:
+    """64 datagrams, and then 20 ms for everybody else."""
+
+    async def scenario() -> None:
+        two, three = Post(bed.host(2)), bed.host(3)
+        async with posts(two):
+            counters = two.courier.counters
+            with three.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+                for _ in range(1664):
+                    raw.sendto(data, (SECOND[0], PORT))
+            began_s = time.monotonic()
+            # What was left over of the first of its kind, and what the rate lets through.
+            await until(lambda: counters.total() >= 1664)
+            assert counters[drop] > 640
+            assert time.monotonic() - began_s > 20 * 0.02
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("address", SECOND)
 def test_a_flood_from_another_port_of_a_members_address_uses_up_nothing_of_the_members(
     bed: CourierBed, address: str

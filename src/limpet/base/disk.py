@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.base.bounds.words import FILE
+from limpet.base.bounds.words import FILE, SNAPSHOT
 from limpet.base.errors import StorageError
 
 _READ_BYTES = 1 << 18
@@ -150,13 +150,21 @@ def cause(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def read_if_there(path: Path) -> bytes | None:
+def read_if_there(path: Path, most_bytes: int = FILE.most) -> bytes | None:
     """None: there is no such file. Raises: StorageError."""
     with refusals("read", path):
         try:
-            return read_regular(path)
+            return read_regular(path, most_bytes)
         except FileNotFoundError:
             return None
+
+
+def read_kept(path: Path) -> bytes | None:
+    """What this node has written itself of its cluster, of whatever size that was.
+
+    None: there is no such file. Raises: StorageError.
+    """
+    return read_if_there(path, SNAPSHOT.most)
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:

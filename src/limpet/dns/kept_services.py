@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from limpet.base.disk import read_if_there, refusals
+from limpet.base.disk import read_if_there, read_kept, refusals
 from limpet.base.errors import StorageError
 from limpet.services.catalog import Catalog, Item
 from limpet.services.kept import KEPT_FILE, decode_item, split_items
@@ -53,7 +53,7 @@ class KeptServices:
         stat = self._stat_now()
         if stat is None or stat == self._stat:
             return None
-        content = read_if_there(self.path)
+        content = read_kept(self.path)
         if content is None:
             return None
         try:

@@ -26,8 +26,8 @@ class Catalog:
         self._service_of: dict[ServiceName, ServiceName] = {}
         """By the slice's own name."""
         self._by_address: dict[str, ServiceName] = {}
-        self._zones: dict[str, str] = {}
-        """By the node's name, as endpoints there have said last."""
+        self._zoned, self._zone = "", ""
+        """The node whose zone was asked for, and what endpoints there have said last."""
         self._incomplete: dict[tuple[type[Item], ServiceName], Item] = {}
         """What of them no node can use; few, if any."""
 
@@ -58,8 +58,13 @@ class Catalog:
         return None if key is None else self._services.get(key)
 
     def zone_of(self, node: str) -> str:
-        """Empty: no endpoint has said so far in which zone that node is."""
-        return self._zones.get(node, "")
+        """Empty: no endpoint has said so far in which zone that node is. Of one node it is known at
+        once: of all, whoever may write slices could have any number kept."""
+        if node != self._zoned:
+            self._zoned, self._zone = node, ""
+            for each in self.all_slices():
+                self._hear_zone(each)
+        return self._zone
 
     @property
     def incomplete(self) -> Mapping[tuple[type[Item], ServiceName], Item]:
@@ -97,9 +102,8 @@ class Catalog:
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
         self._note_left_out(item)
-        for endpoint in item.endpoints:
-            if endpoint.zone and endpoint.node:
-                self._zones[endpoint.node] = endpoint.zone
+        if self._zoned:
+            self._hear_zone(item)
         return tuple({*before, item.service_key})
 
     def remove_service(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
@@ -120,6 +124,11 @@ class Catalog:
         if not slices:
             del self._slices[service]
         return (service,)
+
+    def _hear_zone(self, item: EndpointSlice) -> None:
+        for endpoint in item.endpoints:
+            if endpoint.node == self._zoned and endpoint.zone:
+                self._zone = endpoint.zone
 
     def _note_left_out(self, item: Item) -> None:
         if item.left_out:

@@ -15,7 +15,7 @@ from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status.said import Said
 from limpet.base.addresses import Prefix
-from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.disk import read_kept, refusals, write_durably
 from limpet.base.errors import LimpetError
 from limpet.base.records.version import NewerFormatError
 from limpet.base.text.nearest import hint
@@ -322,7 +322,7 @@ def _flow(source: object, target: object, arguments: Arguments) -> Flow:
 
 def kept_book(path: Path) -> Book:
     """Empty where there is no file. Raises: StorageError, PolicyError."""
-    text = read_if_there(path)
+    text = read_kept(path)
     if text is None:
         return Book()
     try:

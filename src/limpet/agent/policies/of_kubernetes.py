@@ -10,7 +10,7 @@ import structlog
 
 from limpet.agent.policies.keeper import Arguments, Policies
 from limpet.agent.status.said import Said
-from limpet.base.disk import read_if_there
+from limpet.base.disk import read_kept
 from limpet.base.errors import LimpetError
 from limpet.base.records.version import NewerFormatError
 from limpet.base.settings import SourceSettings
@@ -81,7 +81,7 @@ class KubernetesPolicies(Policies):
 
 def heard_before(path: Path) -> ReadPolicies:
     """What is kept; nothing where there is no file. Raises: StorageError, LimpetError."""
-    text = read_if_there(path)
+    text = read_kept(path)
     if text is None:
         return ReadPolicies()
     try:

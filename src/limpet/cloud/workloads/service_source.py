@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.disk import read_kept, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.timer import Timer
@@ -64,7 +64,7 @@ def load_catalog(path: Path) -> Catalog:
     """What was kept; nothing, where there is no such file or none that can be read."""
     catalog = Catalog()
     try:
-        content = read_if_there(path)
+        content = read_kept(path)
         for item in decode_items(content) if content is not None else ():
             catalog.put(item)
     except (StorageError, ValueError) as error:

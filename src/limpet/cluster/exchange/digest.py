@@ -24,6 +24,7 @@ from limpet.cluster.exchange.messages import (
     Listing,
     Message,
     Push,
+    Want,
     encode,
 )
 
@@ -80,6 +81,19 @@ class DocumentIndex:
         """Buckets in which the other knows something else, ascending."""
         pairs = enumerate(zip(self._sums, _SUMS.unpack(digest.sums), strict=True))
         return [bucket for bucket, (ours, theirs) in pairs if ours != theirs]
+
+    def cost(self, message: Message) -> int:
+        """How many documents are looked at for what it is answered; found without doing that."""
+        match message:
+            case Digest():
+                most = MOST_LISTINGS * GOOD_BODY_BYTES // ITEM_BYTES
+                return min(1 + sum(map(self.size, self.differing(message))), most)
+            case Listing():
+                return 1 + len(message.items) + sum(map(self.size, message.buckets))
+            case Want():
+                return 1 + len(message.marks)
+            case Push():
+                return 0
 
     def size(self, bucket: int) -> int:
         return len(self._documents[bucket])

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 
 from limpet.base.addresses import Address
 from limpet.base.bounds.neighbours import (
+    COMPARED_AT_ONCE,
+    COMPARED_MEMBERS,
+    COMPARED_PER_S,
     SUSPECTED_MEMBERS,
     SUSPICIONS_AT_ONCE,
     SUSPICIONS_PER_MINUTE,
@@ -111,6 +114,9 @@ class Gossip:
         self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         self._suspicions = TokenBuckets(
             SUSPICIONS_PER_MINUTE.most / 60, SUSPICIONS_AT_ONCE.most, most=SUSPECTED_MEMBERS.most
+        )
+        self._comparisons = TokenBuckets(
+            COMPARED_PER_S.most, COMPARED_AT_ONCE.most, most=COMPARED_MEMBERS.most
         )
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
@@ -218,6 +224,10 @@ class Gossip:
             self._neighbours.prove(uid, now_s)
         if is_new and isinstance(message, Push) and self._is_chosen():
             self._compare_later(uid, now_s + self._between(_NEWCOMER_S))
+        looked_at = min(self._index.cost(message), COMPARED_AT_ONCE.most)
+        if not self._comparisons.take(uid, now_s, looked_at):
+            self.counters["over_rate"] += 1
+            return []
         return self._answer(uid, place, message, now_s)
 
     def suspect(self, uid: str, now_s: float) -> None:

@@ -330,10 +330,33 @@ def _(amount: int) -> bool:
     return is_remembered(amount, resets._rate)
 
 
-def _suspicions() -> TokenBuckets:
+def _gossip() -> Gossip:
     directory = cast(Directory, _Members())
-    gossip = Gossip(directory, Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0)
-    return gossip._suspicions
+    return Gossip(directory, Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0)
+
+
+def _suspicions() -> TokenBuckets:
+    return _gossip()._suspicions
+
+
+@probe(neighbours.COMPARED_AT_ONCE)
+def _(amount: int) -> bool:
+    room = _gossip()._comparisons
+    return room.take("a", 0.0, amount) and room.take("b", 0.0)
+
+
+@probe(neighbours.COMPARED_PER_S)
+def _(amount: int) -> bool:
+    room = _gossip()._comparisons
+    assert room.take("a", 0.0, neighbours.COMPARED_AT_ONCE.most)
+    return room.take("a", 1.0, amount)
+
+
+@probe(neighbours.COMPARED_MEMBERS)
+def _(amount: int) -> bool:
+    room = _gossip()._comparisons
+    assert room.take(0, 0.0, neighbours.COMPARED_AT_ONCE.most)
+    return is_remembered(amount, room)
 
 
 @probe(neighbours.SUSPICIONS_AT_ONCE)

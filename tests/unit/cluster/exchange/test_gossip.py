@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from limpet.base.bounds.neighbours import COMPARED_AT_ONCE
 from limpet.cluster.documents import Document, Key, Known, Source
 from limpet.cluster.exchange.digest import (
     MOST_LISTINGS,
@@ -423,6 +424,24 @@ def test_a_peer_that_says_it_moved_is_no_longer_written_to_where_it_was() -> Non
     gossip.hear(node(2, 5), origin=Source.NEIGHBOUR, now_s=5)
     effects = gossip.hear(node(1, 2), origin=Source.SELF, now_s=5)
     assert _written_to(effects) == {place_of(2)}
+
+
+def test_who_compares_without_an_end_is_answered_for_a_while_and_another_all_the_same() -> None:
+    """By a nonce that it got once, and an empty listing of all buckets: it is sent all there is."""
+    gossip, everything = lone(2, 3), frozenset(range(BUCKETS))
+
+    def answers(number: int) -> int:
+        uid, place = grant(number).uid, place_of(number)
+        digest = Digest(b"question", bytes(4 * BUCKETS))
+        gossip.receive(uid, place, LINK, digest, 5)
+        empty = Listing(b"12345678", b"question", False, everything, ())
+        return len(gossip.receive(uid, place, LINK, empty, 5))
+
+    many = [answers(2) for _ in range(COMPARED_AT_ONCE.most // 8)]
+    assert many[0]
+    assert not many[-1]
+    assert answers(3)
+    assert gossip.counters["over_rate"]
 
 
 def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> None:
