@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import islice
 
 from limpet.base.addresses import Address
 from limpet.base.bounds.pods import DNS_ALIASES
+from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_PORTS
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -229,7 +231,8 @@ class ClusterNames:
             (port, target) for each, port, target in found if b"_" + each.encode() == wanted
         )
         return [
-            Record(name, wire.SRV, f"0 100 {port} {target}") for port, target in fitting
+            Record(name, wire.SRV, f"0 100 {port} {target}")
+            for port, target in islice(fitting, DNS_PORTS.most)
         ] or None
 
     # Endpoints
@@ -286,7 +289,7 @@ class ClusterNames:
 
     def _records_of(self, name: Labels, endpoints: Iterable[Endpoint]) -> list[Record]:
         addresses = dict.fromkeys(ip_address(each.address) for each in endpoints)
-        return list(map(_address_record(name), addresses))
+        return list(map(_address_record(name), islice(addresses, DNS_ADDRESSES.most)))
 
     def _addresses_of(self, records: list[Record]) -> tuple[Record, ...]:
         """Addresses of the targets of SRV records, and of name servers."""

@@ -8,6 +8,8 @@ from itertools import cycle, repeat
 from typing import Generic, TypeVar
 
 from limpet.base.bounds.strangers import (
+    DNS_FOUND,
+    DNS_FOUND_RECORDS,
     DNS_READY,
     DNS_READY_ANSWER,
     DNS_READY_BYTES,
@@ -104,6 +106,35 @@ class _Ready:
         self.size_bytes = 0
 
 
+@dataclass(slots=True)
+class _Looked:
+    """What there is under names that were asked for: with other capitals it is the same."""
+
+    found: dict[tuple[Labels, int], Found] = field(default_factory=dict)
+    of: dict[ServiceName | None, list[tuple[Labels, int]]] = field(default_factory=dict)
+    records: int = 0
+
+    def put(self, key: tuple[Labels, int], found: Found) -> None:
+        count = len(found.records) + len(found.further)
+        if not found.records or count > DNS_FOUND_RECORDS.most:
+            return
+        if len(self.found) >= DNS_FOUND.most or self.records + count > DNS_FOUND_RECORDS.most:
+            self.clear()
+        self.found[key] = found
+        self.of.setdefault(found.of, []).append(key)
+        self.records += count
+
+    def drop(self, of: ServiceName | None) -> None:
+        for key in self.of.pop(of, ()):
+            if (found := self.found.pop(key, None)) is not None:
+                self.records -= len(found.records) + len(found.further)
+
+    def clear(self) -> None:
+        self.found.clear()
+        self.of.clear()
+        self.records = 0
+
+
 class Resolver(Generic[C]):
     """Pure: time is passed in, and what is to be done is left in `effects`, in order."""
 
@@ -113,6 +144,7 @@ class Resolver(Generic[C]):
         self._zone: Labels = ()
         self._no = DnsAnswer(wire.SERVFAIL)
         self._ready = _Ready()
+        self._looked = _Looked()
         self.counts = Counts()
         self.here = Here()
         self.effects: list[AskUpstream | CloseAttempt | Reply[C]] = []
@@ -133,6 +165,7 @@ class Resolver(Generic[C]):
         self._names = names
         self._no = render_no(names.soa())
         self._ready.clear()
+        self._looked.clear()
 
     def serve(self, domain: str) -> None:
         """Names below are the cluster's, also while nothing of it is known."""
@@ -144,15 +177,19 @@ class Resolver(Generic[C]):
         if self._names is not None and services:
             self._names.changed(services)
             for key in (None, *services):
-                self._ready.drop(key)
+                self._forget(key)
 
     def set_here(self, here: Here) -> None:
         """Takes which endpoints are near, and which are known to be dead."""
         self.here = here
         if self._names is not None:
             for key in self._names.set_here(here):
-                self._ready.drop(key)
-            self._ready.drop(None)
+                self._forget(key)
+            self._forget(None)
+
+    def _forget(self, of: ServiceName | None) -> None:
+        self._ready.drop(of)
+        self._looked.drop(of)
 
     def use(self, upstreams: Sequence[Upstream], now_s: float) -> None:
         self._do(self.forwarder.use(upstreams, now_s))
@@ -199,7 +236,12 @@ class Resolver(Generic[C]):
     def find(self, name: Labels, kind: int) -> Found | None:
         """None: it is upstreams' to say."""
         if self._names is not None:
-            return self._names.look_up(name, kind)
+            if (known := self._looked.found.get((name, kind))) is not None:
+                return known
+            found = self._names.look_up(name, kind)
+            if found is not None:
+                self._looked.put((name, kind), found)
+            return found
         if self._zone and name[-len(self._zone) :] == self._zone:
             return Found(wire.SERVFAIL, because="no Service was ever heard of on this node")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 from itertools import chain, count, islice, product
 
@@ -208,6 +209,37 @@ def test_a_question_of_another_class_is_refused_and_sent_nowhere() -> None:
     assert told is not None
     assert dns.message.from_wire(told).rcode() == dns.rcode.REFUSED
     assert not any(isinstance(each, AskUpstream) for each in resolver.effects)
+
+
+def test_with_other_capitals_it_is_not_looked_for_again_what_there_is() -> None:
+    """A Service with 100,000 endpoints costs a second each time, and everybody else waits."""
+
+    class Counting(Catalog):
+        asked = 0
+
+        def slices(self, namespace: str, name: str) -> Iterable[EndpointSlice]:
+            self.asked += 1
+            return super().slices(namespace, name)
+
+    catalog = Counting()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    ports = (EndpointPort("p", "TCP", 80),)
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, ports, (Endpoint("10.1.0.1"),)))
+    resolver = resolver_of(catalog)
+
+    def ask(name: str) -> list[str]:
+        answer = resolver.take(dns.message.make_query(name, "A").to_wire(), "client", 0.0)
+        assert answer is not None
+        return [str(each) for each in dns.message.from_wire(answer).answer[0]]
+
+    assert ask(f"a.x.svc.{DOMAIN}") == ["10.1.0.1"]
+    before = catalog.asked
+    assert ask(f"A.X.svc.{DOMAIN}") == ["10.1.0.1"]
+    assert catalog.asked == before
+
+    changed = catalog.put(EndpointSlice("x", "a-1", "a", 4, ports, (Endpoint("10.1.0.2"),)))
+    resolver.changed(changed)
+    assert ask(f"A.x.svc.{DOMAIN}") == ["10.1.0.2"]
 
 
 def test_who_asks_by_tcp_for_all_of_a_large_service_with_other_capitals_takes_no_more_memory() -> (

@@ -146,6 +146,19 @@ DNS_READY_ANSWER = Bound("... one of them", 64 << 10, "bytes", Above.NOT_KEPT)
 """Sixteen of the longest by UDP fit. By TCP a pod may ask for all of a thousand endpoints, each
 time with other capitals."""
 DNS_READY_QUESTION = Bound("... the question of one of them", 300, "bytes", Above.NOT_KEPT)
+DNS_ADDRESSES = Bound(
+    "addresses in an answer for a name of the cluster", 4096, "addresses", Above.CUT
+)
+"""The nearest. All of a Service with 100,000 endpoints no message has room for."""
+DNS_PORTS = Bound("... ports, each with the name that it is at", 512, "ports", Above.CUT)
+DNS_FOUND = Bound(
+    "names of the cluster of which it is kept what there is, whatever capitals they come in",
+    2048,
+    "names",
+    Above.OLDEST_OUT,
+)
+"""All of them make room, as for answers."""
+DNS_FOUND_RECORDS = Bound("... records of all of them", 32_768, "records", Above.OLDEST_OUT)
 DNS_FORWARDED = Bound(
     "questions for other names that are under way", 2048, "questions", Above.REFUSED
 )

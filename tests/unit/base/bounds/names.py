@@ -13,14 +13,17 @@ import pytest
 
 from limpet.base.bounds import strangers
 from limpet.dns import server as server_module
+from limpet.dns import wire
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
 from limpet.dns.forward.health import Upstream
-from limpet.dns.resolver import Resolver
+from limpet.dns.names import ClusterNames, Found, Record
+from limpet.dns.resolver import Resolver, _Looked
 from limpet.dns.server import DnsServer
 from limpet.dns.turns import ClientTurns
 from limpet.dns.wire import Query
 from limpet.services.catalog import Catalog
+from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service
 from tests.unit.base.bounds.probes import probe
 from tests.unit.dns.test_resolver import resolver_of
 
@@ -199,6 +202,46 @@ def _(amount: int) -> bool:
 @probe(strangers.DNS_READY_QUESTION)
 def _(amount: int) -> bool:
     return _keeps(_ready(), b"x" * amount, 100)
+
+
+def _large(amount: int, *, port: str = "") -> int:
+    """How many records are told of a headless Service with so many endpoints."""
+    catalog = Catalog()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    ends = tuple(Endpoint(f"10.1.{number >> 8}.{number & 255}") for number in range(amount))
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, (EndpointPort(port, "TCP", 80),), ends))
+    names = ClusterNames(catalog, "cluster.local")
+    name = (*((b"_" + port.encode(), b"_tcp") if port else ()), b"a", b"x", b"svc")
+    found = names.look_up((*name, b"cluster", b"local"), wire.SRV if port else wire.A)
+    assert found is not None
+    return len(found.records)
+
+
+@probe(strangers.DNS_ADDRESSES)
+def _(amount: int) -> bool:
+    return _large(amount) == amount
+
+
+@probe(strangers.DNS_PORTS)
+def _(amount: int) -> bool:
+    return _large(amount, port="web") == amount
+
+
+@probe(strangers.DNS_FOUND)
+def _(amount: int) -> bool:
+    looked, found = _Looked(), Found(wire.NOERROR, (Record((), wire.A, "10.1.0.1"),))
+    for number in range(amount):
+        looked.put(((str(number).encode(),), wire.A), found)
+    return ((b"0",), wire.A) in looked.found
+
+
+@probe(strangers.DNS_FOUND_RECORDS)
+def _(amount: int) -> bool:
+    looked, part = _Looked(), (Record((), wire.A, "10.1.0.1"),) * 1024
+    for number in range(amount // 1024):
+        looked.put(((str(number).encode(),), wire.A), Found(wire.NOERROR, part))
+    looked.put(((b"rest",), wire.A), Found(wire.NOERROR, part[: amount % 1024]))
+    return ((b"0",), wire.A) in looked.found
 
 
 def _forwarded(amount: int, clients: int, names: int) -> bool:
