@@ -61,6 +61,7 @@ EXEMPT = {
     "limpet.cli.names": _OWN,
     "limpet.cli.topics.pages.read_pages": _OWN,
     "limpet.cloud.second_road.presence_object._object": _OWN,
+    "limpet.nat.upnp_apart.map_apart": _OWN,
     "limpet.controller.admin.client": _OWN,
     "limpet.controller.store.kubernetes.items.operations": _OWN,
     "limpet.datapath.tunnel.ipsec.daemon": _OWN,
@@ -78,6 +79,7 @@ EXEMPT = {
     "limpet.controller.state.reports": _RECORDS,
     # What opens and hands on
     "limpet.cloud.second_road.api_server.ApiServerSource._hear_status": _FILE,
+    "limpet.base.disk.read_kept": _FILE,
     "limpet.cni.resolv_conf.read_dns": _FILE,
     "limpet.kubernetes.reviews.create_token": "one field of an answer, decoded by its type",
     # Processes

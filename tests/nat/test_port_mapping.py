@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 import struct
 import subprocess
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from ipaddress import IPv4Address, ip_address
@@ -15,13 +19,15 @@ from pathlib import Path
 import pytest
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.servers import GATEWAY_MEMORY, GATEWAY_TALK_S
 from limpet.linux.nftables import Nftables
 from limpet.linux.underlay import default_gateway
 from limpet.nat import port_control, upnp
 from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError
 from limpet.nat.port_mapping import PortMapping
-from tests.beds.namespaces import NetnsFactory, connect_namespaces
+from limpet.nat.upnp_apart import map_apart
+from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.waiting import PATIENCE_S, until, until_answered
 
 PORT = 20888
@@ -258,6 +264,62 @@ def test_a_gateway_with_upnp_only_leads_a_port_to_the_tunnel(site: Site) -> None
         assert not site.mapped
 
     site.run(scenario)
+
+
+class EndlessGateway:
+    """Describes itself by HTTP, and comes to no end."""
+
+    def __init__(self, netns: Netns, piece: bytes, pause_s: float) -> None:
+        self._listener = netns.open_socket(4, socket.SOCK_STREAM)
+        self._listener.bind((str(GATEWAY), 5000))
+        self._listener.listen()
+        self._piece, self._pause_s = piece, pause_s
+        self._over = threading.Event()
+        self.sent = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            connection = self._listener.accept()[0]
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\n\r\n")
+                while not self._over.wait(self._pause_s):
+                    connection.sendall(self._piece)
+                    self.sent += len(self._piece)
+
+    def close(self) -> None:
+        self._over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def endless_problem(site: Site, piece: bytes, pause_s: float) -> str:
+    """What is told of such a gateway."""
+    gateway = EndlessGateway(site.gateway, piece, pause_s)
+    try:
+        with site.node.entered(), pytest.raises(PortControlError) as told:
+            map_apart(f"http://{GATEWAY}:5000/description", PORT, PORT, 3600)
+    finally:
+        gateway.close()
+    assert gateway.sent > 0
+    return str(told.value)
+
+
+def test_a_gateway_whose_answer_has_no_end_is_told_as_that(site: Site) -> None:
+    """It would take the memory of whoever reads it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert "gateway" in endless_problem(site, bytes(1 << 20), 0.0)
+    most_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert most_kb <= max(before, GATEWAY_MEMORY.most // 1024)
+
+
+def test_a_gateway_that_never_comes_to_an_end_is_left(site: Site) -> None:
+    """A byte now and then keeps miniupnpc waiting; the time is the process' own to keep."""
+    began_s = time.monotonic()
+    assert f"within {GATEWAY_TALK_S.most} s" in endless_problem(site, b"x", 0.5)
+    assert time.monotonic() - began_s >= GATEWAY_TALK_S.most
 
 
 def test_a_port_that_another_host_has_is_left_to_it(site: Site) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from limpet.base.bounds.words import NAME, SLICE_ENDPOINTS
+from limpet.base.bounds.words import NAME, SERVICE_PORTS, SLICE_ENDPOINTS
 from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.services.values import (
@@ -183,7 +183,7 @@ def slice_of(view: SliceView) -> EndpointSlice:
     version = _VERSIONS.get(view.address_type, 0)
     ports = tuple(
         EndpointPort(intern(each.name or ""), intern(each.protocol or "TCP"), each.port or 0)
-        for each in view.ports or ()
+        for each in (view.ports or ())[: SERVICE_PORTS.most]
         if not _port_problem(each)
     )
     endpoints = tuple(
@@ -213,7 +213,7 @@ def _left_out_of(view: SliceView, version: int) -> tuple[str, ...]:
     if not version and view.address_type != _FQDN:
         why = "none of IPv4, IPv6 and FQDN, so nothing is sent to its endpoints"
         out.note("addressType", view.address_type, why)
-    for index, port in enumerate(view.ports or ()):
+    for index, port in enumerate((view.ports or ())[: SERVICE_PORTS.most]):
         if port.port is not None and (problem := _port_problem(port)):
             _note_port(f"ports[{index}]", port, problem, out)
     for index, endpoint in enumerate((view.endpoints or ())[: SLICE_ENDPOINTS.most]):
@@ -221,6 +221,7 @@ def _left_out_of(view: SliceView, version: int) -> tuple[str, ...]:
             address = endpoint.addresses[0] if endpoint.addresses else None
             why = f"no address of {view.address_type} that a pod can have"
             out.note(f"endpoints[{index}]", address, why if address else "it has no address")
+    _note_more_ports(view.ports or (), out)
     if view.endpoints and len(view.endpoints) > SLICE_ENDPOINTS.most:
         why = f"no EndpointSlice has more than {SLICE_ENDPOINTS.most} endpoints"
         out.note("endpoints", len(view.endpoints), f"{why}: the rest of them")
@@ -290,7 +291,8 @@ def _port_or_none(number: int | None, where: str, out: LeftOut) -> int:
 
 def _service_ports(views: Sequence[ServicePortView], out: LeftOut) -> tuple[ServicePort, ...]:
     found = []
-    for index, view in enumerate(views):
+    _note_more_ports(views, out)
+    for index, view in enumerate(views[: SERVICE_PORTS.most]):
         if problem := _port_problem(view):
             _note_port(f"ports[{index}]", view, problem, out)
             continue
@@ -298,6 +300,11 @@ def _service_ports(views: Sequence[ServicePortView], out: LeftOut) -> tuple[Serv
         name, protocol = intern(view.name or ""), intern(view.protocol or "TCP")
         found.append(ServicePort(name, protocol, view.port or 0, node_port))
     return tuple(found)
+
+
+def _note_more_ports(ports: Sequence[object], out: LeftOut) -> None:
+    if len(ports) > SERVICE_PORTS.most:
+        out.note("ports", len(ports), f"no more than {SERVICE_PORTS.most} are served: the rest")
 
 
 def _endpoint(view: EndpointView, version: int) -> Endpoint | None:

@@ -151,7 +151,7 @@ class PortMapping:
         Raises: PortControlError, OSError.
         """
         # Most nodes never get here, and none needs it to start.
-        from limpet.nat import port_control, upnp
+        from limpet.nat import port_control, upnp, upnp_apart
 
         if by == "pcp":
             lease = await port_control.ask_pcp(gateway, self._nonce, self._port, wanted, lifetime_s)
@@ -160,7 +160,7 @@ class PortMapping:
         else:
             location = location or await upnp.find_gateway(gateway, _own_towards(gateway))
             lease = await in_thread(
-                lambda: upnp.UpnpGateway(location).map(self._port, wanted, lifetime_s), "gateway"
+                lambda: upnp_apart.map_apart(location, self._port, wanted, lifetime_s), "gateway"
             )
         return _Held(by, gateway, lease, location)
 

@@ -17,6 +17,10 @@ GATEWAY_DATAGRAMS = Bound(
     Above.DROPPED,
 )
 """Everybody on the link may answer a search, and write the gateway's address on it."""
+GATEWAY_MEMORY = Bound(
+    "memory of the process that reads what a gateway says by UPnP", 256 << 20, "bytes", Above.CLOSED
+)
+GATEWAY_TALK_S = Bound("time that a gateway has to say all of it", 15, "seconds", Above.CLOSED)
 ECHOES = Bound(
     "packets of a machine that are looked at for its answer to one ping",
     256,

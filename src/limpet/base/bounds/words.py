@@ -35,6 +35,8 @@ UNREAD = Bound(
     "objects",
     Above.DROPPED,
 )
+SERVICE_PORTS = Bound("ports of one Service, or of one EndpointSlice", 1000, "ports", Above.CUT)
+"""Each is looked for among those of all its slices."""
 SLICE_ENDPOINTS = Bound("endpoints of one EndpointSlice", 1000, "endpoints", Above.CUT)
 """As an API server has it."""
 LOG_KINDS = Bound(

@@ -85,6 +85,18 @@ class _Rumour:
     told: int = 0
 
 
+class ComparisonRates:
+    """How often, and with how many documents, a node compares for one member."""
+
+    def __init__(self) -> None:
+        self.suspicions = TokenBuckets(
+            SUSPICIONS_PER_MINUTE.most / 60, SUSPICIONS_AT_ONCE.most, most=SUSPECTED_MEMBERS.most
+        )
+        self.looked_at = TokenBuckets(
+            COMPARED_PER_S.most, COMPARED_AT_ONCE.most, most=COMPARED_MEMBERS.most
+        )
+
+
 class Gossip:
     """One node's side. Every method returns what is to be sent now."""
 
@@ -112,12 +124,7 @@ class Gossip:
         self._timers: list[tuple[float, tuple[str, str]]] = []
         """A heap: when, and what it is for."""
         self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-        self._suspicions = TokenBuckets(
-            SUSPICIONS_PER_MINUTE.most / 60, SUSPICIONS_AT_ONCE.most, most=SUSPECTED_MEMBERS.most
-        )
-        self._comparisons = TokenBuckets(
-            COMPARED_PER_S.most, COMPARED_AT_ONCE.most, most=COMPARED_MEMBERS.most
-        )
+        self._rates = ComparisonRates()
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
         self._set_timer(now_s + self._between(_SAY_AGAIN_S), (_SAY_AGAIN, ""))
@@ -225,7 +232,7 @@ class Gossip:
         if is_new and isinstance(message, Push) and self._is_chosen():
             self._compare_later(uid, now_s + self._between(_NEWCOMER_S))
         looked_at = min(self._index.cost(message), COMPARED_AT_ONCE.most)
-        if not self._comparisons.take(uid, now_s, looked_at):
+        if not self._rates.looked_at.take(uid, now_s, looked_at):
             self.counters["over_rate"] += 1
             return []
         return self._answer(uid, place, message, now_s)
@@ -233,7 +240,7 @@ class Gossip:
     def suspect(self, uid: str, now_s: float) -> None:
         """The node knows something newer, as it has said; it is compared with soon, but not for
         each time that it says so: a digest is large, and goes to whatever address it has told."""
-        if self._suspicions.take(uid, now_s):
+        if self._rates.suspicions.take(uid, now_s):
             self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
 
     def tick(self, now_s: float) -> list[Effect]:

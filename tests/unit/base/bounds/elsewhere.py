@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, strangers, words
+from limpet.base.bounds import members, servers, strangers, words
 from limpet.base.bounds.bound import Bound
 
 _MEMBERS = "tests/controller/attackers/test_member_bounds.py::test_"
@@ -40,6 +40,14 @@ ELSEWHERE: list[tuple[Bound, str]] = [
     (
         strangers.RELAY_GREETING_OF_ONE,
         _RELAY + "one_address_has_few_of_the_places_of_those_who_have_proven_nothing",
+    ),
+    (
+        servers.GATEWAY_MEMORY,
+        "tests/nat/test_port_mapping.py::test_a_gateway_whose_answer_has_no_end_is_told_as_that",
+    ),
+    (
+        servers.GATEWAY_TALK_S,
+        "tests/nat/test_port_mapping.py::test_a_gateway_that_never_comes_to_an_end_is_left",
     ),
     (
         words.SNAPSHOT,

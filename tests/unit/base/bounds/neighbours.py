@@ -336,25 +336,25 @@ def _gossip() -> Gossip:
 
 
 def _suspicions() -> TokenBuckets:
-    return _gossip()._suspicions
+    return _gossip()._rates.suspicions
 
 
 @probe(neighbours.COMPARED_AT_ONCE)
 def _(amount: int) -> bool:
-    room = _gossip()._comparisons
+    room = _gossip()._rates.looked_at
     return room.take("a", 0.0, amount) and room.take("b", 0.0)
 
 
 @probe(neighbours.COMPARED_PER_S)
 def _(amount: int) -> bool:
-    room = _gossip()._comparisons
+    room = _gossip()._rates.looked_at
     assert room.take("a", 0.0, neighbours.COMPARED_AT_ONCE.most)
     return room.take("a", 1.0, amount)
 
 
 @probe(neighbours.COMPARED_MEMBERS)
 def _(amount: int) -> bool:
-    room = _gossip()._comparisons
+    room = _gossip()._rates.looked_at
     assert room.take(0, 0.0, neighbours.COMPARED_AT_ONCE.most)
     return is_remembered(amount, room)
 

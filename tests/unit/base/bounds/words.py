@@ -23,6 +23,7 @@ from limpet.base.bounds.words import (
     LOG_VALUE,
     MARKS,
     NAME,
+    SERVICE_PORTS,
     SLICE_ENDPOINTS,
     UNREAD,
 )
@@ -41,7 +42,15 @@ from limpet.cluster.seal import _document
 from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
-from limpet.kubernetes.services import EndpointView, SliceView, slice_of
+from limpet.kubernetes.services import (
+    EndpointView,
+    ServicePortView,
+    ServiceSpecView,
+    ServiceView,
+    SliceView,
+    service_of,
+    slice_of,
+)
 from limpet.kubernetes.watch_event import Unreadable
 from limpet.services.catalog import left_out_in_words
 from limpet.services.values import Service
@@ -150,6 +159,17 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     endpoints = [EndpointView(addresses=["10.1.0.2"])] * amount
     return len(slice_of(SliceView(address_type="IPv4", endpoints=endpoints)).endpoints) == amount
+
+
+@probe(SERVICE_PORTS)
+def _(amount: int) -> bool:
+    """Of both, and it is said what is left out."""
+    ports = [ServicePortView(name=f"p{number}", port=80) for number in range(amount)]
+    service = service_of(ServiceView(spec=ServiceSpecView(ports=ports)))
+    piece = slice_of(SliceView(address_type="IPv4", ports=ports))
+    taken = {len(service.ports) == amount, len(piece.ports) == amount, not service.left_out}
+    assert len(taken) == 1
+    return taken.pop()
 
 
 @probe(LABEL)
