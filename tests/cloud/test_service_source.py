@@ -10,11 +10,23 @@ from typing import Any
 
 import pytest
 
+from limpet.base.bounds.words import FILE
 from limpet.cloud.workloads import service_source
-from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
+from limpet.cloud.workloads.change_journal import MOST_BYTES
+from limpet.cloud.workloads.service_source import ServiceSource, _Untold, load_catalog
+from limpet.dns.kept_services import KeptServices
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.services.catalog import Catalog, left_out_in_words
-from limpet.services.values import DOUBTED, READY, SERVING, ServiceName
+from limpet.services.kept import encode_items
+from limpet.services.values import (
+    DOUBTED,
+    READY,
+    SERVING,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    ServiceName,
+)
 from tests.beds.rogue import STREAM, answer, serving, take_request
 from tests.waiting import until
 
@@ -213,3 +225,28 @@ def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_pa
 
     assert catalog.service("shop", "other") is None
     assert not len(source.unread)
+
+
+def test_changes_that_wait_for_a_list_that_never_comes_take_no_memory_without_end() -> None:
+    """As where an account may hear of Services and not of EndpointSlices."""
+    waits, line = _Untold(), b"x" * 1023
+    for _ in range(MOST_BYTES // 1024):
+        waits.keep([line])
+    assert len(waits.lines) == MOST_BYTES // 1024
+    waits.keep([line])
+    waits.keep([line])
+    assert waits.lines == []
+
+
+def test_what_was_kept_is_read_back_however_large_it_is(tmp_path: Path) -> None:
+    """Of some hundred thousand endpoints; of 16 MiB nothing else would be read."""
+    kept, ports = KeptServices(tmp_path), (EndpointPort("http", "TCP", 8080),)
+    long = Endpoint("10.1.0.1", hostname="x" * 1000)
+    items = [EndpointSlice("shop", f"web-{n}", "web", 4, ports, (long,)) for n in range(18_000)]
+    kept.path.write_bytes(encode_items(items))
+    assert kept.path.stat().st_size > FILE.most
+    assert len(list(load_catalog(kept.path).all_slices())) == len(items)
+    news = kept.look()
+    assert news is not None
+    kept.apply(news)
+    assert len(list(kept.catalog.all_slices())) == len(items)

@@ -19,7 +19,7 @@ from limpet.services.kept import decode_change
 _log = structlog.get_logger("services")
 
 JOURNAL_FILE = "services-changes.jsonl"
-_MOST_BYTES = 4 << 20
+MOST_BYTES = 4 << 20
 """It is memory. What does not fit is on the disk some seconds later."""
 
 
@@ -51,7 +51,7 @@ class ChangeJournal:
     def note(self, lines: Iterable[bytes]) -> None:
         """By `kept.encode_item` and `kept.encode_gone`."""
         content = b"".join(line + b"\n" for line in lines)
-        if not content or self._bytes + len(content) > _MOST_BYTES:
+        if not content or self._bytes + len(content) > MOST_BYTES:
             return
         self._append(content)
 

@@ -21,7 +21,7 @@ from limpet.base.disk import read_kept, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.timer import Timer
-from limpet.cloud.workloads.change_journal import ChangeJournal
+from limpet.cloud.workloads.change_journal import MOST_BYTES, ChangeJournal
 from limpet.cloud.workloads.listed import Listed
 from limpet.cloud.workloads.source import WorkloadSource
 from limpet.cloud.workloads.unread import UnreadObjects
@@ -84,6 +84,16 @@ class _Untold:
     """Kinds of which the server has told all, once at least."""
     names: dict[ServiceName, None] = field(default_factory=dict)
     lines: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def keep(self, lines: list[bytes]) -> None:
+        """None of them where the journal has no room for all: a server that never lists the other
+        kind may tell changes without end."""
+        self.size_bytes += sum(map(len, lines)) + len(lines)
+        if self.size_bytes > MOST_BYTES:
+            self.lines.clear()
+        else:
+            self.lines += lines
 
 
 class ServiceSource(WorkloadSource):
@@ -223,12 +233,13 @@ class ServiceSource(WorkloadSource):
         were not heard of yet would refuse its clients, and be planned twice."""
         waits = self._waits
         waits.names.update(told)
-        waits.lines += lines if self._journal is not None else ()
+        if self._journal is not None:
+            waits.keep(lines)
         if all_told:
             waits.listed.add(kind)
         if waits.names and len(waits.listed) == len(self._listed):
             names, noted = waits.names, waits.lines
-            waits.names, waits.lines = {}, []
+            waits.names, waits.lines, waits.size_bytes = {}, [], 0
             self._keeping.note()
             if self._journal is not None:
                 self._journal.note(noted)

@@ -12,9 +12,10 @@ import pytest
 
 from limpet.agent.answers.picture.workloads import Named, policies_on_pair, why_no_policies
 from limpet.agent.policies import keeper
-from limpet.agent.policies.of_kubernetes import KubernetesPolicies
+from limpet.agent.policies.of_kubernetes import KubernetesPolicies, heard_before
 from limpet.agent.policies.said import Judged
 from limpet.agent.policies.said import Policies as SaidPolicies
+from limpet.base.bounds.words import FILE
 from limpet.base.settings import SourceSettings
 from limpet.policies.heard import ReadPolicies
 from limpet.policies.policy import Key, PolicyPod
@@ -106,3 +107,16 @@ def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
     (flow,) = judged.flows
     assert flow.allowed is allowed
     assert all(words in end.why for end in flow.ends)
+
+
+def test_an_agent_begins_with_what_it_kept_of_however_many_pods(kept: Path) -> None:
+    """Of 60,000; an agent that refused it could not start again on any node."""
+    heard = ReadPolicies()
+    heard.is_whole = True
+    for number in range(17_000):
+        key = Key("shop", f"web-{number}")
+        heard.pods[key] = PolicyPod(key, (ip_address("10.1.0.1"),), {"app": "x" * 1000})
+    kept.write_bytes(heard.encode())
+
+    assert kept.stat().st_size > FILE.most
+    assert len(heard_before(kept).pods) == len(heard.pods)
