@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
@@ -363,6 +366,24 @@ def test_a_pod_is_pinged_by_name_and_its_node_by_the_ways_to_it(world: World) ->
     assert second.startswith("2  default/hub-pod-0 on hub: ")
     assert " *" in first
     assert "packet to 10.244." in first
+
+
+def test_without_a_count_it_goes_on_until_it_is_interrupted_and_sums_up(world: World) -> None:
+    machine = world.machine("radio-1")
+    words = ("ping", "hub", "-i", "0.1", "--config", str(machine.config_path))
+    command = ("nsenter", f"--net=/run/netns/{machine.name}", sys.executable, "-m", "limpet")
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as pinging:
+        assert pinging.stdout is not None
+        lines = iter(pinging.stdout.readline, "")
+        try:
+            for number in range(1, 13):
+                assert any(line.startswith(f"{number}  hub") for line in lines)
+        finally:
+            pinging.send_signal(signal.SIGINT)
+            rest = pinging.stdout.read()
+    assert pinging.returncode == 0
+    counted = [int(each) for each in re.findall(r"(\d+)/\d+ +\d+ %", rest)]
+    assert max(counted) >= 12
 
 
 def test_until_direct_ends_at_once_where_no_relay_is_needed(world: World) -> None:

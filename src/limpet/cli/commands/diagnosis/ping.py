@@ -56,11 +56,11 @@ def ping(
     tally = Tally()
     try:
         for answer in _rounds(agent, target, count, interval):
+            tally.add(answer)  # first: who sees its line, and interrupts, has it counted
             if output.is_document:
                 rounds.append(answer)
             else:
-                put(round_line(tally.rounds + 1, answer))
-            tally.add(answer)
+                put(round_line(tally.rounds, answer))
             if until_direct and is_direct(answer):
                 break
     except KeyboardInterrupt:
