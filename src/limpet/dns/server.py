@@ -35,6 +35,7 @@ _IDLE_S = float(DNS_QUESTION_S.most)
 """Idle time of a TCP connection; source: RFC 7766, section 6.2.3. A question that has not come
 whole is none, or somebody with a byte now and then would keep the place for ever."""
 _READ_BYTES = 8 << 10
+_REST_S = 0.2
 
 Client = Callable[[bytes], None]
 """Takes the answer."""
@@ -153,13 +154,22 @@ class DnsServer:
     def _accept(self, at: socket.socket) -> None:
         try:
             accepted, sender = at.accept()
-        except OSError:  # another process was faster, or there is no descriptor left
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # another process was faster, or who came has gone
+        except OSError:  # no descriptor is left: it would be asked for again at once, and so on
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(at)
+            loop.call_later(_REST_S, self._accept_again, at)
             return
         accepted.setblocking(False)
         connection = _Connection(self, accepted, sender[0])
         leaves = self.connections.put(connection, source_of(sender[0]))
         if leaves is not None:
             leaves.end()
+
+    def _accept_again(self, at: socket.socket) -> None:
+        if self._is_reading and at in self._sockets:
+            asyncio.get_running_loop().add_reader(at, self._accept, at)
 
     # What the resolver wants done
 
