@@ -41,6 +41,25 @@ async def is_too_large(node: Node, verb: str, path: str, body: bytes) -> bool:
     return False
 
 
+async def is_put_off(node: Node, path: str) -> bool:
+    try:
+        await node.fetch("GET", path, b"")
+    except Refusal as refusal:
+        return refusal.code is Code.TRY_AGAIN
+    return False
+
+
+def test_whatever_a_node_asks_for_counts_also_what_there_is_not(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        for path in ("/healthz", "/v1/no-such-thing"):
+            count = 0
+            while not await is_put_off(node, path):
+                count += 1
+                assert count < 20 * members.REQUESTS_AT_ONCE.most
+
+    node_does(controller, body)
+
+
 def test_a_body_has_a_bound_by_what_it_is_for(controller: Controller) -> None:
     bodies: list[tuple[str, str, Bound]] = [
         ("POST", "/v1/pods", members.REPORT_BODY),

@@ -120,6 +120,9 @@ class Api:
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         code = "ok"
         try:
+            # Whatever a member asks for, also what there is not.
+            if (uid := uid_of_connection(request.transport)) is not None:
+                self._requests.rates.requests.take(uid, time.monotonic())
             return await handler(request)
         except Exception as error:  # noqa: BLE001 - answered, and logged where it is ours
             refused = _refused(error)
@@ -199,7 +202,6 @@ class Api:
         uid = _uid(request)
         if isinstance(request.transport, asyncio.WriteTransport):
             self.connections.note(uid, request.transport)
-        self._requests.rates.requests.take(uid, time.monotonic())
         return uid
 
     async def _joined(self, request: web.Request) -> web.Response:
