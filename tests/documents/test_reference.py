@@ -15,6 +15,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.settings import parse_settings as parse_agent
 from limpet.base.configuration import configuration_keys
 from limpet.base.errors import CniCode
+from limpet.cni.protocol import conf, ipam
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.settings import parse_settings as parse_controller
 
@@ -42,6 +43,13 @@ def test_the_documentation_has_every_key_of_a_configuration(
     kind: type[Settings | ControllerSettings], page: str, section: str
 ) -> None:
     assert set(configuration_keys(kind)) - _first_cells(page, section) == set()
+
+
+def test_the_documentation_has_every_key_of_a_cni_network() -> None:
+    kinds = (conf._TOP, conf.DNS, conf.BANDWIDTH, ipam.IPAM, ipam._RANGE, ipam.ROUTE)
+    known = {key for kind in kinds for key in kind.values()}
+
+    assert known - _first_cells("configuration.md", "A CNI network") == set()
 
 
 def test_it_has_no_key_of_the_agent_that_there_is_not() -> None:
