@@ -134,7 +134,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "base/text/nearest.py": "_MOST_KNOWN",
         "cli/doctor/machine/settings.py": "_LITTLE_SPACE_BYTES",
         "cloud/pod_reports.py": "_LONGEST_JUMP",
-        "cloud/workloads/change_journal.py": "_MOST_BYTES",
+        "cloud/workloads/change_journal.py": "MOST_BYTES",
         "cluster/snapshot/file.py": "_COMPACT_BYTES",
         "controller/api/feed.py": "_KEPT_LINES _KEPT_LINE_BYTES",
         "controller/store/kubernetes/store.py": "KEPT_EVENTS",
