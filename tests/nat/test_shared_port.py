@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from limpet.base.ownership import NFT_SHARED_PORT_TABLE
 from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.shared_port import SharedPort, ruleset
 from limpet.linux.nftables import Nftables
+from tests.beds.descriptors import room_for_descriptors
 from tests.cluster.courier_bed import CourierBed, Post, run
 from tests.waiting import PATIENCE_S
 
@@ -132,19 +131,6 @@ def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
     run(scenario)
 
 
-@contextmanager
-def room_for_one_more_descriptor() -> Iterator[None]:
-    """As in an agent that has about as many open as it may."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)  # the lowest: all below it are taken
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 @pytest.mark.parametrize(("version", "address"), ADDRESSES)
 def test_an_ip_version_whose_socket_could_not_be_opened_has_it_when_it_is_tried_again(
     bed: CourierBed, version: int, address: str
@@ -153,7 +139,7 @@ def test_an_ip_version_whose_socket_could_not_be_opened_has_it_when_it_is_tried_
         one, two = Post(bed.host(1)), Post(bed.host(2))
         with (
             one.host.netns.entered(),
-            room_for_one_more_descriptor(),
+            room_for_descriptors(1),
             pytest.raises(OSError, match="Too many open files"),
         ):
             one.courier.share_tunnel_port(TUNNEL_PORT)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import socket
 import time
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import DnsServer
 from limpet.services.catalog import Catalog
+from tests.beds.descriptors import room_for_descriptors
 from tests.unit.dns.test_resolver import resolver_of
 from tests.waiting import until
 
@@ -38,17 +37,11 @@ def test_without_a_descriptor_it_rests_and_whoever_waits_is_served_later() -> No
         server.listen([listener])
         client = socket.socket()
         client.setblocking(False)
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = os.dup(0)  # the lowest: all below it are taken
-        os.close(free)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        with room_for_descriptors(0):
             began_s = time.monotonic()
             await loop.sock_connect(client, listener.getsockname())
             await until(lambda: server.accepted >= 4)
             assert time.monotonic() - began_s >= 0.5
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
         await loop.sock_sendall(client, len(QUESTION).to_bytes(2, "big") + QUESTION)
         assert await loop.sock_recv(client, 4) != b""
         client.close()
