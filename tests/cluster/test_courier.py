@@ -243,6 +243,7 @@ VALID = Codec(node_key(9), PINNED).encode(BodyKind.EXCHANGE, b"x" * 500)
         ("replayed", VALID),
         ("over_rate", VALID[:-4] + bytes(4)),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_flood_of_whatever_kind_is_read_with_pauses(
     bed: CourierBed, drop: str, data: bytes

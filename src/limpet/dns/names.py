@@ -131,7 +131,8 @@ class ClusterNames:
                 of = None  # each Service on the way has its say
             alias = next((each for each in records if each.type == wire.CNAME), None)
             if alias is None:
-                fitting = [each for each in records if kind in (each.type, wire.ANY)]
+                fits = (each for each in records if kind in (each.type, wire.ANY))
+                fitting = list(islice(fits, DNS_ADDRESSES.most))
                 further = self._addresses_of(fitting)
                 turns = 1 if found else self._turns(of, fitting)
                 return Found(wire.NOERROR, (*found, *fitting), further, of, because, turns=turns)
@@ -289,7 +290,7 @@ class ClusterNames:
 
     def _records_of(self, name: Labels, endpoints: Iterable[Endpoint]) -> list[Record]:
         addresses = dict.fromkeys(ip_address(each.address) for each in endpoints)
-        return list(map(_address_record(name), islice(addresses, DNS_ADDRESSES.most)))
+        return list(map(_address_record(name), addresses))
 
     def _addresses_of(self, records: list[Record]) -> tuple[Record, ...]:
         """Addresses of the targets of SRV records, and of name servers."""

@@ -36,6 +36,7 @@ _IDLE_S = float(DNS_QUESTION_S.most)
 whole is none, or somebody with a byte now and then would keep the place for ever."""
 _READ_BYTES = 8 << 10
 _REST_S = 0.2
+"""Pause of accepting after descriptors or memory ran out."""
 
 Client = Callable[[bytes], None]
 """Takes the answer."""

@@ -27,6 +27,7 @@ def map_apart(location: str, port: int, wanted: int, lifetime_s: int) -> PortLea
     Raises: PortControlError, OSError.
     """
     words = map(str, (location, port, wanted, lifetime_s))
+    late = PortControlError(f"UPnP: the gateway had not said all within {GATEWAY_TALK_S.most} s")
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __name__, *words],
@@ -36,12 +37,10 @@ def map_apart(location: str, port: int, wanted: int, lifetime_s: int) -> PortLea
             timeout=GATEWAY_TALK_S.most + _ENDED_S,
             check=False,
         )
-        if done.returncode == -signal.SIGALRM:
-            raise TimeoutError
-    except (subprocess.TimeoutExpired, TimeoutError) as error:
-        raise PortControlError(
-            f"UPnP: the gateway had not said all within {GATEWAY_TALK_S.most} s"
-        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise late from error
+    if done.returncode == -signal.SIGALRM:
+        raise late
     if done.returncode:
         last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no word"])[-1]
         raise PortControlError(f"UPnP: who asked the gateway ended: {last}")

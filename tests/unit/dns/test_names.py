@@ -13,6 +13,7 @@ import dns.reversename
 import pytest
 from msgspec import structs
 
+from limpet.base.bounds.strangers import DNS_ADDRESSES
 from limpet.dns import wire
 from limpet.dns.names import ClusterNames, Found
 from limpet.dns.render import render, render_no
@@ -216,6 +217,21 @@ SPREAD = (
     Endpoint("10.1.0.3", node="near", hostname="n"),
     Endpoint("10.1.0.4", node="here", hostname="h"),
 )
+
+
+def test_many_addresses_of_one_family_leave_room_for_those_of_the_other() -> None:
+    ports = (EndpointPort("sql", "TCP", 5432),)
+    many = tuple(Endpoint(f"10.2.{n >> 8}.{n & 255}") for n in range(DNS_ADDRESSES.most + 1))
+    _, known = names(
+        Service("default", "db", cluster_ips=("None",)),
+        EndpointSlice("default", "db-4", "db", 4, ports, many),
+        EndpointSlice("default", "db-6", "db", 6, ports, (Endpoint("fd00:1::2"),)),
+    )
+
+    found = known.look_up((b"db", b"default", b"svc", b"cluster", b"local"), wire.A)
+    assert found is not None
+    assert len(found.records) == DNS_ADDRESSES.most
+    assert told(known, kind="AAAA") == ["fd00:1::2"]
 
 
 def test_near_endpoints_come_first() -> None:

@@ -112,6 +112,9 @@ SUSPICIONS_AT_ONCE = Bound(
 )
 SUSPICIONS_PER_MINUTE = Bound("... for long", 20, "comparisons a minute", Above.WAITS)
 """It has its turn when nobody says so, too: every few seconds with one of all."""
+SUSPECTED_MEMBERS = Bound(
+    "members for which a node counts how often they say so", 1_024, "members", Above.OLDEST_OUT
+)
 COMPARED_AT_ONCE = Bound(
     "documents that are looked at for one member that compares, at once",
     65_536,
@@ -123,9 +126,6 @@ COMPARED_PER_S = Bound("... for long", 8_192, "documents a second", Above.DROPPE
 """Some 3 us each."""
 COMPARED_MEMBERS = Bound(
     "members for which a node counts these", 1_024, "members", Above.OLDEST_OUT
-)
-SUSPECTED_MEMBERS = Bound(
-    "members for which a node counts how often they say so", 1_024, "members", Above.OLDEST_OUT
 )
 HEARD_AT = Bound(
     "places that one member's probes come from in clear, and may be answered at",

@@ -95,6 +95,12 @@ class _Untold:
         else:
             self.lines += lines
 
+    def take(self) -> tuple[dict[ServiceName, None], list[bytes]]:
+        """Names and lines; they are told now."""
+        names, lines = self.names, self.lines
+        self.names, self.lines, self.size_bytes = {}, [], 0
+        return names, lines
+
 
 class ServiceSource(WorkloadSource):
     """As every source."""
@@ -238,8 +244,7 @@ class ServiceSource(WorkloadSource):
         if all_told:
             waits.listed.add(kind)
         if waits.names and len(waits.listed) == len(self._listed):
-            names, noted = waits.names, waits.lines
-            waits.names, waits.lines, waits.size_bytes = {}, [], 0
+            names, noted = waits.take()
             self._keeping.note()
             if self._journal is not None:
                 self._journal.note(noted)
