@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from limpet.base.bounds.tenants import SERVICE_TARGETS_OF_ONE
 from limpet.base.bounds.words import FILE
 from limpet.cloud.workloads import service_source
+from limpet.cloud.workloads import source as source_module
 from limpet.cloud.workloads.change_journal import MOST_BYTES
 from limpet.cloud.workloads.service_source import ServiceSource, _Untold, load_catalog
 from limpet.dns.kept_services import KeptServices
@@ -54,7 +56,7 @@ class Server:
     def __init__(self, *services: dict[str, Any]) -> None:
         self.has_endpoints = asyncio.Event()
         self._services = services or (SERVICE,)
-        self.slice = SLICE
+        self.slices = [SLICE]
         self.is_away = False
         self._connections = list[asyncio.StreamWriter]()
 
@@ -68,7 +70,7 @@ class Server:
         """With endpoints that are ready or not; it does not know any more what was before."""
         self.is_away = False
         endpoint = {"addresses": ["10.1.0.2"], "conditions": {"ready": ready}}
-        self.slice = {**SLICE, "endpoints": [endpoint]}
+        self.slices = [{**SLICE, "endpoints": [endpoint]}]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.append(writer)
@@ -85,7 +87,7 @@ class Server:
                 return
             if "endpointslices" in target:
                 await self.has_endpoints.wait()
-            items = [self.slice] if "endpointslices" in target else self._services
+            items = self.slices if "endpointslices" in target else self._services
             listed = {"metadata": {"resourceVersion": "10"}, "items": items}
             writer.write(answer(json.dumps(listed).encode()))
             await writer.drain()
@@ -175,16 +177,20 @@ def hear(path: Path, *services: dict[str, Any]) -> tuple[Catalog, ServiceSource]
         server = Server(*services)
         server.has_endpoints.set()
         async with serving(server.serve, None) as at:
-            access = Access(parse_server(f"http://{at}"), "test")
-            source = ServiceSource(
-                catalog, path, lambda: access, tell=ignore, random=lambda: 0.0, gather_s=0.0
-            )
+            source = source_at(at, catalog, path)
             source.start()
             await until(lambda: source.is_connected)
             await source.stop()
         return source
 
     return catalog, asyncio.run(scenario())
+
+
+def source_at(at: str, catalog: Catalog, path: Path) -> ServiceSource:
+    access = Access(parse_server(f"http://{at}"), "test")
+    return ServiceSource(
+        catalog, path, lambda: access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+    )
 
 
 def ignore(_names: Iterable[ServiceName], _why: str) -> None:
@@ -218,7 +224,7 @@ def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_pa
     assert catalog.service("shop", "other") is not None
     assert len(source.unread) == 1
     words = source.unread.in_words()[0]
-    assert words.startswith("Service shop/other cannot be read, so that what was known of it")
+    assert words.startswith("Service shop/other cannot be read: Expected")
     assert "ports" in words
 
     catalog, source = hear(path, SERVICE)
@@ -250,3 +256,46 @@ def test_what_was_kept_is_read_back_however_large_it_is(tmp_path: Path) -> None:
     assert news is not None
     kept.apply(news)
     assert len(list(kept.catalog.all_slices())) == len(items)
+
+
+def test_a_namespace_has_a_share_and_others_go_on_and_what_had_no_room_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant whom no quota holds fills its own share; it is said of which object nothing new is
+    kept, and once another one is gone that has room."""
+    monkeypatch.setattr(source_module, "_CROWDED_S", 0.05)
+    half = SERVICE_TARGETS_OF_ONE.most // 2 // 1000
+    many = [{"port": 1 + number, "name": f"p{number}"} for number in range(half)]
+
+    def service(name: str, namespace: str = "shop") -> dict[str, Any]:
+        made = named(name, clusterIP="", ports=many)
+        return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+
+    def piece(of: str, namespace: str = "shop") -> dict[str, Any]:
+        labels = {"kubernetes.io/service-name": of}
+        metadata = {**METADATA, "name": of, "uid": of, "labels": labels, "namespace": namespace}
+        endpoints = [{"addresses": [f"10.1.{n >> 8}.{n & 255}"]} for n in range(1, 1001)]
+        return {**SLICE, "metadata": metadata, "endpoints": endpoints}
+
+    async def scenario() -> None:
+        names = "a", "b", "c"
+        server = Server(*map(service, names), service("d", "other"))
+        server.slices = [*map(piece, names), piece("d", "other")]
+        server.has_endpoints.set()
+        catalog = Catalog()
+        async with serving(server.serve, None) as at:
+            source = source_at(at, catalog, tmp_path / "kept")
+            source.start()
+            await until(lambda: catalog.service("other", "d") and len(source.unread))
+            assert [each.name for each in catalog.all_slices()] == ["a", "b", "d"]
+            assert source.unread.in_words() == [
+                "EndpointSlice shop/c cannot be kept: namespace shop has more than 131,072 "
+                "targets; what was known of it before goes on"
+            ]
+
+            server.slices = [piece("b"), piece("c"), piece("d", "other")]
+            await until(lambda: not len(source.unread))
+            assert sorted(each.name for each in catalog.all_slices()) == ["b", "c", "d"]
+            await source.stop()
+
+    asyncio.run(scenario())

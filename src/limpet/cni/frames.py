@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from limpet.base.bounds.pods import CNI_REQUEST, CNI_STDIN
+from limpet.base.bounds.tenants import CNI_REQUEST, CNI_STDIN
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 

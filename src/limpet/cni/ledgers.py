@@ -14,7 +14,8 @@ from pathlib import Path
 import structlog
 
 from limpet.base.addresses import Address, InterfaceAddress
-from limpet.base.errors import LimpetError
+from limpet.base.bounds.tenants import CNI_NETWORKS
+from limpet.base.errors import LimpetError, StorageError
 from limpet.cni.attachment_plan import PlannedNetwork
 from limpet.cni.protocol.values import CniRequest
 from limpet.cni.turns import KeyTurns
@@ -69,6 +70,7 @@ class Ledgers:
         folder = self._folder(network, data_dir)
         ledger = self._ledgers.get(folder)
         if ledger is None:
+            self._check_room(folder)
             with self._noted(folder):
                 ledger = self._open(folder, network)
             self._take(folder, ledger)
@@ -86,6 +88,7 @@ class Ledgers:
         async with self._opening.of(folder):
             ledger = self._ledgers.get(folder)
             if ledger is None:
+                self._check_room(folder)
                 with self._noted(folder):
                     ledger = await asyncio.to_thread(self._open, folder, network)
                 self._take(folder, ledger)
@@ -95,6 +98,17 @@ class Ledgers:
         """The ledger if it is open or its folder is there; none is made. Raises: StorageError."""
         known = os.path.isdir(self._folder(network, data_dir))
         return await self.open(network, data_dir) if known else None
+
+    def _check_room(self, folder: Path) -> None:
+        """Raises: StorageError."""
+        others = self._ledgers.keys() | self.failed.keys() - {folder}
+        if len(others) >= CNI_NETWORKS.most:
+            raise StorageError(
+                "open",
+                str(folder),
+                f"this node has {CNI_NETWORKS.most} networks, and no more are served",
+                hint="delete the records of those that are no more, then restart the agent",
+            )
 
     def _open(self, folder: Path, network: str) -> Ledger:
         # Waiting for another's lock holds up everybody: once is enough.
@@ -155,7 +169,9 @@ class Ledgers:
     async def look(self, ledger: Ledger) -> NamespacesSeen:
         """Looks into every network namespace, in a thread."""
         holders = ledger.holders()
-        return NamespacesSeen(holders, (await asyncio.to_thread(scan_namespaces)).addresses)
+        return NamespacesSeen(
+            holders, (await asyncio.to_thread(scan_namespaces, list(holders))).addresses
+        )
 
     def _taken_elsewhere(self, ledger: Ledger) -> Callable[[Address], bool] | None:
         """Networks that draw on the same segments must not give one address twice."""

@@ -58,7 +58,9 @@ class Repair:
         suspects = [attachment for attachment in node.attachments if seems_gone(node, attachment)]
         if not before and not suspects:
             return [], []
-        scan = await asyncio.to_thread(scan_namespaces)
+        wanted = {address for _, address, _ in before}
+        wanted.update(each.ip for attachment in suspects for each in attachment.addresses)
+        scan = await asyncio.to_thread(scan_namespaces, wanted)
         # What came while we looked was not looked for.
         leaks = [leak for leak in before & unrecorded(node) if leak[1].packed not in scan.addresses]
         gone = [

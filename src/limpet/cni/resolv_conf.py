@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from limpet.base.bounds.pods import RESOLV_CONF
+from limpet.base.bounds.tenants import RESOLV_CONF
 from limpet.base.errors import CniCode, CniError
 from limpet.base.settings import DnsSettings
 from limpet.cni.protocol.values import CniRequest, Dns, NetworkConf, ResultAddress

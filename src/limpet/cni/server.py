@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from limpet.base.bounds.tenants import CNI_CONNECTIONS
 from limpet.base.process.listeners import listen_on_socket
 from limpet.base.timer import Timer
 from limpet.cni import frames as shim
@@ -126,7 +127,7 @@ class _Connection:
     def close(self) -> None:
         self._stop_waiting()
         self._socket.close()
-        self._server.connections.discard(self)
+        self._server.left(self)
 
 
 class CniServer:
@@ -140,6 +141,7 @@ class CniServer:
         self.connections: set[_Connection] = set()
         self._listener: socket.socket | None = None
         self._again = Timer("requests", self._accept_again)
+        self._is_full = False
 
     async def start(self) -> None:
         """Raises: StorageError."""
@@ -161,7 +163,17 @@ class CniServer:
         connection.setblocking(False)
         served = _Connection(connection, self)
         self.connections.add(served)
+        if len(self.connections) >= CNI_CONNECTIONS.most:
+            self._is_full = True
+            asyncio.get_running_loop().remove_reader(self._listener)
         served.read()
+
+    def left(self, connection: _Connection) -> None:
+        """It is closed, and makes room."""
+        self.connections.discard(connection)
+        if self._is_full and self._listener is not None:
+            self._is_full = False
+            self._accept_again()
 
     def _accept_again(self) -> None:
         assert self._listener is not None

@@ -12,6 +12,8 @@ import structlog
 from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
+from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
+from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.base.bounds.strangers import HEADERS
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
@@ -24,7 +26,7 @@ from limpet.controller.api.connections import (
     connection_of,
     only_one_of_http_1,
 )
-from limpet.controller.api.member_connections import MemberConnections
+from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.api.reflection import Reflection
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
@@ -71,7 +73,10 @@ async def serve(
         await _serve_monitors(health, settings, undo)
     runner = await _runner(admin.application(), settings, undo)
     await _listen_on_socket(runner, settings.socket, undo)
-    administer = partial(_administer, admin, check_rights) if check_rights is not None else None
+    administer = None
+    if check_rights is not None:
+        of_people = OwnedConnections(ADMIN_CONNECTIONS)
+        administer = partial(_administer, admin, check_rights, of_people)
     api = Api(cluster, authority.ca_certificate, metrics, settings.waits.patience_s, administer)
     runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
@@ -96,11 +101,12 @@ async def serve_following(
         await _serve_monitors(health, settings, undo)
     if authority is not None:
         runner = await _runner(api, settings, undo)
-        _listen(runner, authority, lambda _: True, MemberConnections(), settings, undo)
+        of_members = OwnedConnections(MEMBER_CONNECTIONS)
+        _listen(runner, authority, lambda _: True, of_members, settings, undo)
 
 
 async def _administer(
-    admin: Admin, check_rights: CheckRights, request: web.Request
+    admin: Admin, check_rights: CheckRights, of_people: OwnedConnections, request: web.Request
 ) -> web.Response:
     """Raises: RefusedError, LimpetError."""
     verb = request.match_info["verb"]
@@ -111,6 +117,7 @@ async def _administer(
     connection = connection_of(request)
     if connection is not None:
         connection.free()
+        connection.belongs_to(who, of_people)
     return await admin.answer(verb, request, who)
 
 
@@ -137,7 +144,7 @@ def _listen(
     runner: web.AppRunner,
     authority: AuthorityRecord,
     is_member: Callable[[str], bool],
-    of_members: MemberConnections,
+    of_members: OwnedConnections,
     settings: ControllerSettings,
     undo: contextlib.AsyncExitStack,
 ) -> list[str]:
@@ -165,7 +172,7 @@ async def _serve_monitors(
         runner.server,
         None,
         lambda _: False,
-        MemberConnections(),
+        OwnedConnections(MEMBER_CONNECTIONS),
         rooms=(MONITORS, MONITORS),
         patience_s=settings.waits.idle_s,
     )

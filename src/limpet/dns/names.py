@@ -12,8 +12,8 @@ from ipaddress import ip_address
 from itertools import islice
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.pods import DNS_ALIASES
 from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_PORTS
+from limpet.base.bounds.tenants import DNS_ALIASES
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here

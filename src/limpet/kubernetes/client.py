@@ -13,7 +13,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from limpet.base.bounds.servers import CACHED_LIST, WATCH_LINE
+from limpet.base.bounds.tenants import LIST_PAGES
 from limpet.base.decoding import Decoder, json_decoder
+from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Connection, Headers, HttpAnswer, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
@@ -129,10 +131,11 @@ class Client:
     ) -> AsyncGenerator[PageOfList[AnyViewed], None]:
         """All that is there, part by part, smaller ones where objects are large.
 
-        Raises: GoneError when it took too long between two parts: begin again.
+        Raises: GoneError when it took too long between two parts: begin again; LimpetError for a
+        list without an end.
         """
         go_on = ""
-        while True:
+        for _ in range(LIST_PAGES.most):
             try:
                 page = await self.list_page(resource, selection=selection, limit=limit, go_on=go_on)
             except TooLargeError:
@@ -144,6 +147,7 @@ class Client:
             go_on = page.next
             if not go_on:
                 return
+        raise LimpetError(f"list {resource}: more than {LIST_PAGES.most:,} {LIST_PAGES.unit}")
 
     async def watch(
         self,

@@ -13,10 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from limpet.base.bounds.tenants import OBJECT_LABELS
+
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,253}\Z")]
 """Name of any object: some kinds allow colons and more, and no kind what cannot be seen."""
 LabelKey = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,317}\Z")]
 LabelValue = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,63}\Z")]
+Labels = Annotated[dict[LabelKey, LabelValue], msgspec.Meta(max_length=OBJECT_LABELS.most)]
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -31,7 +34,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: dict[LabelKey, LabelValue] | None = None
+    labels: Labels | None = None
     annotations: dict[LabelKey, str] | None = None
     owner_references: list[dict[str, Any]] | None = None
     finalizers: list[str] | None = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from sys import intern
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.tenants import POD_ADDRESSES, POD_CONTAINERS, POD_PORTS
+from limpet.base.bounds.words import LABEL
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.policies.policy import Key, NamedPort, PolicyPod, Protocol
 
@@ -36,20 +38,23 @@ class NamespaceView(Viewed, frozen=True, kw_only=True, rename="camel"):
 
 
 class PolicyPortView(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
+    name: Annotated[str, msgspec.Meta(max_length=LABEL.most)] = ""
     container_port: int = 0
     protocol: str = "TCP"
 
 
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
-    ports: list[PolicyPortView] | None = None
+    ports: Annotated[list[PolicyPortView], msgspec.Meta(max_length=POD_PORTS.most)] | None = None
     restart_policy: str | None = None
+
+
+Containers = Annotated[list[ContainerView], msgspec.Meta(max_length=POD_CONTAINERS.most)]
 
 
 class PodSpecView(msgspec.Struct, frozen=True, rename="camel"):
     host_network: bool = False
-    containers: list[ContainerView] | None = None
-    init_containers: list[ContainerView] | None = None
+    containers: Containers | None = None
+    init_containers: Containers | None = None
 
 
 class AddressView(msgspec.Struct, frozen=True):
@@ -58,7 +63,9 @@ class AddressView(msgspec.Struct, frozen=True):
 
 class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = ""
-    pod_i_ps: list[AddressView] | None = msgspec.field(default=None, name="podIPs")
+    pod_i_ps: Annotated[list[AddressView], msgspec.Meta(max_length=POD_ADDRESSES.most)] | None = (
+        msgspec.field(default=None, name="podIPs")
+    )
 
 
 class PodView(Viewed, frozen=True, kw_only=True, rename="camel"):

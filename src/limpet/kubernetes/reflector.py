@@ -113,6 +113,11 @@ class Reflector(Generic[AnyViewed]):
         if self._step is not None:
             self._step.cancel()
 
+    def list_again(self) -> None:
+        """Tells all anew: there may be room for what was not kept."""
+        self._state.list_again()
+        self.network_changed()
+
     async def run(self) -> None:
         """Until it is cancelled. Raises nothing."""
         while True:

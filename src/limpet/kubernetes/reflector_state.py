@@ -18,6 +18,8 @@ from enum import Enum
 from sys import intern
 from typing import Generic
 
+from limpet.base.bounds.tenants import LIST_PAGES, OBJECTS
+from limpet.base.errors import LimpetError
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.watch_event import (
     ObjectDeleted,
@@ -114,6 +116,7 @@ class _Listing:
     """A list that is being read."""
 
     go_on: str = ""
+    pages: int = 0
     seen: set[ObjectKey] = field(default_factory=set)
     is_cut: bool = False
     """The rest of an answer was not taken yet."""
@@ -158,16 +161,19 @@ class ReflectorState(Generic[AnyViewed]):
         more: bool = False,
     ) -> ObjectChanges[AnyViewed]:
         """A part of the list, as it was asked for; the last one has no `go_on`. `more`: the rest
-        of the same answer is taken next."""
+        of the same answer is taken next. Raises: LimpetError for one list without an end."""
         listing = self._listing
         assert listing is not None, "a page comes while all is listed"
+        listing.pages += 1
+        if listing.pages > LIST_PAGES.most:
+            self._listing = _Listing()
+            raise LimpetError(f"a list has more than {LIST_PAGES.most:,} {LIST_PAGES.unit}")
         changes: ObjectChanges[AnyViewed] = ObjectChanges(
             unreadable=list(unreadable), listed=not (go_on or more)
         )
         listing.is_cut = more
         for item in items:
-            self._put(item, changes)
-            if self._known is not None:
+            if self._put(item, changes) and self._known is not None:
                 listing.seen.add(key_of(item))
         # What cannot be read is there nevertheless.
         listing.seen.update(key for each in changes.unreadable for key in self._keys_named(each))
@@ -218,18 +224,26 @@ class ReflectorState(Generic[AnyViewed]):
         self._version = version or self._version
         return changes
 
-    def _put(self, item: AnyViewed, changes: ObjectChanges[AnyViewed]) -> None:
+    def _put(self, item: AnyViewed, changes: ObjectChanges[AnyViewed]) -> bool:
+        """False: there is no room to know one more."""
         if self._known is not None:
             key, uid = key_of(item), item.metadata.uid
+            if not self._has_room(key):
+                return False
             if self._known.get(key, uid) != uid:
                 changes.gone.append(key)  # another object has its name
             self._known[key] = uid
         changes.put.append(item)
+        return True
+
+    def _has_room(self, key: ObjectKey) -> bool:
+        known = self._known
+        return known is None or key in known or len(known) < OBJECTS.most
 
     def _note_unreadable(self, unreadable: Unreadable) -> None:
         """It is told as gone, too, once it is: who hears of it may have done something for it."""
-        if self._known is not None:
-            key = unreadable.namespace, unreadable.name
+        key = unreadable.namespace, unreadable.name
+        if self._known is not None and self._has_room(key):
             self._known.setdefault(key, "")
             if self._listing is not None:
                 self._listing.seen.add(key)
@@ -270,6 +284,10 @@ class ReflectorState(Generic[AnyViewed]):
         if self._known is not None:
             for key in untaken.gone:
                 self._known.setdefault(key, "")
+
+    def list_again(self) -> None:
+        """All is told once more, whatever was told."""
+        self._listing = _Listing()
 
     def moved(self) -> None:
         """At once: there may be a way to the server now."""

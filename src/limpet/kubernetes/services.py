@@ -15,6 +15,12 @@ from typing import Annotated
 
 import msgspec
 
+from limpet.base.bounds.tenants import (
+    ENDPOINT_ADDRESSES,
+    ENDPOINT_HINTS,
+    SERVICE_ADDRESSES,
+    SOURCE_RANGES,
+)
 from limpet.base.bounds.words import NAME, SERVICE_PORTS, SLICE_ENDPOINTS
 from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import Resource, Viewed
@@ -53,6 +59,7 @@ _NO_ADDRESS = "no address that a pod or a Service can have"
 
 Word = Annotated[str, msgspec.Meta(max_length=NAME.most)]
 """What an API server lets nobody make longer: an object with more is none of its."""
+Addresses = Annotated[list[Word], msgspec.Meta(max_length=SERVICE_ADDRESSES.most)]
 
 
 class ServicePortView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -72,10 +79,10 @@ class AffinityView(msgspec.Struct, frozen=True, gc=False):
 
 class ServiceSpecView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     type: Word = "ClusterIP"
-    cluster_ip: str = msgspec.field(default="", name="clusterIP")
-    cluster_ips: list[str] | None = msgspec.field(default=None, name="clusterIPs")
+    cluster_ip: Word = msgspec.field(default="", name="clusterIP")
+    cluster_ips: Addresses | None = msgspec.field(default=None, name="clusterIPs")
     ports: list[ServicePortView] | None = None
-    external_ips: list[str] | None = msgspec.field(default=None, name="externalIPs")
+    external_ips: Addresses | None = msgspec.field(default=None, name="externalIPs")
     external_name: Word = ""
     session_affinity: Word = ""
     session_affinity_config: AffinityView | None = None
@@ -84,16 +91,20 @@ class ServiceSpecView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     health_check_node_port: int = 0
     traffic_distribution: Word | None = None
     publish_not_ready_addresses: bool = False
-    load_balancer_source_ranges: list[str] | None = None
+    load_balancer_source_ranges: (
+        Annotated[list[Word], msgspec.Meta(max_length=SOURCE_RANGES.most)] | None
+    ) = None
 
 
 class IngressView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    ip: str = ""
-    ip_mode: str | None = None
+    ip: Word = ""
+    ip_mode: Word | None = None
 
 
 class BalancerView(msgspec.Struct, frozen=True, gc=False):
-    ingress: list[IngressView] | None = None
+    ingress: (
+        Annotated[list[IngressView], msgspec.Meta(max_length=SERVICE_ADDRESSES.most)] | None
+    ) = None
 
 
 class ServiceStatusView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -120,16 +131,19 @@ class HintView(msgspec.Struct, frozen=True, gc=False):
     name: Word = ""
 
 
+Hints = Annotated[list[HintView], msgspec.Meta(max_length=ENDPOINT_HINTS.most)]
+
+
 class HintsView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    for_zones: list[HintView] | None = None
-    for_nodes: list[HintView] | None = None
+    for_zones: Hints | None = None
+    for_nodes: Hints | None = None
 
 
 _NO_HINTS = HintsView()
 
 
 class EndpointView(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    addresses: list[Word] | None = None
+    addresses: Annotated[list[Word], msgspec.Meta(max_length=ENDPOINT_ADDRESSES.most)] | None = None
     conditions: ConditionsView = ConditionsView()
     hostname: Word | None = None
     node_name: Word | None = None

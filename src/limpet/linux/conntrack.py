@@ -219,9 +219,8 @@ def _flows(
     `only`: attributes by which the kernel leaves others out, if it knows them.
     """
     dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
-    for message in netfilter.dump(dump):
-        if maybe.search(message.body) is not None:
-            yield message.body[0], wire.parse_attrs(message.body, _NFGENMSG_BYTES)
+    for message in netfilter.dump(dump, lambda each: maybe.search(each.body) is not None):
+        yield message.body[0], wire.parse_attrs(message.body, _NFGENMSG_BYTES)
 
 
 def flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:

@@ -7,11 +7,12 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -172,7 +173,7 @@ def _unescaped(octal: re.Match[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceScan:
-    """What is alive on this machine, as found by looking into every network namespace."""
+    """What of the addresses that were looked for is alive on this machine."""
 
     addresses: frozenset[bytes] = frozenset()
     """Packed addresses of all interfaces of all namespaces but our own."""
@@ -180,8 +181,13 @@ class NamespaceScan:
     """Packed addresses of each namespace: the number of one that is gone is soon another's."""
 
 
-def scan_namespaces() -> NamespaceScan:
-    """Slow (a visit to each namespace); safe on any thread."""
+def scan_namespaces(wanted: Collection[Address]) -> NamespaceScan:
+    """Slow (a visit to each namespace); safe on any thread.
+
+    `wanted`: addresses that are looked for. No others are kept: a pod with rights in its own
+    namespace may have any number.
+    """
+    packed = frozenset(each.packed for each in wanted)
     addresses: set[bytes] = set()
     namespaces: dict[NamespaceId, frozenset[bytes]] = {}
     ours = own_namespace_id()
@@ -189,7 +195,7 @@ def scan_namespaces() -> NamespaceScan:
         try:
             with Namespace(path) as netns:
                 with netns.entered(), RouteSocket() as route:
-                    inside = frozenset(info.packed for info in route.addresses())
+                    inside = route.find_addresses(packed)
                 namespaces[netns.id] = inside
                 if netns.id != ours:
                     addresses |= inside

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
+import msgspec
+
+from limpet.base.bounds.room import Room
+from limpet.base.bounds.tenants import (
+    POLICY_BYTES,
+    POLICY_BYTES_OF_ONE,
+    POLICY_NAMESPACES,
+    POLICY_PODS,
+    POLICY_PODS_OF_ONE,
+)
 from limpet.base.records.version import VERSION, check_version
 from limpet.policies.labels import Labels, Selector
 from limpet.policies.parse import API_VERSION, PolicyError, parse_labels, parse_policy
@@ -14,6 +25,9 @@ from limpet.policies.policy import Direction, Key, NamedPort, Policy, PolicyPod,
 
 Document = Mapping[str, Any]
 _BOTH: frozenset[Direction] = frozenset(("ingress", "egress"))
+_CROWDED = "*"
+"""Name of what closes a whole namespace; no policy can have it."""
+_SAID_BEFORE = "the namespace, or the cluster, had more policies than are kept"
 
 
 class ReadPolicies:
@@ -26,11 +40,27 @@ class ReadPolicies:
         self.problems: dict[Key, str] = {}
         self.is_whole = False
         """All was told once; until then nobody knows what a pod may do, and it may do nothing."""
+        self.passes_over_namespaces = False
+        """There were more than are kept: of those that are not here nobody knows the labels."""
         self._documents: dict[Key, Document] = {}
+        self._size_bytes: dict[Key, int] = {}
+        self._policy_room = Room(POLICY_BYTES, POLICY_BYTES_OF_ONE)
+        self._pod_room = Room(POLICY_PODS, POLICY_PODS_OF_ONE)
+        self._namespace_room = Room(POLICY_NAMESPACES)
 
-    def put_policy(self, key: Key, document: Document) -> None:
-        """One that cannot be understood allows what it allowed before, or else nothing at all."""
-        self._documents[key] = document
+    # Changing
+
+    def put_policy(self, key: Key, document: Document) -> str:
+        """One that cannot be understood allows what it allowed before, or else nothing at all.
+        Returns why there is no room for it, in words: then all pods of its namespace are closed;
+        empty: it is kept."""
+        size_bytes = len(msgspec.json.encode(document))
+        change = size_bytes - self._size_bytes.get(key, 0)
+        if refusal := self._policy_room.refusal(key.namespace, change):
+            self.close_namespace(key.namespace, refusal)
+            return refusal
+        self._policy_room.change(key.namespace, change)
+        self._documents[key], self._size_bytes[key] = document, size_bytes
         try:
             self.policies[key] = parse_policy(document)
             self.problems.pop(key, None)
@@ -38,19 +68,76 @@ class ReadPolicies:
             self.problems[key] = f"NetworkPolicy {key}: {error} (what it could allow is closed)"
             if key not in self.policies:
                 self.policies[key] = _closed(key, document)
+        return ""
 
-    def put_unread(self, key: Key, cause: str) -> None:
+    def put_unread(self, key: Key, cause: str) -> str:
         """One of which nothing but the name can be read goes on as it was; one that nobody knew
-        closes its namespace, since nobody knows what it would close."""
+        closes its namespace, since nobody knows what it would close. Returns as `put_policy`."""
         becomes = "it goes on as it was"
         if key not in self._documents:
             becomes = f"all pods of {key.namespace} are closed"
-            self.put_policy(key, {"metadata": {"namespace": key.namespace, "name": key.name}})
+            nothing = {"metadata": {"namespace": key.namespace, "name": key.name}}
+            if refusal := self.put_policy(key, nothing):
+                return refusal
         self.problems[key] = f"NetworkPolicy {key}: it cannot be read: {cause} ({becomes})"
+        return ""
+
+    def close_namespace(self, namespace: str, why: str) -> None:
+        """Some of its policies are not kept."""
+        key = Key(namespace, _CROWDED)
+        self._documents[key] = {"metadata": {"namespace": namespace, "name": _CROWDED}}
+        self.policies[key] = Policy(key, Selector(), _BOTH)
+        self.problems[key] = f"NetworkPolicy {key}: {why} (all pods of {namespace} are closed)"
+
+    @property
+    def closed_namespaces(self) -> list[str]:
+        """Those of which some policies are not kept."""
+        return [key.namespace for key in self._documents if key.name == _CROWDED]
+
+    @property
+    def kept_policies(self) -> list[Key]:
+        """Those that the server has told."""
+        return [key for key in self._documents if key.name != _CROWDED]
+
+    def open_namespace(self, namespace: str) -> None:
+        """All its policies are kept."""
+        self.drop_policy(Key(namespace, _CROWDED))
 
     def drop_policy(self, key: Key) -> None:
         for held in (self.policies, self.problems, self._documents):
             held.pop(key, None)
+        self._policy_room.change(key.namespace, -self._size_bytes.pop(key, 0))
+
+    def put_pod(self, pod: PolicyPod) -> str:
+        """Why there is no room for it, in words: nobody knows it then; empty: it is kept."""
+        self.drop_pod(pod.key)
+        weight = _weight(pod)
+        refusal = self._pod_room.refusal(pod.key.namespace, weight)
+        if not refusal:
+            self.pods[pod.key] = pod
+            self._pod_room.change(pod.key.namespace, weight)
+        return refusal
+
+    def drop_pod(self, key: Key) -> None:
+        if (pod := self.pods.pop(key, None)) is not None:
+            self._pod_room.change(key.namespace, -_weight(pod))
+
+    def put_namespace(self, name: str, labels: Labels) -> str:
+        """As `put_pod`."""
+        self.drop_namespace(name)
+        refusal = self._namespace_room.refusal(name, 1 + len(labels))
+        if refusal:
+            self.passes_over_namespaces = True
+        else:
+            self.namespaces[name] = labels
+            self._namespace_room.change(name, 1 + len(labels))
+        return refusal
+
+    def drop_namespace(self, name: str) -> None:
+        if (labels := self.namespaces.pop(name, None)) is not None:
+            self._namespace_room.change(name, -1 - len(labels))
+
+    # Asking
 
     def world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         """`local`: pods of this node, by what the node knows of them; it knows their addresses."""
@@ -58,7 +145,15 @@ class ReadPolicies:
         if not self.is_whole:
             doubts = {Key(key.namespace, "not-heard-yet") for key in local}
             policies = {each: Policy(each, Selector(), _BOTH) for each in doubts}
-        return PolicyWorld(policies, self.namespaces, {**self.pods, **self._joined(local)})
+        pods = {**self.pods, **self._joined(local)}
+        if self.passes_over_namespaces:
+            pods = {key: self._in_namespace(pod) for key, pod in pods.items()}
+        return PolicyWorld(policies, self.namespaces, pods)
+
+    def _in_namespace(self, pod: PolicyPod) -> PolicyPod:
+        """Labels that a namespace might lack would open what is closed to it: of one that is not
+        kept every pod is like one that nobody has told of."""
+        return pod if pod.key.namespace in self.namespaces else replace(pod, labels=None)
 
     def _joined(self, local: Mapping[Key, PolicyPod]) -> dict[Key, PolicyPod]:
         found = {}
@@ -74,6 +169,10 @@ class ReadPolicies:
         lines += [{"namespace": name, "labels": each} for name, each in self.namespaces.items()]
         lines += [_pod_line(pod) for pod in self.pods.values()]
         return b"".join(json.dumps(line).encode() + b"\n" for line in (*lines, _end(len(lines))))
+
+
+def _weight(pod: PolicyPod) -> int:
+    return 1 + len(pod.addresses) + len(pod.labels or ()) + len(pod.ports)
 
 
 def _end(count: int) -> dict[str, int]:
@@ -95,15 +194,20 @@ def decode_heard(text: bytes) -> ReadPolicies:
             if "policy" in line:
                 document = line["policy"]
                 metadata = document["metadata"]
-                heard.put_policy(Key(metadata["namespace"], metadata["name"]), document)
+                key = Key(metadata["namespace"], metadata["name"])
+                if key.name == _CROWDED:
+                    heard.close_namespace(key.namespace, _SAID_BEFORE)
+                else:
+                    heard.put_policy(key, document)
             elif "namespace" in line:
-                heard.namespaces[line["namespace"]] = parse_labels(line["labels"])
+                heard.put_namespace(line["namespace"], parse_labels(line["labels"]))
             else:
-                pod = _pod(line)
-                heard.pods[pod.key] = pod
+                heard.put_pod(_pod(line))
     except (KeyError, TypeError, AttributeError, PolicyError, RecursionError) as error:
         raise ValueError(f"not what was kept: {error!r}") from error
     heard.is_whole = True
+    named = {key.namespace for key in heard.pods}
+    heard.passes_over_namespaces = not named <= heard.namespaces.keys()
     return heard
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from limpet.base.bounds.words import LEFT_OUT_OBJECTS
+from limpet.services.targets import Targets
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
 Item = Service | EndpointSlice
@@ -30,6 +31,7 @@ class Catalog:
         """The node whose zone was asked for, and what endpoints there have said last."""
         self._incomplete: dict[tuple[type[Item], ServiceName], Item] = {}
         """What of them no node can use; few, if any."""
+        self._targets = Targets()
 
     # Asking
 
@@ -85,6 +87,14 @@ class Catalog:
         service = self._service_of.get(item.key)
         return service is not None and self._slices[service].get(item.name) == item
 
+    def refusal(self, item: Item) -> str:
+        """Why there is no room for it beside the others, in words; empty: there is."""
+        if isinstance(item, Service):
+            return self._targets.refusal(item.key, ports=len(item.ports))
+        before = self._slices.get(item.service_key, _NO_SLICES).get(item.name)
+        more = _weight(item) - (0 if before is None else _weight(before))
+        return self._targets.refusal(item.service_key, endpoints=more)
+
     # Changing
 
     def put(self, item: Item) -> tuple[ServiceName, ...]:
@@ -94,6 +104,7 @@ class Catalog:
         if isinstance(item, Service):
             self._forget_addresses(item.key)
             self._services[item.key] = item
+            self._targets.set_ports(item.key, len(item.ports))
             self._note_left_out(item)
             for address in item.addresses:
                 self._by_address[address] = item.key
@@ -101,6 +112,7 @@ class Catalog:
         before = self.remove_slice(*item.key)
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
+        self._targets.add_endpoints(item.service_key, _weight(item))
         self._note_left_out(item)
         if self._zoned:
             self._hear_zone(item)
@@ -111,6 +123,7 @@ class Catalog:
         key = (namespace, name)
         self._forget_addresses(key)
         self._incomplete.pop((Service, key), None)
+        self._targets.set_ports(key, None)
         return () if self._services.pop(key, None) is None else (key,)
 
     def remove_slice(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
@@ -120,7 +133,7 @@ class Catalog:
             return ()
         self._incomplete.pop((EndpointSlice, (namespace, name)), None)
         slices = self._slices[service]
-        del slices[name]
+        self._targets.add_endpoints(service, -_weight(slices.pop(name)))
         if not slices:
             del self._slices[service]
         return (service,)
@@ -141,6 +154,10 @@ class Catalog:
         for address in old.addresses if old is not None else ():
             if self._by_address.get(address) == key:
                 del self._by_address[address]
+
+
+def _weight(piece: EndpointSlice) -> int:
+    return 1 + len(piece.endpoints)
 
 
 def called(item: Item) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from limpet.base.bounds.tenants import POD_LISTED
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP
 from limpet.cni.protocol.values import IpamConf
@@ -27,7 +28,7 @@ from limpet.datapath.node.pod.interface import (
     shaper_ifname,
 )
 from limpet.lab.netns import delete_namespace, make_namespace
-from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
+from limpet.linux.namespaces import Namespace, every_namespace, namespace_id, scan_namespaces
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
 from tests.beds.namespaces import Netns, NetnsFactory, talk
@@ -441,3 +442,32 @@ def test_namespaces_are_found_by_mount_and_by_process(make_netns: NetnsFactory) 
         assert len(set(found)) == len(found)
     finally:
         process.communicate()
+
+
+def test_of_addresses_without_number_a_check_lists_so_many_and_a_scan_keeps_what_it_looks_for(
+    make_netns: NetnsFactory,
+) -> None:
+    """A pod with rights in its own namespace may make them; its agent lists them by itself."""
+    crowded, other = make_netns(), make_netns()
+    most = POD_LISTED.most
+    lines = [
+        f"address add 10.200.{number >> 8}.{number & 255}/32 dev lo" for number in range(most + 1)
+    ]
+
+    def add(some: list[str]) -> None:
+        command = ["nsenter", f"--net={crowded.path}", "ip", "-batch", "-"]
+        subprocess.run(command, input="\n".join(some), text=True, check=True)
+
+    add(lines[: most - 2])  # beside those of loopback
+    other.ip("address add 10.201.0.1/32 dev lo")
+    with Namespace(crowded.path) as pod:
+        assert len(read_inside(pod)[1]) == most
+        add(lines[most - 2 :])
+        with pytest.raises(KernelError, match=f"list addresses: E2BIG .*more than {most:,}"):
+            read_inside(pod)
+
+    wanted = [ip_address(each) for each in ("10.200.0.7", "10.201.0.1", "10.201.0.2")]
+    scan = scan_namespaces(wanted)
+    assert scan.addresses == {each.packed for each in wanted[:2]}
+    inside = scan.namespaces[namespace_id(crowded.path) or (0, 0)]
+    assert inside == {wanted[0].packed}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from limpet.base.bounds.tenants import POLICY_BYTES_OF_ONE
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key, NamedPort, PolicyPod
@@ -107,3 +109,60 @@ def test_what_is_cut_off_or_no_such_file_is_refused(text: bytes) -> None:
         decode_heard(text)
     with pytest.raises(ValueError, match="cut off"):
         decode_heard(b"".join(told().encode().splitlines(keepends=True)[1:]))
+
+
+def test_of_too_many_policies_a_namespace_is_closed_and_no_other_also_after_a_restart() -> None:
+    heard = told()
+    filler = document(x="x" * (1 << 20))
+    refusals = [
+        heard.put_policy(Key("shop", f"more-{number}"), filler)
+        for number in range(POLICY_BYTES_OF_ONE.most >> 20)
+    ]
+
+    assert [bool(each) for each in refusals[:-1]] == [False] * (len(refusals) - 1)
+    assert refusals[-1] == "namespace shop has more than 16,777,216 bytes"
+    assert heard.put_policy(Key("other", "door"), filler) == ""
+    for number in range(len(refusals)):
+        heard.drop_policy(Key("shop", f"more-{number}"))
+    assert heard.closed_namespaces == ["shop"]
+    for each in (heard, decode_heard(heard.encode())):
+        assert not may(each, 80)
+        assert "all pods of shop are closed" in each.problems[Key("shop", "*")]
+
+    heard.open_namespace("shop")
+    assert may(heard, 80)
+    assert heard.put_policy(Key("shop", "more"), filler) == "", "what went has left its room"
+
+
+def test_a_pod_without_room_is_nobody_that_a_policy_names() -> None:
+    heard = told()
+    peer = PolicyPod(Key("shop", "peer"), (PEER,), {"app": "peer"})
+    named = [{"podSelector": {"matchLabels": {"app": "peer"}}}]
+    heard.put_policy(Key("shop", "web"), document(ingress=[{"from": named}]))
+    assert heard.put_pod(peer) == ""
+    assert may(heard, 80)
+
+    labels = {f"l{number}": "x" for number in range(1000)}
+    many = (PolicyPod(Key("shop", f"p{number}"), (), labels) for number in range(2000))
+    assert any(heard.put_pod(each) for each in many)
+
+    assert heard.put_pod(replace(peer, labels={**labels, "app": "peer"})).startswith("namespace")
+    assert not may(heard, 80), "what was known of it is old"
+
+
+def test_labels_that_a_namespace_without_room_might_have_open_nothing() -> None:
+    heard = told()
+    heard.put_pod(PolicyPod(Key("others", "peer"), (PEER,), {}))
+    lacks = {"matchExpressions": [{"key": "bad", "operator": "DoesNotExist"}]}
+    rule = {"from": [{"namespaceSelector": lacks}]}
+    heard.put_policy(Key("shop", "web"), document(ingress=[rule]))
+    heard.put_namespace("others", {"bad": "yes"})
+    assert not may(heard, 80)
+
+    labels = {f"l{number}": "x" for number in range(1000)}
+    assert any(heard.put_namespace(f"n{number}", labels) for number in range(300))
+    assert heard.put_namespace("others", {"bad": "yes", **labels})
+
+    for each in (heard, decode_heard(heard.encode())):
+        assert each.passes_over_namespaces
+        assert not may(each, 80)

@@ -90,7 +90,7 @@ class ServiceAdmin:
             see = hint(full, names, "NAMESPACE/NAME, or a cluster address; `limpet service list` ")
             if cause := side.source.unread.cause("Service", (namespace or "default", plain)):
                 raise LimpetError(
-                    f"show Service {full}: what the API server has of it cannot be read: {cause} "
+                    f"show Service {full}: what the API server has of it {cause} "
                     "(put it right there; the others go on)"
                 )
             raise LimpetError(f"show Service {name}: this node knows no such one ({see}tells all)")

@@ -104,8 +104,9 @@ class GonePods:
     async def _scan(self, suspects: frozenset[str]) -> None:
         """Another network's pod, from before the node had Limpet, may have the address."""
         with noted("looking for pods"):
-            scan = await asyncio.to_thread(scan_namespaces)
-            found = {each for each in suspects if ip_address(each).packed in scan.addresses}
+            wanted = {each: ip_address(each) for each in suspects}
+            scan = await asyncio.to_thread(scan_namespaces, wanted.values())
+            found = {each for each, address in wanted.items() if address.packed in scan.addresses}
             self._nobodys |= suspects - found
             if found and not self._timer.is_set:
                 self._timer.set_in(self._again_s)

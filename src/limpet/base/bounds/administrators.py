@@ -20,6 +20,12 @@ EVENTS_ASKED = Bound(
 LOOKED_AT = Bound(
     "nodes to which a node watches its way by itself, since somebody looks", 64, "nodes", Above.CUT
 )
+ADMIN_CONNECTIONS = Bound(
+    "connections to the controller of one account of Kubernetes that may administer it",
+    32,
+    "connections",
+    Above.OLDEST_OUT,
+)
 ADMIN_BODY = Bound("what a command sends to the controller", 1 << 20, "bytes", Above.REFUSED)
 LISTED_PODS = Bound(
     "pods in one answer of the controller, which is asked for the others then",

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from limpet.base.bounds.pods import PROBER_ANSWER
+from limpet.base.bounds.tenants import PROBER_ANSWER
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 

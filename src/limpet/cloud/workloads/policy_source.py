@@ -73,6 +73,8 @@ class PolicySource(WorkloadSource):
         """What the server has, by kind."""
         self._whole: set[str] = set()
         """Kinds of which all that there is was told."""
+        self._refused: dict[str, set[str]] = defaultdict(set)
+        """By kind, namespaces (of policies) of which something was not kept since the last list."""
         self._reasons = _Reasons()
         if heard.policies or heard.problems:
             self._reasons.needed.set()
@@ -95,9 +97,13 @@ class PolicySource(WorkloadSource):
 
     async def _hear_namespaces(self, changes: ObjectChanges[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
-            self._heard.namespaces.pop(name, None)
+            self._heard.drop_namespace(name)
         for each in changes.put:
-            self._heard.namespaces[each.metadata.name] = dict(each.metadata.labels or {})
+            labels = dict(each.metadata.labels or {})
+            refusal = self._heard.put_namespace(each.metadata.name, labels)
+            self._note_refusal(NAMESPACES.plural, "", each.metadata.name, refusal)
+        if changes.listed:
+            self._heard.passes_over_namespaces = bool(self._refused.pop(NAMESPACES.plural, None))
         if changes.listed and self._listed[NAMESPACES.plural].some:
             self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
@@ -108,30 +114,51 @@ class PolicySource(WorkloadSource):
     async def _hear_pods(self, changes: ObjectChanges[PodView]) -> None:
         held = self._heard.pods
         for gone in self._gone(PODS.plural, changes, list(held)):
-            held.pop(Key(*gone), None)
+            self._heard.drop_pod(Key(*gone))
         for view in changes.put:
-            pod = pod_of(view)
+            key, pod = Key(view.metadata.namespace, view.metadata.name), pod_of(view)
             if pod is not None:
-                held[pod.key] = pod
+                self._note_refusal(PODS.plural, "", key, self._heard.put_pod(pod))
             else:
-                held.pop(Key(view.metadata.namespace, view.metadata.name), None)
+                self._heard.drop_pod(key)
         self._note(PODS.plural, changes)
 
     async def _hear_policies(self, changes: ObjectChanges[PolicyView]) -> None:
-        for gone in self._gone(NETWORK_POLICIES.plural, changes, list(self._heard.policies)):
+        kind = NETWORK_POLICIES.plural
+        for gone in self._gone(kind, changes, self._heard.kept_policies):
             self._heard.drop_policy(Key(*gone))
         for view in changes.put:
             key = Key(view.metadata.namespace, view.metadata.name)
-            self._heard.put_policy(key, view.document())
+            refusal = self._heard.put_policy(key, view.document())
+            self._note_refusal(kind, key.namespace, key, refusal)
             if key in self._heard.problems:
                 _log.warning("a policy means nothing here", problem=self._heard.problems[key])
             self._reasons.needed.set()
         for each in changes.unreadable:
             if not each.is_gone and not (name_problem(each.namespace) or name_problem(each.name)):
                 # What it would close nobody knows: nothing is opened by its being nonsense.
-                self._heard.put_unread(Key(each.namespace, each.name), each.cause)
+                key = Key(each.namespace, each.name)
+                refusal = self._heard.put_unread(key, each.cause)
+                self._note_refusal(kind, key.namespace, key, refusal)
                 self._reasons.needed.set()
-        self._note(NETWORK_POLICIES.plural, changes)
+        if changes.listed:
+            refused = self._refused[kind]
+            for namespace in self._heard.closed_namespaces:
+                if namespace not in refused:
+                    self._heard.open_namespace(namespace)
+                else:
+                    self._note_crowded()
+            refused.clear()
+        self._note(kind, changes)
+
+    def _note_refusal(self, kind: str, owner: str, what: object, refusal: str) -> None:
+        """`refusal`: empty: it is kept."""
+        if refusal:
+            self._refused[kind].add(owner)
+            self._note_crowded()
+            _log.warning(
+                "an object is not kept", by_others=True, kind=kind, name=str(what), cause=refusal
+            )
 
     def _gone(
         self, kind: str, changes: ObjectChanges[Any], kept: Iterable[ObjectKey]

@@ -157,7 +157,7 @@ class ServiceSource(WorkloadSource):
             told.update(dict.fromkeys(self._catalog.remove_service(*key)))
             lines.append(encode_gone(Service, key))
         for service in map(service_of, changes.put):
-            if others := self._put(service):
+            if others := self._put(SERVICES.kind, service):
                 told.update(dict.fromkeys(others))
                 lines.append(encode_item(service))
         self._note("services", told, lines, "Services changed", all_told=changes.listed)
@@ -171,7 +171,7 @@ class ServiceSource(WorkloadSource):
             told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
             lines.append(encode_gone(EndpointSlice, key))
         for piece in map(self._as_believed, map(slice_of, changes.put)):
-            if others := self._catalog.put(piece):
+            if others := self._put(ENDPOINT_SLICES.kind, piece):
                 told.update(dict.fromkeys(others))
                 lines.append(encode_item(piece))
         self._note("slices", told, lines, "endpoints changed", all_told=changes.listed)
@@ -201,8 +201,15 @@ class ServiceSource(WorkloadSource):
             lines.append(encode_item(piece))
         self._note("slices", told, lines, "endpoints are not ready", all_told=False)
 
-    def _put(self, item: Item) -> tuple[ServiceName, ...]:
-        """Services that are others by this."""
+    def _put(self, kind: str, item: Item) -> tuple[ServiceName, ...]:
+        """Services that are others by this. One that has no room stays as it was."""
+        if refusal := self._catalog.refusal(item):
+            self._note_crowded()
+            self.unread.refuse(kind, item.key, refusal)
+            _log.warning(
+                "an object is not kept", by_others=True, object=called(item), cause=refusal
+            )
+            return ()
         before = self._catalog.incomplete.get((type(item), item.key))
         others = self._catalog.put(item)
         if item.left_out and (before is None or before.left_out != item.left_out):

@@ -7,11 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from limpet.base.timer import Timer
 from limpet.cloud.following import Following
 from limpet.cloud.workloads.keeping import Keeping
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
+
+_CROWDED_S = 600.0
+"""After which what had no room is listed again: some of the others may be gone."""
 
 
 class WorkloadSource(ABC):
@@ -33,6 +37,7 @@ class WorkloadSource(ABC):
         self._reflectors: list[Reflector[Any]] = []
         """Those that hear; none while there is nobody to be heard."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._crowded = Timer(noun, self._list_again)
 
     @abstractmethod
     def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
@@ -47,6 +52,7 @@ class WorkloadSource(ABC):
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
+        self._crowded.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -63,6 +69,15 @@ class WorkloadSource(ABC):
         troubles = (self._following.trouble, self._keeping.trouble)
         found = (*troubles, *(each.follow_state.error for each in self._reflectors))
         return next(filter(None, found), "")
+
+    def _note_crowded(self) -> None:
+        """Something was not kept, since there was no room."""
+        if not self._crowded.is_set:
+            self._crowded.set_in(_CROWDED_S)
+
+    def _list_again(self) -> None:
+        for reflector in self._reflectors:
+            reflector.list_again()
 
     def _end(self) -> None:
         self._reflectors = []

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from limpet.base.addresses import Prefix
 from limpet.base.bounds.bound import Bound
-from limpet.base.bounds.pods import ALLOWED_ADDRESSES, ALLOWED_MACS
+from limpet.base.bounds.tenants import ALLOWED_ADDRESSES, ALLOWED_MACS
 from limpet.cni.protocol.fields import Fields, invalid, keys, to_address, to_mac, to_prefix
 from limpet.datapath.node.pod.attachment import AllowedSources
 

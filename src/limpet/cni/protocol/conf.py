@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from limpet.base.addresses import ifname_problem
-from limpet.base.bounds.pods import CNI_NAME
+from limpet.base.bounds.tenants import CNI_NAME
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from limpet.base.addresses import Address, Prefix
-from limpet.base.bounds.pods import CNI_SHOWN
+from limpet.base.bounds.tenants import CNI_LIST, CNI_SHOWN
 from limpet.base.errors import CniCode, CniError
 from limpet.base.text.escaping import escaped
 
@@ -129,6 +129,8 @@ class Fields:
 def list_items(value: object, path: str) -> list[tuple[str, object]]:
     if not isinstance(value, list):
         raise invalid(path, value, "is not a list")
+    if len(value) > CNI_LIST.most:
+        raise invalid(path, len(value), f"{CNI_LIST.unit} are more than {CNI_LIST.most:,}")
     return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
 
 

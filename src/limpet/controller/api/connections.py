@@ -21,7 +21,7 @@ from aiohttp import web
 from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 from limpet.base.acceptor.listener import Acceptor, Visitor
 from limpet.base.bounds import strangers
-from limpet.controller.api.member_connections import MemberConnections
+from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.state.authority import uid_of_certificate
 
 _log = structlog.get_logger("api")
@@ -138,6 +138,11 @@ class ApiConnection(asyncio.Protocol):
             self.transport.resume_reading()
             self._server.leave(self)
 
+    def belongs_to(self, owner: str, connections: OwnedConnections) -> None:
+        """Who has so many more loses the oldest."""
+        if self.transport is not None:
+            connections.note(owner, self.transport)
+
     def is_of_member(self) -> None:
         """Who asks has joined by it: others of its site may come."""
         self._server.know(self)
@@ -163,7 +168,7 @@ class ApiServer:
         server: web.Server,
         context: ssl.SSLContext | None,
         is_member: Callable[[str], bool],
-        of_members: MemberConnections,
+        of_members: OwnedConnections,
         *,
         rooms: tuple[SourceCapacity, SourceCapacity] = (ELSEWHERE, KNOWN),
         patience_s: float,

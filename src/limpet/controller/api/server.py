@@ -44,8 +44,8 @@ from limpet.controller.api.connections import (
     only_one_of_http_1,
     uid_of_connection,
 )
-from limpet.controller.api.member_connections import MemberConnections
 from limpet.controller.api.node_requests import NodeRequests
+from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.metrics import Metrics
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.cluster import Cluster
@@ -80,7 +80,7 @@ class Api:
         self._metrics = metrics
         self._patience_s = patience_s
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self.connections = MemberConnections()
+        self.connections = OwnedConnections(members.MEMBER_CONNECTIONS)
         self._closing = asyncio.Event()
 
     def application(self) -> web.Application:

@@ -47,11 +47,12 @@ class ListedServices:
             async for services in self._client.pages(SERVICES, limit=_PAGE):
                 for view in services.items:
                     service = service_of(view)
-                    if not service.is_others:
+                    if not (service.is_others or catalog.refusal(service)):
                         catalog.put(service)
             async for slices in self._client.pages(ENDPOINT_SLICES, limit=_PAGE):
-                for each in slices.items:
-                    catalog.put(slice_of(each))
+                for piece in map(slice_of, slices.items):
+                    if not catalog.refusal(piece):
+                        catalog.put(piece)
         except LimpetError as error:
             self.why = str(error)
             return

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Self
 
 from limpet.base.errors import KernelError
@@ -30,6 +30,8 @@ _NOTIFIED_BYTES = 4 << 20
 
 The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round of ours can cause.
 """
+_ATTEMPTS = 8
+"""To list what changes while it is read."""
 _SIOCGIFFLAGS, _SIOCGIFINDEX = 0x8913, 0x8933
 _IFREQ = struct.Struct("=16si20x")
 
@@ -41,8 +43,9 @@ class NetlinkSocket:
     the recv call for the one before: no call has to wait, so none asks whether it would.
     """
 
-    def __init__(self, protocol: int) -> None:
-        """Raises: KernelError."""
+    def __init__(self, protocol: int, *, most: int | None = None) -> None:
+        """`most`: answers to one dump; None: any number. Raises: KernelError."""
+        self._most = most
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = _open_socket(kind, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
@@ -116,13 +119,38 @@ class NetlinkSocket:
                     raise _error(request, number, text)
                 return message
 
-    def dump(self, request: wire.Request) -> list[wire.Message]:
-        """All answers to a dump; begun anew when the kernel says that it was inconsistent."""
-        for _ in range(8):
-            answers = self._dump_once(request)
-            if answers is not None:
+    def dump(
+        self,
+        request: wire.Request,
+        keep: Callable[[wire.Message], bool] | None = None,
+    ) -> list[wire.Message]:
+        """All answers to a dump; begun anew when the kernel says that it was inconsistent.
+
+        `keep`: of which the others are not kept. Raises: KernelError (E2BIG: more than `most`).
+        """
+        for _ in range(_ATTEMPTS):
+            answers: list[wire.Message] = []
+
+            def take(message: wire.Message, answers: list[wire.Message] = answers) -> None:
+                if keep is not None and not keep(message):
+                    return
+                if len(answers) == self._most:
+                    told = f"there are more than {self._most:,}"
+                    raise KernelError("list", request.what, errno.E2BIG, told)
+                answers.append(message)
+
+            if self._dump_once(request, take):
                 return answers
         raise KernelError("list", request.what, errno.EAGAIN, "changed all the time while reading")
+
+    def dump_into(self, request: wire.Request, take: Callable[[wire.Message], None]) -> None:
+        """Each answer to a dump as it comes: none is kept, since others may have made any number.
+
+        While it changes all is told again, so some answers come several times.
+        """
+        for _ in range(_ATTEMPTS):
+            if self._dump_once(request, take):
+                return
 
     def dump_found(self, request: wire.Request) -> list[wire.Message]:
         """Empty where what it asks about is not there."""
@@ -133,10 +161,10 @@ class NetlinkSocket:
                 return []
             raise
 
-    def _dump_once(self, request: wire.Request) -> list[wire.Message] | None:
+    def _dump_once(self, request: wire.Request, take: Callable[[wire.Message], None]) -> bool:
+        """False: something has changed meanwhile."""
         self._sequence += 1
         self._send(request, wire.frame(request, self._sequence, ack=False))
-        answers: list[wire.Message] = []
         interrupted = False
         while True:
             for message in wire.parse_messages(self._receive(request)):
@@ -147,8 +175,8 @@ class NetlinkSocket:
                     number, text = wire.parse_error(message)
                     if number:
                         raise _error(request, number, text)
-                    return None if interrupted else answers
-                answers.append(message)
+                    return not interrupted
+                take(message)
 
     def _send(self, request: wire.Request, frames: bytes) -> None:
         try:
@@ -166,8 +194,8 @@ class NetlinkSocket:
 class RouteSocket(NetlinkSocket):
     """rtnetlink: links, addresses, routes, rules."""
 
-    def __init__(self) -> None:
-        super().__init__(socket.NETLINK_ROUTE)
+    def __init__(self, *, most: int | None = None) -> None:
+        super().__init__(socket.NETLINK_ROUTE, most=most)
 
     def links(self) -> dict[str, link_codec.LinkInfo]:
         """Links by name."""
@@ -205,6 +233,18 @@ class RouteSocket(NetlinkSocket):
             address_codec.parse_address(message)
             for message in self.dump(address_codec.dump_addresses())
         ]
+
+    def find_addresses(self, wanted: Collection[bytes]) -> frozenset[bytes]:
+        """Those of `wanted`, packed, that interfaces have; also of one that had it meanwhile."""
+        found = set()
+
+        def take(message: wire.Message) -> None:
+            packed = address_codec.parse_address(message).packed
+            if packed in wanted:
+                found.add(packed)
+
+        self.dump_into(address_codec.dump_addresses(), take)
+        return frozenset(found)
 
     def bridge_ports(self) -> dict[int, link_codec.BridgePortInfo]:
         """Bridge ports by ifindex."""

@@ -10,7 +10,9 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from limpet.base.bounds.visitors import PAGE_CONNECTIONS
 from limpet.controller.api.connections import connection_of
+from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.web.access import checks
 from limpet.web.access.sessions import BrowserSession, LoginRefused, Sessions
 
@@ -46,6 +48,7 @@ class Guard:
         self._place = place
         self._sessions = sessions
         self._now_s = now_s
+        self._connections = OwnedConnections(PAGE_CONNECTIONS)
 
     @property
     def middlewares(self) -> list[Any]:
@@ -103,6 +106,7 @@ class Guard:
         connection = connection_of(request)
         if connection is not None:
             connection.free()
+            connection.belongs_to(session.proof, self._connections)
         if request.method == "POST" and request.path != _ENTER:
             await self._check_proof(request, session)
         return await handler(request)

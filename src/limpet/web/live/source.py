@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -10,6 +11,7 @@ import msgspec
 
 from limpet.agent.client import AnotherVersion
 from limpet.agent.client import call as call_agent
+from limpet.base.bounds.visitors import PAGE_ASKED
 from limpet.base.decoding import convert
 from limpet.base.process.threads import in_thread
 from limpet.controller.admin.client import call as call_controller
@@ -58,6 +60,7 @@ class AgentSource:
     def __init__(self, socket_path: Path, find: FindFindings) -> None:
         self._path = socket_path
         self._find = find
+        self._turns = asyncio.Semaphore(PAGE_ASKED.most)
 
     async def picture(self, known: str) -> Picture | None:
         return _picture(await self._call("picture", known=known, wait_s=WAIT_S if known else 0.0))
@@ -80,7 +83,8 @@ class AgentSource:
 
     async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
         said = {name: value for name, value in arguments.items() if value is not None}
-        return await in_thread(lambda: call_agent(self._path, verb, **said), "agent")
+        async with self._turns:
+            return await in_thread(lambda: call_agent(self._path, verb, **said), "agent")
 
 
 CallController = Callable[..., Awaitable[dict[str, Any]]]
@@ -105,6 +109,7 @@ class ControllerSource:
         """`wait_s`: so long an answer may take while nothing has changed."""
         self._call_controller = call
         self._wait_s = wait_s
+        self._turns = asyncio.Semaphore(PAGE_ASKED.most)
 
     async def picture(self, known: str) -> Picture | None:
         wait_s = self._wait_s if known else 0.0
@@ -129,7 +134,8 @@ class ControllerSource:
 
     async def _call(self, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
         said = {name: value for name, value in arguments.items() if value is not None}
-        return await self._call_controller(verb, by=by, **said)
+        async with self._turns:
+            return await self._call_controller(verb, by=by, **said)
 
 
 def _picture(answer: dict[str, Any]) -> Picture | None:

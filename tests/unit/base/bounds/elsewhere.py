@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, servers, strangers, words
+from limpet.base.bounds import administrators, members, servers, strangers, tenants, words
 from limpet.base.bounds.bound import Bound
 
 _MEMBERS = "tests/controller/attackers/test_member_bounds.py::test_"
@@ -11,6 +11,16 @@ _FIGURES = "tests/unit/base/metrics/test_metrics_server.py::test_"
 _HEALTH = "tests/agent/test_service_health.py::test_"
 _RELAY = "tests/relay/test_relay_tls_faults.py::test_"
 ELSEWHERE: list[tuple[Bound, str]] = [
+    (
+        tenants.POD_LISTED,
+        "tests/datapath/node/test_pods.py::test_of_addresses_without_number_a_check_lists_so_many_"
+        "and_a_scan_keeps_what_it_looks_for",
+    ),
+    (
+        administrators.ADMIN_CONNECTIONS,
+        "tests/controller/attackers/test_administrators.py::test_an_account_has_a_few_connections_"
+        "and_others_have_their_own",
+    ),
     (members.PATHS_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.REPORT_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.SHOW_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import socket
 import tempfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
-from limpet.base.bounds.pods import (
+from limpet.base.bounds.tenants import (
     ALLOWED_ADDRESSES,
     ALLOWED_MACS,
+    CNI_CONNECTIONS,
+    CNI_LIST,
     CNI_NAME,
+    CNI_NETWORKS,
     CNI_REQUEST,
     CNI_SHOWN,
     CNI_STDIN,
@@ -19,17 +25,21 @@ from limpet.base.bounds.pods import (
     PROBER_ANSWER,
     RESOLV_CONF,
 )
-from limpet.base.errors import CniError, LimpetError
+from limpet.base.errors import CniError, LimpetError, StorageError
 from limpet.cli.connectivity.tasks import decode_outcomes
 from limpet.cni import frames
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.request import parse_request
 from limpet.cni.protocol.values import CniRequest
 from limpet.cni.resolv_conf import read_dns
+from limpet.cni.server import CniServer
+from limpet.datapath.node.pod.attachments import Attachments
 from limpet.dns import wire
 from limpet.dns.names import ClusterNames
 from limpet.services.catalog import Catalog
 from limpet.services.values import Service
 from tests.unit.base.bounds.probes import probe
+from tests.waiting import until
 
 
 def _is_taken(key: str, values: list[str]) -> bool:
@@ -128,6 +138,63 @@ def _request(**conf: object) -> CniRequest:
 @probe(CNI_NAME)
 def _(amount: int) -> bool:
     return _is_understood(lambda: _request(name="x" * amount))
+
+
+@probe(CNI_LIST)
+def _(amount: int) -> bool:
+    routes = [{"dst": "10.0.0.0/8"}] * amount
+    return _is_understood(lambda: _request(ipam={"type": "limpet", "routes": routes}))
+
+
+@probe(CNI_NETWORKS)
+def _(amount: int) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        ledgers = Ledgers(Path(folder), 30.0, Attachments(Path(folder, "run")))
+        try:
+            for number in range(amount):
+                ledgers.ledger(f"network-{number}")
+        except StorageError:
+            return False
+        finally:
+            ledgers.close()
+    return True
+
+
+@probe(CNI_CONNECTIONS)
+def _(amount: int) -> bool:
+    """Whether all are served at once; those that are not are, once one has its answer."""
+
+    async def scenario(path: Path) -> bool:
+        served, answered = 0, asyncio.Semaphore(0)
+
+        async def serve(_call: object, _is_gone: Callable[[], bool]) -> tuple[int, bytes]:
+            nonlocal served
+            served += 1
+            await answered.acquire()
+            return 0, b"{}"
+
+        server = CniServer(path, serve)
+        await server.start()
+        request = frames.encode_admin_call(frames.AdminCall("status", {}))
+        clients = []
+        for _ in range(amount):
+            clients.append(socket.socket(socket.AF_UNIX))
+            clients[-1].connect(str(path))
+            clients[-1].sendall(request)
+        await until(lambda: served >= min(amount, CNI_CONNECTIONS.most))
+        for _ in range(8):
+            await asyncio.sleep(0)
+        at_once = served
+        for _ in clients:
+            answered.release()
+        await until(lambda: served == amount)
+        await server.stop()
+        for client in clients:
+            client.close()
+        return at_once == amount
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(scenario(Path(folder, "socket")))
 
 
 @probe(CNI_SHOWN)

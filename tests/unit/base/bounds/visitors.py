@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import socket
@@ -16,7 +17,9 @@ from limpet.base.bounds.strangers import (
     PAGE_SOURCES,
 )
 from limpet.base.bounds.visitors import (
+    PAGE_ASKED,
     PAGE_BODY,
+    PAGE_CONNECTIONS,
     PAGE_IDLE_S,
     PAGE_LONGEST_S,
     PAGE_QUERY,
@@ -24,6 +27,7 @@ from limpet.base.bounds.visitors import (
     PAGE_STREAMS,
 )
 from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
+from limpet.web.live.source import ControllerSource
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.unit.base.bounds.probes import is_remembered, probe
@@ -78,6 +82,65 @@ def _signed_in(look: Callable[[Ask], bool]) -> bool:
 @probe(PAGE_STREAMS)
 def _streams(count: int) -> bool:
     return _signed_in(lambda ask: all(ask("GET", "/live", "").status == 200 for _ in range(count)))
+
+
+@probe(PAGE_CONNECTIONS)
+def _connections(count: int) -> bool:
+    """Whether the first is open still, after all have asked."""
+    with ExitStack() as open_till_the_end:
+        source = PictureSource(world(5))
+        address, _ = open_till_the_end.enter_context(page(source, lambda: {_TOKEN.digest: _TOKEN}))
+        cookie, opened = "", []
+
+        def ask(connection: http.client.HTTPConnection, method: str, path: str, body: str) -> str:
+            headers = {"Cookie": cookie, "Origin": address}
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            connection.request(method, path, body or None, headers)
+            response = connection.getresponse()
+            response.read()
+            return response.getheader("Set-Cookie") or ""
+
+        def connect() -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+            open_till_the_end.callback(connection.close)
+            return connection
+
+        cookie = ask(connect(), "POST", "/enter", "secret=read").partition(";")[0]
+        for _ in range(count):
+            opened.append(connect())
+            ask(opened[-1], "GET", "/nodes", "")
+        opened[0].auto_open = 0
+        try:
+            ask(opened[0], "GET", "/nodes", "")
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
+
+@probe(PAGE_ASKED)
+def _asked(count: int) -> bool:
+    """Whether all of so many questions are asked before one is answered."""
+
+    async def scenario() -> bool:
+        asked, answered = 0, asyncio.Event()
+
+        async def call(verb: str, *, by: str = "", **arguments: object) -> dict[str, object]:
+            nonlocal asked
+            asked += 1
+            await answered.wait()
+            return {}
+
+        source = ControllerSource(call)
+        questions = [asyncio.create_task(source.act("label", "ann")) for _ in range(count)]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        was_asked = asked
+        answered.set()
+        await asyncio.gather(*questions)
+        assert asked == count
+        return was_asked == count
+
+    return asyncio.run(scenario())
 
 
 @probe(PAGE_BODY)

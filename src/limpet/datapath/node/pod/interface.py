@@ -12,6 +12,7 @@ import errno
 import secrets
 import time
 
+from limpet.base.bounds.tenants import POD_LISTED
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP, DYING_IFNAME_PREFIX, POD_GROUP, SHAPER_IFNAME_PREFIX
 from limpet.datapath.node.pod.attachment import Attachment
@@ -243,6 +244,6 @@ def read_inside(
 ) -> tuple[
     dict[str, link_codec.LinkInfo], list[address_codec.AddressInfo], list[route_codec.RouteInfo]
 ]:
-    """Links by name, addresses and routes of a namespace."""
-    with netns.entered(), RouteSocket() as inside:
+    """Links by name, addresses and routes of a namespace. Raises: KernelError (E2BIG)."""
+    with netns.entered(), RouteSocket(most=POD_LISTED.most) as inside:
         return inside.links(), inside.addresses(), inside.routes()

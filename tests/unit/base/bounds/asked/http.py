@@ -163,7 +163,7 @@ def _(amount: int) -> bool:
     unread, cause = UnreadObjects(), "x" * amount
     changes: ObjectChanges[Viewed] = ObjectChanges(unreadable=[Unreadable("web", cause)])
     unread.hear("Service", changes)
-    return unread.cause("Service", ("", "web")) == cause
+    return unread.cause("Service", ("", "web")) == f"cannot be read: {cause}"
 
 
 @probe(servers.LEFT_OUT_VALUE)

@@ -1,0 +1,60 @@
+"""What somebody may hold open who has the right to administer the cluster by an API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+
+from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
+from limpet.cluster.api import ADMIN_HEADER
+from limpet.controller.serving import serve
+from limpet.controller.settings import load_settings
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.sqlite import SqliteStore
+from tests.controller.machines import Controller
+from tests.waiting import until
+
+
+async def _named(token: str) -> str:
+    """Everybody may, by the name that is the token."""
+    return token
+
+
+def test_an_account_has_a_few_connections_and_others_have_their_own(tmp_path: Path) -> None:
+    controller = Controller(tmp_path)
+    controller.write_config()
+    (tmp_path / "state").mkdir()
+    settings = load_settings(controller.config)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def ask(who: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", controller.port, ssl=context)
+        head = f"POST /v1/admin/node.list HTTP/1.1\r\nHost: x\r\n{ADMIN_HEADER}: {who}\r\n"
+        writer.write(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        answered = await reader.readuntil(b"\r\n\r\n")
+        assert answered.startswith(b"HTTP/1.1 200"), answered
+        await reader.readexactly(int(answered.lower().split(b"content-length: ")[1].split()[0]))
+        return reader, writer
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as undo:
+            store = SqliteStore(settings.database)
+            undo.push_async_callback(store.close)
+            cluster = Cluster(store, settings)
+            await cluster.start()
+            undo.push_async_callback(cluster.stop)
+            await serve(settings, cluster, undo, _named)
+            other, other_writer = await ask("bob")
+            opened = [await ask("ann") for _ in range(ADMIN_CONNECTIONS.most)]
+            assert not any(reader.at_eof() for reader, _ in opened)
+            opened.append(await ask("ann"))
+            await until(lambda: opened[0][0].at_eof() or opened[0][0].exception() is not None)
+            assert not any(reader.at_eof() for reader, _ in (*opened[1:], (other, None)))
+            for writer in (other_writer, *(writer for _, writer in opened)):
+                writer.transport.abort()
+
+    asyncio.run(scenario())

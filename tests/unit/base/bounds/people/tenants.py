@@ -1,0 +1,237 @@
+"""Probes of what is taken of those who write objects at the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from limpet.base.bounds import tenants
+from limpet.base.errors import LimpetError
+from limpet.cloud.workloads.policy_source import PolicySource
+from limpet.cloud.workloads.service_source import ServiceSource
+from limpet.kubernetes.access.access import Access
+from limpet.kubernetes.objects import Metadata, Resource, Viewed
+from limpet.kubernetes.policies import PODS, NamespaceView, PodView, PolicyView
+from limpet.kubernetes.reflector_state import ObjectChanges, ReflectorState
+from limpet.kubernetes.services import ENDPOINT_SLICES, SERVICES, EndpointView, SliceView, slice_of
+from limpet.kubernetes.watch_event import Unreadable, read_item
+from limpet.policies.heard import ReadPolicies
+from limpet.services.catalog import Catalog
+from tests.unit.base.bounds.probes import probe
+
+# Lists
+
+
+def _a_page(state: ReflectorState[Any], go_on: str, items: Iterable[Viewed] = ()) -> int:
+    return len(state.take_page(items, (), resource_version="1", go_on=go_on).put)
+
+
+@probe(tenants.OBJECTS)
+def _objects(amount: int) -> bool:
+    state = ReflectorState[Any](mirror=True)
+    items = (Viewed(metadata=Metadata(name=str(number), uid="u")) for number in range(amount))
+    return _a_page(state, "", items) == amount
+
+
+@probe(tenants.LIST_PAGES)
+def _pages(amount: int) -> bool:
+    state = ReflectorState[Any](mirror=True)
+    try:
+        for _ in range(amount):
+            _a_page(state, "more")
+    except LimpetError:
+        return False
+    return True
+
+
+# One object
+
+_ADDRESS = "10.0.0.1"
+
+
+def _can_be_read(resource: Resource[Any], **fields: object) -> bool:
+    raw = msgspec.Raw(msgspec.json.encode({"metadata": {"name": "x"}, **fields}))
+    return not isinstance(read_item(raw, resource), Unreadable)
+
+
+@probe(tenants.OBJECT_LABELS)
+def _labels(amount: int) -> bool:
+    labels = {f"label-{number}": "x" for number in range(amount)}
+    return _can_be_read(PODS, metadata={"name": "x", "labels": labels})
+
+
+@probe(tenants.SERVICE_ADDRESSES)
+def _service_addresses(amount: int) -> bool:
+    many = [_ADDRESS] * amount
+    kinds = (
+        {"spec": {"clusterIPs": many}},
+        {"spec": {"externalIPs": many}},
+        {"status": {"loadBalancer": {"ingress": [{"ip": _ADDRESS}] * amount}}},
+    )
+    return any(_can_be_read(SERVICES, **each) for each in kinds)
+
+
+@probe(tenants.SOURCE_RANGES)
+def _source_ranges(amount: int) -> bool:
+    return _can_be_read(SERVICES, spec={"loadBalancerSourceRanges": ["10.0.0.0/8"] * amount})
+
+
+@probe(tenants.ENDPOINT_ADDRESSES)
+def _endpoint_addresses(amount: int) -> bool:
+    return _can_be_read(ENDPOINT_SLICES, endpoints=[{"addresses": [_ADDRESS] * amount}])
+
+
+@probe(tenants.ENDPOINT_HINTS)
+def _hints(amount: int) -> bool:
+    hints = [{"name": "x"}] * amount
+    kinds: list[dict[str, Any]] = [{"forZones": hints}, {"forNodes": hints}]
+    return any(_can_be_read(ENDPOINT_SLICES, endpoints=[{"hints": each}]) for each in kinds)
+
+
+@probe(tenants.POD_CONTAINERS)
+def _containers(amount: int) -> bool:
+    kinds = ("containers", "initContainers")
+    return any(_can_be_read(PODS, spec={each: [{}] * amount}) for each in kinds)
+
+
+@probe(tenants.POD_PORTS)
+def _ports(amount: int) -> bool:
+    return _can_be_read(PODS, spec={"containers": [{"ports": [{}] * amount}]})
+
+
+@probe(tenants.POD_ADDRESSES)
+def _pod_addresses(amount: int) -> bool:
+    return _can_be_read(PODS, status={"podIPs": [{"ip": _ADDRESS}] * amount})
+
+
+# All of them, by the road that they come on
+
+
+def _no_access() -> Access:
+    raise LimpetError("nobody is asked")
+
+
+def _ignore(*_: object) -> None:
+    """Nobody is told."""
+
+
+def _services(namespaces: int, amount: int) -> bool:
+    """Whether so many endpoints, and the slices that have them, are kept."""
+    catalog = Catalog()
+
+    def pieces() -> Iterable[SliceView]:
+        left, number = amount, 0
+        while left:
+            size = min(left - 1, 1000)
+            metadata = Metadata(name=str(number), namespace=f"n{number % namespaces}", uid="u")
+            yield SliceView(
+                metadata=metadata, address_type="IPv4", endpoints=_ENDPOINTS[:size], ports=[]
+            )
+            left, number = left - 1 - size, number + 1
+
+    async def hear() -> None:
+        source = ServiceSource(
+            catalog, Path("/nowhere"), _no_access, tell=_ignore, random=lambda: 0.0
+        )
+        for view in pieces():
+            source._put(ENDPOINT_SLICES.kind, slice_of(view))
+        source._crowded.stop()
+
+    asyncio.run(hear())
+    return sum(1 + len(each.endpoints) for each in catalog.all_slices()) == amount
+
+
+_ENDPOINTS = [
+    EndpointView(addresses=[f"10.0.{number >> 8}.{number & 255}"]) for number in range(1, 1001)
+]
+
+
+@probe(tenants.SERVICE_TARGETS)
+def _all_targets(amount: int) -> bool:
+    return _services(8, amount)
+
+
+@probe(tenants.SERVICE_TARGETS_OF_ONE)
+def _targets_of_one(amount: int) -> bool:
+    return _services(1, amount)
+
+
+def _policies(hear: Callable[[PolicySource], Coroutine[Any, Any, None]]) -> ReadPolicies:
+    heard = ReadPolicies()
+
+    async def scenario() -> None:
+        source = PolicySource(heard, Path("/nowhere"), _no_access, tell=_ignore, random=lambda: 0.0)
+        await hear(source)
+        source._crowded.stop()
+
+    asyncio.run(scenario())
+    return heard
+
+
+def _policy_bytes(namespaces: int, amount: int) -> bool:
+    def views() -> Iterable[PolicyView]:
+        left, number = amount, 0
+        while left:
+            metadata = Metadata(name=f"p{number:08}", namespace=f"n{number % namespaces}")
+            empty = PolicyView(metadata=metadata, spec={"x": ""})
+            begin = len(msgspec.json.encode(empty.document()))
+            size = min(left, 1 << 20)
+            size = left if left - size < begin else size
+            yield PolicyView(metadata=metadata, spec={"x": "x" * (size - begin)})
+            left, number = left - size, number + 1
+
+    heard = _policies(lambda source: source._hear_policies(ObjectChanges(put=list(views()))))
+    return not heard.closed_namespaces
+
+
+@probe(tenants.POLICY_BYTES)
+def _all_policies(amount: int) -> bool:
+    return _policy_bytes(8, amount)
+
+
+@probe(tenants.POLICY_BYTES_OF_ONE)
+def _policies_of_one(amount: int) -> bool:
+    return _policy_bytes(1, amount)
+
+
+_LABELS = {f"label-{number}": "x" for number in range(tenants.OBJECT_LABELS.most)}
+
+
+def _metadata(namespaces: int, amount: int) -> Iterable[Metadata]:
+    """Of objects whose labels are so many, each object as one more."""
+    left, number = amount, 0
+    while left:
+        size = min(left - 1, len(_LABELS))
+        labels = _LABELS if size == len(_LABELS) else dict(list(_LABELS.items())[:size])
+        namespace = f"n{number % namespaces}"
+        yield Metadata(name=f"o{number}", namespace=namespace, uid="u", labels=labels)
+        left, number = left - 1 - size, number + 1
+
+
+def _pods(namespaces: int, amount: int) -> bool:
+    views = [PodView(metadata=each) for each in _metadata(namespaces, amount)]
+    heard = _policies(lambda source: source._hear_pods(ObjectChanges(put=views)))
+    return len(heard.pods) == len(views)
+
+
+@probe(tenants.POLICY_PODS)
+def _all_pods(amount: int) -> bool:
+    return _pods(8, amount)
+
+
+@probe(tenants.POLICY_PODS_OF_ONE)
+def _pods_of_one(amount: int) -> bool:
+    return _pods(1, amount)
+
+
+@probe(tenants.POLICY_NAMESPACES)
+def _namespaces(amount: int) -> bool:
+    views = [NamespaceView(metadata=each) for each in _metadata(1, amount)]
+    changes = ObjectChanges(put=views, listed=True)
+    heard = _policies(lambda source: source._hear_namespaces(changes))
+    assert heard.passes_over_namespaces == (len(heard.namespaces) < len(views))
+    return len(heard.namespaces) == len(views)
