@@ -26,7 +26,7 @@ CNI_REQUEST = Bound("a request of a container runtime", 4 << 20, "bytes", Above.
 CNI_STDIN = Bound("... the network's configuration in it", 1 << 20, "bytes", Above.CLOSED)
 CNI_NAME = Bound("... the name of the network", 255, "characters", Above.REFUSED)
 """A file has it."""
-CNI_LIST = Bound("... a list in it, such as its routes", 16_384, "elements", Above.REFUSED)
+CNI_LIST = Bound("... a list in it, such as its routes", 32_768, "elements", Above.REFUSED)
 CNI_NETWORKS = Bound("networks for which addresses are recorded", 256, "networks", Above.REFUSED)
 """Each has a file open, and what is in it in memory."""
 CNI_CONNECTIONS = Bound(
