@@ -16,6 +16,7 @@ from limpet.agent.serving.health import ServiceHealth
 from limpet.base.bounds.strangers import (
     HEALTH_CONNECTIONS,
     HEALTH_CONNECTIONS_OF_ONE,
+    HEALTH_PORTS,
     HEALTH_REQUEST,
     HEALTH_S,
 )
@@ -194,6 +195,32 @@ async def answered(amount: int, sources: int) -> int:
             found += (await reader.read()).startswith(b"HTTP/1.1 503 ")
         writer.close()
     return found
+
+
+def test_a_node_answers_at_so_many_ports_and_says_of_which_it_does_not(
+    make_netns: NetnsFactory,
+) -> None:
+    """Whoever may write Services would take all of its descriptors."""
+
+    async def play() -> None:
+        world, first = World(), 20_000
+        for number in range(HEALTH_PORTS.most):
+            world.put(balanced(f"web-{number}", first + number))
+        await until(lambda: len(world.health.ports) == HEALTH_PORTS.most)
+        assert world.health.troubles == {}
+        over = first + HEALTH_PORTS.most
+        world.put(balanced("more", over))
+        await until(lambda: world.health.troubles)
+        assert world.health.troubles == {over: "this node answers at 1,024 such ports"}
+
+        world.health.changed(world.catalog.remove_service("shop", "web-7"))
+        world.health.changed([("shop", "more")])
+        await until(lambda: over in world.health.ports)
+        assert world.health.troubles == {}
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
 
 
 def test_who_asks_nothing_keeps_nobody_out(make_netns: NetnsFactory) -> None:

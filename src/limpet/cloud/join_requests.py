@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.base.bounds import members
+from limpet.base.bounds.servers import REPLACED_BYTES, REPLACED_PODS
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Connection, LinkError
 from limpet.base.http.tls import client_context
@@ -132,6 +133,32 @@ def _in_words(error: ControllerRefusedError, at: str) -> LimpetError:
     return LimpetError(f"join at {at}: refused: {error.refused.error}{hint}")
 
 
+class ReplacedPods:
+    """What a controller tells of the pods of the machine that this one replaces, page by page."""
+
+    def __init__(self, at: str) -> None:
+        """`at`: the controller, for words."""
+        self._at = at
+        self._size_bytes = 0
+        self.pages: list[PodPage] = []
+
+    def take(self, page: PodPage, size_bytes: int) -> None:
+        """Raises: LinkError for more than a controller of ours has of one node."""
+        self.pages.append(page)
+        self._size_bytes += size_bytes
+        pods = sum(len(each.pods) for each in self.pages)
+        if pods > REPLACED_PODS.most or self._size_bytes > REPLACED_BYTES.most:
+            raise LinkError(
+                f"join at {self._at}: it tells more pods of the node that this one replaces than "
+                f"any node has ({pods:,} in {self._size_bytes:,} bytes): is it a controller of "
+                "Limpet, of this version?"
+            )
+
+    @property
+    def is_of_one_report(self) -> bool:
+        return len({(page.sequence, page.pages) for page in self.pages}) == 1
+
+
 @dataclass(frozen=True, slots=True)
 class OwnRequests:
     """By the certificate that a controller has made. Raises: LimpetError, each."""
@@ -151,10 +178,12 @@ class OwnRequests:
         try:
             for _ in range(_ATTEMPTS):
                 numbers = range(min(pages, members.REPORTED_PODS.most))
-                found = [await self._page(connection, number) for number in numbers]
-                if len({(page.sequence, page.pages) for page in found}) == 1:
-                    return tuple(pod for page in found for pod in page.pods)
-                pages = found[0].pages
+                found = ReplacedPods(self.at)
+                for number in numbers:
+                    found.take(*await self._page(connection, number))
+                if found.is_of_one_report:
+                    return tuple(pod for page in found.pages for pod in page.pods)
+                pages = found.pages[0].pages
         except ControllerRefusedError as error:
             raise _in_words(error, self.at) from error
         finally:
@@ -171,9 +200,10 @@ class OwnRequests:
         finally:
             connection.close()
 
-    async def _page(self, connection: Connection, number: int) -> PodPage:
+    async def _page(self, connection: Connection, number: int) -> tuple[PodPage, int]:
+        """And how many bytes it had."""
         answer = await connection.request("GET", f"/v1/pods?page={number}")
-        return read_answer(answer, PodPage, self.at)
+        return read_answer(answer, PodPage, self.at), len(answer.body)
 
     async def _connect(self) -> Connection:
         context = _context_of(self.ca, self.at)

@@ -17,6 +17,7 @@ from limpet.base.acceptor.places import Places, source_of
 from limpet.base.bounds.strangers import (
     HEALTH_CONNECTIONS,
     HEALTH_CONNECTIONS_OF_ONE,
+    HEALTH_PORTS,
     HEALTH_REQUEST,
     HEALTH_S,
 )
@@ -92,7 +93,10 @@ class ServiceHealth:
                 await close_server(self._servers.pop(port))
             self.troubles = {p: why for p, why in self.troubles.items() if p in self._whose}
             for port in sorted(self._whose.keys() - self._servers.keys()):
-                await self._open(port)
+                if len(self._servers) < HEALTH_PORTS.most:
+                    await self._open(port)
+                else:
+                    self._note(port, f"this node answers at {HEALTH_PORTS.most:,} such ports")
         if self.troubles:
             self._timer.set_in(_RETRY_S)
 
@@ -110,6 +114,9 @@ class ServiceHealth:
                 continue
             self.troubles.pop(port, None)
             return
+        self._note(port, why)
+
+    def _note(self, port: int, why: str) -> None:
         if self.troubles.get(port) != why:
             namespace, name = self._whose[port]
             _log.warning(

@@ -24,6 +24,7 @@ UNSIGNED_STEP = Bound(
 )
 TOLD_PODS = Bound("pods of one document about a node's pods", 64, "pods", Above.REFUSED)
 TOLD_PODS_BODY = Bound("a document about a node's pods", 48 << 10, "bytes", Above.REFUSED)
+TOLD_PARTS = Bound("documents about one node's pods", 16, "documents", Above.REFUSED)
 TOLD_POD_ADDRESSES = Bound(
     "addresses of a pod in a document about a node's pods", 16, "addresses", Above.REFUSED
 )

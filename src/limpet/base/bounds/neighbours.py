@@ -148,6 +148,17 @@ PROVEN_KEPT = Bound(
     "places",
     Above.OLDEST_OUT,
 )
+AMPLIFICATION = Bound(
+    "bytes to a place that has proven nothing, for each that came from there",
+    3,
+    "bytes",
+    Above.DROPPED,
+)
+"""Source: RFC 9000 section 8.1."""
+REFUSALS_AT_ONCE = Bound(
+    "answers to nodes that are no members any more, at once", 10, "answers", Above.DROPPED
+)
+REFUSALS_PER_S = Bound("... for long", 10, "answers a second", Above.DROPPED)
 HEARD_CREDIT = Bound(
     "what may be sent to a place that has proven nothing, for what came from there",
     8_192,

@@ -64,6 +64,15 @@ EXEC_MESSAGE = Bound(
     "one message of a command that runs in a pod for a person", 1 << 20, "bytes", Above.CLOSED
 )
 """Kubelets read 32 KiB at a time."""
+NAMED_ADDRESSES = Bound("addresses of a server's name that are tried", 16, "addresses", Above.CUT)
+REPLACED_PODS = Bound(
+    "pods of the node that a machine replaces, as its controller tells them",
+    4096,
+    "pods",
+    Above.REFUSED,
+)
+"""As the controller keeps them of one node."""
+REPLACED_BYTES = Bound("... all answers with them", 16 << 20, "bytes", Above.REFUSED)
 RETRY_AFTER_S = Bound(
     "time after which a server wants to be asked again", 3600, "seconds", Above.CUT
 )

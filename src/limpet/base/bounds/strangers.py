@@ -59,12 +59,22 @@ JOIN_BODY = Bound("the body of such a request", 16 << 10, "bytes", Above.REFUSED
 # and what load balancers ask (healthCheckNodePort), all in clear.
 FIGURES_CONNECTIONS = Bound("connections to a port of figures", 32, "connections", Above.OLDEST_OUT)
 FIGURES_CONNECTIONS_OF_ONE = Bound("... from one address", 8, "connections", Above.OLDEST_OUT)
+FIGURES_ASKED = Bound(
+    "connections to such a port of a controller that are looked at, at once",
+    64,
+    "connections",
+    Above.WAITS,
+)
+FIGURES_ASKED_PER_S = Bound("... for long", 20, "connections a second", Above.WAITS)
+FIGURES_ASKED_OF_ONE = Bound("... from one address at once", 32, "connections", Above.WAITS)
+FIGURES_ASKED_OF_ONE_PER_S = Bound("... for long", 10, "connections a second", Above.WAITS)
 FIGURES_S = Bound("time for a request to such a port, answer included", 10, "seconds", Above.CLOSED)
 FIGURES_REQUEST = Bound("a request to such a port", 8 << 10, "bytes", Above.REFUSED)
 HEALTH_CONNECTIONS = Bound(
     "connections to all healthCheckNodePorts of a node", 64, "connections", Above.OLDEST_OUT
 )
 HEALTH_CONNECTIONS_OF_ONE = Bound("... from one address", 16, "connections", Above.OLDEST_OUT)
+HEALTH_PORTS = Bound("healthCheckNodePorts of a node", 1024, "ports", Above.NOT_KEPT)
 HEALTH_S = Bound(
     "time for a request to a healthCheckNodePort, answer included", 5, "seconds", Above.CLOSED
 )
@@ -167,6 +177,19 @@ DNS_FORWARDED_OF_ONE = Bound(
 )
 """Who asks for thousands of names leaves room for others."""
 DNS_ASKERS = Bound("... who wait for one of them", 256, "questions", Above.REFUSED)
+
+# The tunnel's port, where IPsec is a node's tunnel: everybody may begin a key exchange.
+IKE_UNPROVEN = Bound(
+    "key exchanges that nobody has come to the end of, before an address has to be proven",
+    1000,
+    "exchanges",
+    Above.REFUSED,
+)
+"""By a cookie, as RFC 7296 section 2.6 has it. Many nodes are behind one address."""
+IKE_HALF_OPEN_OF_ONE = Bound("... of one address", 1000, "exchanges", Above.DROPPED)
+IKE_HALF_OPEN = Bound("... of all", 4096, "exchanges", Above.DROPPED)
+IKE_HALF_OPEN_S = Bound("time until such a one is forgotten", 15, "seconds", Above.CLOSED)
+"""Retransmissions of a peer with a slow link are within it."""
 
 # What a person was sent, and gives to a command.
 JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "bytes", Above.REFUSED)

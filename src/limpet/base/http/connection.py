@@ -13,7 +13,7 @@ from typing import Any
 
 import h11
 
-from limpet.base.bounds.servers import HTTP_ANSWER, HTTP_HEAD, RETRY_AFTER_S
+from limpet.base.bounds.servers import HTTP_ANSWER, HTTP_HEAD, NAMED_ADDRESSES, RETRY_AFTER_S
 from limpet.base.errors import LimpetError
 from limpet.base.process.threads import in_thread
 
@@ -364,7 +364,8 @@ async def _resolve(host: str, port: int) -> list[str]:
         )
     except socket.gaierror:
         found = await _look_up(host, port)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = dict.fromkeys(str(address[0]) for *_, address in found)
+    return list(addresses)[: NAMED_ADDRESSES.most]
 
 
 def _plain(name: str) -> Any:

@@ -9,13 +9,11 @@ from itertools import islice
 from typing import Protocol
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.neighbours import CONTACT_PLACES, HEARD_CREDIT, HEARD_MEMBERS
+from limpet.base.bounds.neighbours import AMPLIFICATION, CONTACT_PLACES, HEARD_CREDIT, HEARD_MEMBERS
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.documents import Key
 from limpet.cluster.exchange.messages import Listing, Message, datagram_bytes
 
-AMPLIFICATION = 3
-"""Bytes to an unproven address for each byte that came from it. Source: RFC 9000 section 8.1."""
 FRESH_S = 60.0
 """How long a proven address counts before others are tried too."""
 _MOST_HEARD = HEARD_MEMBERS.most
@@ -160,7 +158,7 @@ class Neighbours:
         elif heard.place != place:
             heard.place, heard.credit_bytes = place, 0
         heard.ifindex, heard.at_s = ifindex, now_s
-        heard.credit_bytes = min(heard.credit_bytes + AMPLIFICATION * size, HEARD_CREDIT.most)
+        heard.credit_bytes = min(heard.credit_bytes + AMPLIFICATION.most * size, HEARD_CREDIT.most)
         self.heard.move_to_end(uid)
         return is_new
 

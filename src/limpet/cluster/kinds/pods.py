@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.base.bounds.members import SEQUENCE, TOLD_POD_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
+from limpet.base.bounds.members import (
+    SEQUENCE,
+    TOLD_PARTS,
+    TOLD_POD_ADDRESSES,
+    TOLD_PODS,
+    TOLD_PODS_BODY,
+)
 from limpet.cluster.documents import Head, Kind
 from limpet.cluster.kinds.fields import address, few, labels, name, text, whole
 from limpet.cluster.kinds.grant import GRANT, key_of_node
 
-PARTS = 16
+PARTS = TOLD_PARTS.most
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,11 @@ MONITORS = SourceCapacity(
     waiting_of_one=strangers.FIGURES_CONNECTIONS_OF_ONE.most,
     inside=strangers.FIGURES_CONNECTIONS.most,
     inside_of_one=strangers.FIGURES_CONNECTIONS_OF_ONE.most,
-    rate=(20.0, 64.0),
-    rate_of_one=(10.0, 32.0),
+    rate=(strangers.FIGURES_ASKED_PER_S.most, strangers.FIGURES_ASKED.most),
+    rate_of_one=(
+        strangers.FIGURES_ASKED_OF_ONE_PER_S.most,
+        strangers.FIGURES_ASKED_OF_ONE.most,
+    ),
 )
 
 

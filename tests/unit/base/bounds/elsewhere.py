@@ -10,7 +10,19 @@ _STRANGERS = "tests/controller/attackers/test_strangers.py::test_"
 _FIGURES = "tests/unit/base/metrics/test_metrics_server.py::test_"
 _HEALTH = "tests/agent/test_service_health.py::test_"
 _RELAY = "tests/relay/test_relay_tls_faults.py::test_"
+_HALF_OPEN = "tests/datapath/tunnel/ipsec/test_ipsec_half_open.py::test_"
+_HALF_OPEN_SO_MANY = (
+    _HALF_OPEN + "who_ends_no_key_exchange_has_so_many_and_all_together_have_so_many"
+)
 ELSEWHERE: list[tuple[Bound, str]] = [
+    (strangers.IKE_UNPROVEN, _HALF_OPEN_SO_MANY),
+    (strangers.IKE_HALF_OPEN_OF_ONE, _HALF_OPEN_SO_MANY),
+    (strangers.IKE_HALF_OPEN, _HALF_OPEN_SO_MANY),
+    (strangers.IKE_HALF_OPEN_S, _HALF_OPEN + "the_settings_have_the_bounds"),
+    (
+        strangers.HEALTH_PORTS,
+        _HEALTH + "a_node_answers_at_so_many_ports_and_says_of_which_it_does_not",
+    ),
     (
         tenants.POD_LISTED,
         "tests/datapath/node/test_pods.py::test_of_addresses_without_number_a_check_lists_so_many_"

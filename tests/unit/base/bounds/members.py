@@ -144,6 +144,12 @@ def _(amount: int) -> bool:
     return _is_opened(PODS, {"uid": "a", "part": 0, "sequence": 1, "pods": []}, amount)
 
 
+@probe(members.TOLD_PARTS)
+def _(amount: int) -> bool:
+    told = ({"uid": "a", "part": part, "sequence": 1, "pods": []} for part in range(amount))
+    return all(_is_read(PODS, each) for each in told)
+
+
 @probe(members.TOLD_POD_ADDRESSES)
 def _(amount: int) -> bool:
     addresses = [f"10.0.0.{number}" for number in range(amount)]

@@ -422,6 +422,27 @@ def _(amount: int) -> bool:
     return budget.has_answered(("0", _FIRST), 1.0)
 
 
+@probe(neighbours.AMPLIFICATION)
+def _(amount: int) -> bool:
+    heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM
+    heard.hear("a", Destination(place, 7471), 1, 100, 0.0)
+    room = heard.room_bytes("a", Destination(place, 7471))
+    return room is not None and room >= 100 * amount
+
+
+@probe(neighbours.REFUSALS_AT_ONCE)
+def _(amount: int) -> bool:
+    rates = Rates().refused
+    return all(rates.take(f"uid-{number}", 0.0) for number in range(amount))
+
+
+@probe(neighbours.REFUSALS_PER_S)
+def _(amount: int) -> bool:
+    rates = Rates().refused
+    assert all(rates.take(f"uid-{n}", 0.0) for n in range(neighbours.REFUSALS_AT_ONCE.most))
+    return all(rates.take(f"later-{number}", 1.0001) for number in range(amount))
+
+
 @probe(neighbours.HEARD_CREDIT)
 def _(amount: int) -> bool:
     heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM

@@ -14,7 +14,7 @@ from limpet.base.rate_limit import SourceRates
 from limpet.cli.netcheck.tcp import head_of
 from limpet.cli.options import given_token
 from limpet.cluster.datagrams.reflection import AddressReflector, encode_question
-from limpet.controller.api.connections import ELSEWHERE, KNOWN, PATIENCE
+from limpet.controller.api.connections import ELSEWHERE, KNOWN, MONITORS, PATIENCE
 from limpet.relay.server.tls_server import handshake_rates
 from tests.unit.base.bounds.probes import is_remembered, probe
 
@@ -148,6 +148,23 @@ def _(amount: int) -> bool:
             return False
 
 
+def _monitored() -> Admission[int]:
+    return Admission(MONITORS, MONITORS, PATIENCE)
+
+
+def _probe_monitored(at_once: Bound, per_s: Bound, *, sources: int) -> None:
+    @probe(at_once)
+    def _(amount: int) -> bool:
+        found = _have_turns(amount, 0.0, sources=sources, known=False, before=_monitored())
+        return found is not None
+
+    @probe(per_s)
+    def _(amount: int) -> bool:
+        used_up = _have_turns(at_once.most, 0.0, sources=sources, known=False, before=_monitored())
+        again = _have_turns(amount, 1.0001, sources=sources, known=False, before=used_up)
+        return again is not None
+
+
 def _have_turns(
     amount: int, now_s: float, *, sources: int, known: bool, before: Admission[int] | None = None
 ) -> Admission[int] | None:
@@ -192,6 +209,10 @@ _probe_handshakes(
     sources=1,
     known=True,
 )
+
+
+_probe_monitored(strangers.FIGURES_ASKED, strangers.FIGURES_ASKED_PER_S, sources=1000)
+_probe_monitored(strangers.FIGURES_ASKED_OF_ONE, strangers.FIGURES_ASKED_OF_ONE_PER_S, sources=1)
 
 
 def _probe_relay(at_once: Bound, per_s: Bound, *, sources: int) -> None:

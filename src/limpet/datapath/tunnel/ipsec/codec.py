@@ -14,6 +14,12 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from limpet.base.addresses import Endpoint, Prefix
+from limpet.base.bounds.strangers import (
+    IKE_HALF_OPEN,
+    IKE_HALF_OPEN_OF_ONE,
+    IKE_HALF_OPEN_S,
+    IKE_UNPROVEN,
+)
 from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IPSEC_TABLE, TUNNEL_MARK
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
 from limpet.linux.netlink import codec as netlink
@@ -74,9 +80,10 @@ charon-systemd {{
   retransmit_timeout = 0.5
   retransmit_base = 1.5
   retransmit_tries = 6
-  # Many nodes are behind one address.
-  block_threshold = 1000
-  cookie_threshold = 1000
+  block_threshold = {IKE_HALF_OPEN_OF_ONE.most}
+  cookie_threshold = {IKE_UNPROVEN.most}
+  init_limit_half_open = {IKE_HALF_OPEN.most}
+  half_open_timeout = {IKE_HALF_OPEN_S.most}
   plugins {{
     vici {{
       socket = unix://{folder}/vici.sock

@@ -151,6 +151,7 @@ class IpsecKeeper:
                         dies_until_s = 0.0
                 if checks:
                     self._daemon.check()
+                    self._daemon.process.cut_log()
                 with self._lock:
                     self._dropped_s = _of_late(self._dropped_s, time.monotonic())
                     idle = not self._cares and not self._dropped_s
@@ -225,7 +226,6 @@ class IpsecKeeper:
                 self._daemon.end_child(uniqueid)
 
     def _initiate(self, peer: IpsecPeer, prefixes: frozenset[Prefix]) -> None:
-        self._daemon.process.cut_log()
         if not prefixes:
             self._daemon.initiate(peer, WHOLE)
             return

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import h11
 import msgspec
 
 from limpet.base.bounds import servers
 from limpet.base.errors import LimpetError
-from limpet.base.http.connection import Connection, LinkError, _retry_after_s
+from limpet.base.http.connection import Connection, LinkError, _resolve, _retry_after_s
 from limpet.cloud.enrollment import read_token
+from limpet.cloud.join_requests import ReplacedPods
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.requests import _wait_s
 from limpet.cloud.second_road.api_server import ApiServerSource
 from limpet.cloud.workloads.unread import UnreadObjects
-from limpet.cluster.api import WatchKind, WatchLine
+from limpet.cluster.api import InterfaceAddresses, PodPage, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Outcome
@@ -156,6 +159,38 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     words = "x" * amount
     return words in str(refusal("list", CONFIG_MAPS, Status(code=400, message=words)))
+
+
+@probe(servers.NAMED_ADDRESSES)
+def _(amount: int) -> bool:
+    addresses = [f"192.0.2.{number}" for number in range(amount)]
+
+    def told(_host: object, port: int, **asked: int) -> list[tuple[object, ...]]:
+        if asked.get("flags"):
+            raise socket.gaierror(socket.EAI_NONAME, "no number")
+        return [(2, 1, 6, "", (each, port)) for each in addresses]
+
+    with patch("socket.getaddrinfo", told):
+        return asyncio.run(_resolve("many.example", 443)) == addresses
+
+
+@probe(servers.REPLACED_PODS)
+def _(amount: int) -> bool:
+    pods = tuple(InterfaceAddresses("net", "n", "web", "eth0", ("10.0.0.1",)) for _ in range(amount))
+    return _is_taken(PodPage(1, 1, pods), 1)
+
+
+@probe(servers.REPLACED_BYTES)
+def _(amount: int) -> bool:
+    return _is_taken(PodPage(1, 1, ()), amount)
+
+
+def _is_taken(page: PodPage, size_bytes: int) -> bool:
+    try:
+        ReplacedPods("c").take(page, size_bytes)
+    except LinkError:
+        return False
+    return True
 
 
 @probe(servers.UNREAD_CAUSE)
