@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from itertools import islice
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_PORTS
+from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_NAMES, DNS_PORTS
 from limpet.base.bounds.tenants import DNS_ALIASES
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
@@ -66,8 +66,8 @@ class ClusterNames:
         self._zone = tuple(label.encode() for label in domain.lower().split("."))
         self._own = own
         self._here = Here()
-        self._endpoints_of: dict[ServiceName, tuple[str, ...]] = {}
-        """Addresses that have a name below that of their Service, by Service."""
+        self._endpoints_of: dict[ServiceName, dict[str, tuple[str, ...]]] = {}
+        """Names below that of a Service, by Service and by the address that has them."""
         self._namespaces: Counter[str] = Counter()
         self._named: dict[str, set[ServiceName]] = {}
         """Services by the address that has a name below theirs."""
@@ -91,11 +91,12 @@ class ClusterNames:
             was_there = self._endpoints_of.pop(key, None) is not None
             service = self._catalog.service(*key)
             if service is not None:
-                addresses = tuple(
-                    _as_usual(each.address) for each in self._named_endpoints(service)
-                )
-                self._endpoints_of[key] = addresses
-                for address in addresses:
+                names: dict[str, tuple[str, ...]] = {}
+                for each in self._named_endpoints(service):
+                    address = _as_usual(each.address)
+                    names[address] = (*names.get(address, ()), _hostname(each))
+                self._endpoints_of[key] = names
+                for address in names:
                     self._named.setdefault(address, set()).add(key)
             self._namespaces[key[0]] += (service is not None) - was_there
             if not self._namespaces[key[0]]:
@@ -318,7 +319,7 @@ class ClusterNames:
             keys = sorted(self._named.get(str(address), ()))
             if not keys:
                 return None
-            names = [*self._names_of_endpoint(str(address), keys)]
+            names = list(islice(self._names_of_endpoint(str(address), keys), DNS_NAMES.most))
             because, of = f"Service {keys[0][0]}/{keys[0][1]}", None
         records = tuple(Record(name, wire.PTR, f"{wire.text_of(each)}.") for each in names)
         fits = kind in (wire.PTR, wire.ANY)
@@ -326,10 +327,9 @@ class ClusterNames:
 
     def _names_of_endpoint(self, address: str, keys: Iterable[ServiceName]) -> Iterator[Labels]:
         for key in keys:
-            service = self._catalog.service(*key)
-            for endpoint in self._named_endpoints(service) if service is not None else ():
-                if _as_usual(endpoint.address) == address:
-                    yield (_hostname(endpoint).encode(), *self._name_of(service))
+            name = self._name_of(self._catalog.service(*key))
+            for hostname in self._endpoints_of[key][address]:
+                yield (hostname.encode(), *name)
 
     # The domain itself
 

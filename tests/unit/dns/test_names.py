@@ -318,3 +318,17 @@ def _wire(name: str) -> bytes:
     encoded = dns.name.from_text(name).to_wire()
     assert encoded is not None
     return encoded
+
+
+def test_an_address_with_two_names_has_both_and_both_go() -> None:
+    catalog = Catalog()
+    catalog.put(Service("default", "db", cluster_ips=("None",)))
+    endpoints = (Endpoint("10.1.0.2", hostname="one"), Endpoint("10.1.0.2", hostname="two"))
+    catalog.put(EndpointSlice("default", "db-4", "db", 4, (), endpoints))
+    known = ClusterNames(catalog, "cluster.local")
+    reverse = "2.0.1.10.in-addr.arpa."
+    assert told(known, reverse, "PTR") == [f"one.{DB}", f"two.{DB}"]
+
+    known.changed(catalog.remove_slice("default", "db-4"))
+
+    assert known.look_up(wire.split_name(_wire("2.0.1.10.in-addr.arpa")), wire.PTR) is None

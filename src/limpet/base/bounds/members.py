@@ -34,6 +34,13 @@ ABSENCE_BODY = Bound(
 PRESENCE_BODY = Bound("what a node says of itself", 4 << 10, "bytes", Above.REFUSED)
 PRESENCE_ADDRESSES = Bound("addresses that a node says it has", 32, "addresses", Above.REFUSED)
 PRESENCE_ENDPOINTS = Bound("endpoints that a node says it has", 32, "endpoints", Above.REFUSED)
+PRESENCE_OBJECTS = Bound(
+    "objects with presences of one node, that a controller keeps of those at the API server",
+    8,
+    "objects",
+    Above.NOT_KEPT,
+)
+"""A node's account may create them under names of its own."""
 PRESENCE_BOOT_ID = Bound("name of a node's boot, as it says", 64, "characters", Above.REFUSED)
 
 # Reports of pods, to the controller

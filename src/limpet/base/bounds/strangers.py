@@ -161,6 +161,7 @@ DNS_ADDRESSES = Bound(
 )
 """The nearest. All of a Service with 100,000 endpoints no message has room for."""
 DNS_PORTS = Bound("... ports, each with the name that it is at", 512, "ports", Above.CUT)
+DNS_NAMES = Bound("... names of an address", 512, "names", Above.CUT)
 DNS_FOUND = Bound(
     "names of the cluster of which it is kept what there is, whatever capitals they come in",
     2048,

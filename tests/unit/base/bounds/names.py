@@ -23,7 +23,7 @@ from limpet.dns.server import DnsServer
 from limpet.dns.turns import ClientTurns
 from limpet.dns.wire import Query
 from limpet.services.catalog import Catalog
-from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service
+from limpet.services.values import NONE, Endpoint, EndpointPort, EndpointSlice, Service
 from tests.unit.base.bounds.probes import probe
 from tests.unit.dns.test_resolver import resolver_of
 
@@ -225,6 +225,19 @@ def _(amount: int) -> bool:
 @probe(strangers.DNS_PORTS)
 def _(amount: int) -> bool:
     return _large(amount, port="web") == amount
+
+
+@probe(strangers.DNS_NAMES)
+def _(amount: int) -> bool:
+    """Of one address that many headless Services have."""
+    catalog = Catalog()
+    for number in range(amount):
+        catalog.put(Service("x", f"s{number}", cluster_ips=(NONE,)))
+        piece = EndpointSlice("x", f"s{number}", f"s{number}", 4, (), (Endpoint("10.1.0.1"),))
+        catalog.put(piece)
+    names = ClusterNames(catalog, "cluster.local")
+    found = names.look_up((b"1", b"0", b"1", b"10", b"in-addr", b"arpa"), wire.PTR)
+    return found is not None and len(found.records) == amount
 
 
 @probe(strangers.DNS_FOUND)

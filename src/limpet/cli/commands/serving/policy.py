@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies, SideLine
 from limpet.agent.settings import load_settings
+from limpet.base.bounds.words import FILE
 from limpet.base.configuration import parse_toml
 from limpet.base.errors import LimpetError
 from limpet.cli.on_node import on_node
@@ -67,7 +68,11 @@ def policy_apply(
 def _documents(file: Path) -> list[Any]:
     """Raises: LimpetError."""
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+            content = opened.read(FILE.most + 1)
+        if len(content) > FILE.most:
+            raise LimpetError(f"read {file}: it has more than {FILE.most:,} bytes")
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise LimpetError(f"read {file}: {cause}") from error

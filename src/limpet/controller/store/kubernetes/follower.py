@@ -21,6 +21,7 @@ from limpet.base import faults
 from limpet.base.decoding import convert, decode_json
 from limpet.base.errors import LimpetError
 from limpet.controller.store.interface import Deleted, Item, TooOldError
+from limpet.controller.store.kubernetes.crowd import Crowd
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, Row
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import FutureVersionError, GoneError
@@ -117,6 +118,7 @@ class Follower:
         self._kept = kept
         self._ring: _Ring | None = None
         self._told: dict[str, _Told] = {}
+        self._crowd = Crowd(source.kind, source.row)
         self._places: dict[str, ObjectPlace] = {}
         self._written = 0
         self._listed = False
@@ -250,12 +252,14 @@ class Follower:
         """
         known = max(self._written, self.position)
         found: list[ItemObject] = []
+        crowd = Crowd(self.source.kind, self._row)
         at = 0
         pages = self.source.pages()
         async with aclosing(pages):
             async for page in pages:
                 at = at or _version(page.resource_version)
-                found += page.items
+                found += filter(crowd.admits, page.items)
+        self._crowd = crowd
         ring = self._ring
         if at < known:
             self._written = 0
@@ -300,10 +304,17 @@ class Follower:
 
     def _events_if_new(self, kind: str, found: ItemObject) -> list[Item | Deleted]:
         """None: the item is as it was told. An object that holds another item now: two."""
+        if kind != "DELETED" and not self._crowd.admits(found):
+            _log.warning(
+                "an object is not kept: its node has too many, or all have",
+                by_others=True, kind=self.source.kind, name=found.metadata.name,
+            )  # fmt: skip
+            return []
         before = self._told.get(found.metadata.uid)
         event = self._event(kind, found)
         if kind == "DELETED":
             self._told.pop(found.metadata.uid, None)
+            self._crowd.forget(found.metadata.uid)
             if event is not None and self._place_of(event.name) == found.metadata.name:
                 self._places.pop(event.name, None)
             return [] if event is None else [event]

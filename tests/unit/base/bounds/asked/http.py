@@ -176,7 +176,9 @@ def _(amount: int) -> bool:
 
 @probe(servers.REPLACED_PODS)
 def _(amount: int) -> bool:
-    pods = tuple(InterfaceAddresses("net", "n", "web", "eth0", ("10.0.0.1",)) for _ in range(amount))
+    pods = tuple(
+        InterfaceAddresses("net", "n", "web", "eth0", ("10.0.0.1",)) for _ in range(amount)
+    )
     return _is_taken(PodPage(1, 1, pods), 1)
 
 
