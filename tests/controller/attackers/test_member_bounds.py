@@ -102,6 +102,17 @@ def test_what_is_counted_in_a_request_has_a_bound(controller: Controller) -> Non
     node_does(controller, body)
 
 
+def test_who_asks_on_although_it_is_put_off_waits_for_each_answer(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while not await is_put_off(node, "/healthz"):
+            began_s = loop.time()
+        assert loop.time() - began_s >= 0.9 / members.PUT_OFF_PER_S.most
+
+    node_does(controller, body)
+
+
 def test_a_node_has_a_few_connections_and_the_oldest_goes(controller: Controller) -> None:
     async def body(node: Node) -> None:
         assert node.joined is not None

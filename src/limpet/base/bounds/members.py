@@ -93,6 +93,13 @@ REQUESTS_AT_ONCE = Bound("requests of one node at once", 1_000, "requests", Abov
 REQUESTS_PER_MINUTE = Bound(
     "requests of one node for long", 1_200, "requests a minute", Above.WAITS
 )
+PUT_OFF_PER_S = Bound(
+    "requests over these bounds that are answered, on one connection",
+    2,
+    "requests a second",
+    Above.WAITS,
+)
+"""Each costs TLS and HTTP still."""
 MEMBER_CONNECTIONS = Bound(
     "connections of one node to the controller", 8, "connections", Above.OLDEST_OUT
 )

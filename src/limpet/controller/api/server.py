@@ -118,15 +118,17 @@ class Api:
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        code = "ok"
+        code, uid = "ok", uid_of_connection(request.transport)
         try:
             # Whatever a member asks for, also what there is not.
-            if (uid := uid_of_connection(request.transport)) is not None:
+            if uid is not None:
                 self._requests.rates.requests.take(uid, time.monotonic())
             return await handler(request)
         except Exception as error:  # noqa: BLE001 - answered, and logged where it is ours
             refused = _refused(error)
             code = refused.code.value
+            if uid is not None and refused.code is Code.TRY_AGAIN:
+                await asyncio.sleep(1 / members.PUT_OFF_PER_S.most)
             told = _log.info if refused.after_s is None else _log.debug  # or it fills the log
             told(
                 "refused",

@@ -81,6 +81,10 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         "tests/unit/cluster/snapshot/test_file.py::test_a_file_over_its_bound_is_not_begun_to_read",
     ),
     (members.RELAY_TLS_NODES, _RELAY + "of_more_nodes_than_a_relay_takes_over_tls_one_is_let_go"),
+    (
+        members.PUT_OFF_PER_S,
+        _MEMBERS + "who_asks_on_although_it_is_put_off_waits_for_each_answer",
+    ),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
     (
         members.UNSIGNED_STEP,
