@@ -75,7 +75,7 @@ def test_a_node_that_makes_presences_without_end_has_a_few_and_others_theirs() -
     most = PRESENCE_OBJECTS.most
     listed = [presence_of("bad", number) for number in range(1, most + 2)]
     told = [presence_of("bad", most + 2), presence_of("good", most + 3)]
-    gone = {"type": "DELETED", "object": presence_of("bad", 1)}
+    gone: dict[str, Any] = {"type": "DELETED", "object": presence_of("bad", 1)}
     gone["object"]["metadata"]["resourceVersion"] = "90"
     after = presence_of("bad", 30)
     after["metadata"]["resourceVersion"] = "91"

@@ -159,6 +159,7 @@ REFUSALS_AT_ONCE = Bound(
     "answers to nodes that are no members any more, at once", 10, "answers", Above.DROPPED
 )
 REFUSALS_PER_S = Bound("... for long", 10, "answers a second", Above.DROPPED)
+REFUSALS_OF_ONE_PER_MINUTE = Bound("... to one of them", 30, "answers a minute", Above.DROPPED)
 HEARD_CREDIT = Bound(
     "what may be sent to a place that has proven nothing, for what came from there",
     8_192,

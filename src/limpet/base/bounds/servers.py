@@ -100,5 +100,9 @@ EARLY_DOCUMENTS = Bound(
 UNUSABLE_OBJECTS = Bound(
     "objects of an API server that no node can use, in words", 1024, "objects", Above.NOT_KEPT
 )
+DELETED_NODES = Bound(
+    "Nodes that an API server has deleted, in a controller's mind", 4_096, "Nodes", Above.OLDEST_OUT
+)
+"""A cluster that makes and deletes machines all day has new names each time."""
 OWN_ENDPOINTS = Bound("endpoints of this node's tunnel that it tells", 8, "endpoints", Above.CUT)
 """Others say how they see it, and gateways what they forward."""

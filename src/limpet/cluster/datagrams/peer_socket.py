@@ -27,8 +27,6 @@ from limpet.cluster.identity import Identity
 GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
 _BROADCAST = IPv4Address("255.255.255.255")
-_PATIENCE_S = 2.0
-"""Between two refusals of one removed node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Rates:
         """Signatures that are checked, by address, and by the ports of it that members write from:
         a pod, or whoever shares a NAT with a node, uses up nothing of the node's."""
         self.refused = SourceRates(
-            each=(1 / _PATIENCE_S, 1),
+            each=(neighbours.REFUSALS_OF_ONE_PER_MINUTE.most / 60, 1),
             strangers=(neighbours.REFUSALS_PER_S.most, neighbours.REFUSALS_AT_ONCE.most),
             members=None,
             most=neighbours.HEARD_SOURCES.most,

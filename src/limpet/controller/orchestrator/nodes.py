@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Mapping
 
+from limpet.base.bounds.servers import DELETED_NODES
 from limpet.controller.orchestrator.node_objects import (
     NODES,
     KubernetesNode,
@@ -73,6 +74,8 @@ class Nodes:
             del self._objects[name], self._looked_at[name]
             if not changes.listed:
                 self._deleted[name] = (before, time.time())
+                if len(self._deleted) > DELETED_NODES.most:
+                    del self._deleted[next(iter(self._deleted))]
             is_new = True
         for name, node in put.items():
             self._deleted.pop(name, None)

@@ -443,6 +443,13 @@ def _(amount: int) -> bool:
     return all(rates.take(f"later-{number}", 1.0001) for number in range(amount))
 
 
+@probe(neighbours.REFUSALS_OF_ONE_PER_MINUTE)
+def _(amount: int) -> bool:
+    rates, most = Rates().refused, neighbours.REFUSALS_OF_ONE_PER_MINUTE.most
+    assert rates.take("uid", 0.0)
+    return all(rates.take("uid", 60.001 * min((n + 1) / most, 1.0)) for n in range(amount))
+
+
 @probe(neighbours.HEARD_CREDIT)
 def _(amount: int) -> bool:
     heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM

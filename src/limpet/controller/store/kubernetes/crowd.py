@@ -7,16 +7,14 @@ from collections import Counter
 
 from limpet.base.bounds.members import PRESENCE_OBJECTS
 from limpet.base.bounds.tenants import OBJECTS
-from limpet.controller.registry.records import PRESENCE
 from limpet.controller.store.kubernetes.items import ItemObject, Row
 
 
 class Crowd:
     """Who was there first stays, as long as it is there."""
 
-    def __init__(self, kind: str, row: Row) -> None:
+    def __init__(self, row: Row) -> None:
         self._row = row
-        self._counts_nodes = kind == PRESENCE
         self._node_of: dict[str, str] = {}
         """By the object's uid."""
         self._of_node: Counter[str] = Counter()
@@ -25,7 +23,8 @@ class Crowd:
         uid = found.metadata.uid
         if uid in self._node_of:
             return True
-        node = self._row.place(found).node if self._counts_nodes else ""
+        # Only the account of a node can make any number of objects of that node.
+        node = self._row.place(found).node if self._row.is_others_too else ""
         if len(self._node_of) >= OBJECTS.most or (
             node and self._of_node[node] >= PRESENCE_OBJECTS.most
         ):

@@ -114,11 +114,10 @@ class Follower:
 
     def __init__(self, source: ItemSource, kept: int) -> None:
         self.source = source
-        self._row = source.row
         self._kept = kept
         self._ring: _Ring | None = None
         self._told: dict[str, _Told] = {}
-        self._crowd = Crowd(source.kind, source.row)
+        self._crowd = Crowd(source.row)
         self._places: dict[str, ObjectPlace] = {}
         self._written = 0
         self._listed = False
@@ -141,7 +140,7 @@ class Follower:
 
     def note(self, name: str, found: ItemObject) -> None:
         """This store has written it."""
-        self._places[name] = self._row.place(found)
+        self._places[name] = self.source.row.place(found)
         self._written = max(self._written, int(found.metadata.resource_version))
 
     @property
@@ -252,7 +251,7 @@ class Follower:
         """
         known = max(self._written, self.position)
         found: list[ItemObject] = []
-        crowd = Crowd(self.source.kind, self._row)
+        crowd = Crowd(self.source.row)
         at = 0
         pages = self.source.pages()
         async with aclosing(pages):
@@ -334,10 +333,10 @@ class Follower:
     def _event(self, kind: str, found: ItemObject) -> Item | Deleted | None:
         """None: the object is none of ours, which is logged."""
         try:
-            name, value = self._row.decode(found)
+            name, value = self.source.row.decode(found)
         except ResourceError as error:
             told = self._told.get(found.metadata.uid)
-            if told is not None and (kind == "DELETED" or not self._row.is_others_too):
+            if told is not None and (kind == "DELETED" or not self.source.row.is_others_too):
                 # What was made nonsense of is as if it were taken away: it is written again.
                 return Deleted(self.source.kind, told.name, version_of(found))
             _log.error("passed over", error=str(error))
@@ -348,12 +347,12 @@ class Follower:
 
     def _note(self, found: ItemObject) -> _Told | None:
         try:
-            name, value = self._row.decode(found)
+            name, value = self.source.row.decode(found)
         except ResourceError:
             return None
         told = _Told(name, found.metadata.generation, hashlib.sha256(value).digest())
         self._told[found.metadata.uid] = told
-        self._places[name] = self._row.place(found)
+        self._places[name] = self.source.row.place(found)
         return told
 
     def _gone(self, uid: str, at: int) -> Deleted:

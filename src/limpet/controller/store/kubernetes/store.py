@@ -90,7 +90,7 @@ class KubernetesStore:
             for _ in range(_ATTEMPTS):
                 try:
                     unreadable: list[tuple[str, str]] = []
-                    found, version = await self._list(kind, row, unreadable=unreadable)
+                    found, version = await self._list(row, unreadable=unreadable)
                     break
                 except GoneError:
                     continue  # it took too long from one page to the next
@@ -113,11 +113,11 @@ class KubernetesStore:
         )
 
     async def _list(
-        self, kind: str, row: Row, labels: str = "", unreadable: list[tuple[str, str]] | None = None
+        self, row: Row, labels: str = "", unreadable: list[tuple[str, str]] | None = None
     ) -> tuple[list[ItemObject], str]:
         """Objects, and the version to watch from. `unreadable`: takes up what are no objects."""
         found: list[ItemObject] = []
-        crowd = Crowd(kind, row)
+        crowd = Crowd(row)
         version = ""
         selection = Selection(namespace=self._space(row), labels=labels or row.labels)
         pages = self._client.pages(row.resource, selection=selection, limit=500)
@@ -144,7 +144,7 @@ class KubernetesStore:
             found = await self._object(row, place.object_name)
             if found is not None and _is_of(row, found, name):
                 return found
-        several, _ = await self._list(kind, row, labels)
+        several, _ = await self._list(row, labels)
         of_name = [each for each in several if _is_of(row, each, name)]
         return max(of_name, key=row.rank, default=None)
 

@@ -29,6 +29,8 @@ from limpet.cluster.api import InterfaceAddresses, PodPage, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Outcome
+from limpet.controller.orchestrator.node_objects import KubernetesNode
+from limpet.controller.orchestrator.nodes import Nodes
 from limpet.kubernetes.access.access import Access, AccessError, parse_server, plain_access
 from limpet.kubernetes.access.credentials import Credentials, _pem
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
@@ -36,7 +38,7 @@ from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import refusal
 from limpet.kubernetes.exec import _hear_all
 from limpet.kubernetes.left_out import LeftOut
-from limpet.kubernetes.objects import CONFIG_MAPS, Status, StatusDetails, Viewed
+from limpet.kubernetes.objects import CONFIG_MAPS, Metadata, Status, StatusDetails, Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
 from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving
@@ -193,6 +195,21 @@ def _is_taken(page: PodPage, size_bytes: int) -> bool:
     except LinkError:
         return False
     return True
+
+
+@probe(servers.DELETED_NODES)
+def _(amount: int) -> bool:
+    """All of so many that were there, and were deleted one after the other."""
+    nodes = Nodes(Client(plain_access("http://127.0.0.1:1")))
+
+    async def hear() -> None:
+        for number in range(amount):
+            node = KubernetesNode(metadata=Metadata(name=f"n{number}", uid=f"u{number}"))
+            await nodes._hear(ObjectChanges(put=[node]))
+            await nodes._hear(ObjectChanges(gone=[("", node.metadata.name)]))
+
+    asyncio.run(hear())
+    return len(nodes.deleted) == amount
 
 
 @probe(servers.UNREAD_CAUSE)

@@ -14,13 +14,17 @@ _SOURCE = Path(__file__).parents[5] / "src" / "limpet"
 _LEFT_OUT = ("base/bounds/", "lab/")
 _BOUNDS = re.compile(
     r"(^|_)(MOST|MAX|LIMIT|LARGEST|LONGEST|QUEUE|BACKLOG|BURST|CAPACITY|AT_ONCE|KEPT"
-    r"|PER_S|PER_MINUTE|PER_HOUR)(_|$)"
+    r"|PER_S|PER_MINUTE|PER_HOUR|PARTS|RATE|AMPLIFICATION|PATIENCE|GIVE_UP|TRIES|ATTEMPTS)(_|$)"
 )
+_WAITS = re.compile(r"(^|_)(PATIENCE|GIVE_UP|TIMEOUT)_S$")
+"""Times that somebody is waited for."""
 _LARGE_BYTES = 1000
 """What is smaller is a header, a key, a number that is used once."""
 
 
 def looks_like_a_bound(name: str, value: float) -> bool:
+    if _WAITS.search(name):
+        return True
     if "MTU" in name or (name.endswith("_S") and not name.endswith("PER_S")):
         return False
     is_size = re.search(r"(^|_)(BYTES|CHARACTERS|CHARS)$", name) and value >= _LARGE_BYTES
@@ -90,10 +94,17 @@ def test_such_numbers_are_found_however_they_are_written() -> None:
         "FIRST_S, QUEUE_BYTES = 1.0, 64 << 10\n"
         "ANSWERS_PER_S: float = 2.5\n"
         "_ROOM_BYTES = 4096\n"
-        "TRIES = 3\nNONCE_BYTES = 8\nLONGEST_S = 5.0\n_MTU_BYTES = 1500\n"
+        "TRIES = 3\nGIVE_UP_S = 2.0\nNONCE_BYTES = 8\nLONGEST_S = 5.0\n_MTU_BYTES = 1500\n"
         "_MOST = ROW.most\nMOST_OF = len(ROWS)\n"
     )
 
     names = [name for name, value in numbers(tree) if looks_like_a_bound(name, value)]
 
-    assert names == ["_MOST_PEERS", "QUEUE_BYTES", "ANSWERS_PER_S", "_ROOM_BYTES"]
+    assert names == [
+        "_MOST_PEERS",
+        "QUEUE_BYTES",
+        "ANSWERS_PER_S",
+        "_ROOM_BYTES",
+        "TRIES",
+        "GIVE_UP_S",
+    ]
