@@ -262,7 +262,7 @@ def test_a_namespace_has_a_share_and_others_go_on_and_what_had_no_room_comes_lat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tenant whom no quota holds fills its own share; it is said of which object nothing new is
-    kept, and once another one is gone that has room."""
+    kept, and once another one is gone that has room: not after ten minutes here."""
     monkeypatch.setattr(source_module, "_CROWDED_S", 0.05)
     half = SERVICE_TARGETS_OF_ONE.most // 2 // 1000
     many = [{"port": 1 + number, "name": f"p{number}"} for number in range(half)]

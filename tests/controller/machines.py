@@ -33,12 +33,34 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
 from limpet.controller.admin.client import call
+from limpet.controller.serving import CheckRights, serve
+from limpet.controller.settings import load_settings
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.sqlite import SqliteStore
 from limpet.lab.files import write_settings
 from limpet.lab.launch import Process, launcher
 from tests.unit.cluster_values import seal_presence
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
+
+
+@contextlib.asynccontextmanager
+async def served_here(
+    controller: Controller, check_rights: CheckRights | None = None
+) -> AsyncIterator[Cluster]:
+    """The controller in this process, with what a test has registered in it."""
+    controller.write_config()
+    settings = load_settings(controller.config)
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    async with contextlib.AsyncExitStack() as undo:
+        store = SqliteStore(settings.database)
+        undo.push_async_callback(store.close)
+        cluster = Cluster(store, settings)
+        await cluster.start()
+        undo.push_async_callback(cluster.stop)
+        await serve(settings, cluster, undo, check_rights)
+        yield cluster
 
 
 class Controller:

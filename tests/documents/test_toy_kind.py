@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -20,12 +18,8 @@ from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
 from limpet.controller.registry.tables import Tables
-from limpet.controller.serving import serve
-from limpet.controller.settings import load_settings
-from limpet.controller.state.cluster import Cluster
-from limpet.controller.store.sqlite import SqliteStore
 from tests.cloud.bed import Member, Running
-from tests.controller.machines import Controller
+from tests.controller.machines import Controller, served_here
 from tests.faults.test_power_loss import RecordingDisk, folder
 from tests.faults.test_snapshot_power_loss import Run, judge, opened, outcomes
 from tests.unit.cluster.exchange.exchange_world import World, known_of, node, remember
@@ -164,21 +158,6 @@ def test_it_is_told_by_neighbours_and_removed_for_all_by_a_tombstone() -> None:
 # Stored and fed by a controller to an agent, kept there, and removed
 
 
-@contextlib.asynccontextmanager
-async def serving(controller: Controller) -> AsyncIterator[Cluster]:
-    """The controller in this process, which knows the toys."""
-    controller.write_config()
-    settings = load_settings(controller.config)
-    async with contextlib.AsyncExitStack() as undo:
-        store = SqliteStore(settings.database)
-        undo.push_async_callback(store.close)
-        cluster = Cluster(store, settings)
-        await cluster.start()
-        undo.push_async_callback(cluster.stop)
-        await serve(settings, cluster, undo)
-        yield cluster
-
-
 def value(running: Running, document: Key) -> Toy | None:
     """As this agent knows it."""
     found: Toy | None = running.membership.replica.known.value(*document)
@@ -187,7 +166,6 @@ def value(running: Running, document: Key) -> Toy | None:
 
 def test_it_is_stored_and_fed_to_agents_which_keep_it_and_publish_their_own(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "controller")
-    (tmp_path / "controller" / "state").mkdir()
     one, two = Member(tmp_path / "one", "one"), Member(tmp_path / "two", "two")
     ball = ("toy", "ball")
 
@@ -199,7 +177,7 @@ def test_it_is_stored_and_fed_to_agents_which_keep_it_and_publish_their_own(tmp_
         return made
 
     async def play() -> None:
-        async with serving(controller) as cluster:
+        async with served_here(controller) as cluster:
             for member in (one, two):
                 await asyncio.to_thread(member.join, controller)
             mine = Toy(f"{one.identity.uid}/todo", 1, "green")
@@ -215,7 +193,7 @@ def test_it_is_stored_and_fed_to_agents_which_keep_it_and_publish_their_own(tmp_
         async with one.running() as a, two.running() as b:
             assert value(a, ball) == blue
             assert value(b, said) == mine
-            async with serving(controller) as cluster:
+            async with served_here(controller) as cluster:
                 await cluster.change(sign)
                 await until(lambda: value(a, ball) is None)
                 assert value(b, said) == mine

@@ -139,19 +139,19 @@ class ReplacedPods:
     def __init__(self, at: str) -> None:
         """`at`: the controller, for words."""
         self._at = at
-        self._size_bytes = 0
+        self._pods = self._size_bytes = 0
         self.pages: list[PodPage] = []
 
     def take(self, page: PodPage, size_bytes: int) -> None:
         """Raises: LinkError for more than a controller of ours has of one node."""
         self.pages.append(page)
         self._size_bytes += size_bytes
-        pods = sum(len(each.pods) for each in self.pages)
-        if pods > REPLACED_PODS.most or self._size_bytes > REPLACED_BYTES.most:
+        self._pods += len(page.pods)
+        if self._pods > REPLACED_PODS.most or self._size_bytes > REPLACED_BYTES.most:
             raise LinkError(
                 f"join at {self._at}: it tells more pods of the node that this one replaces than "
-                f"any node has ({pods:,} in {self._size_bytes:,} bytes): is it a controller of "
-                "Limpet, of this version?"
+                f"any node has ({self._pods:,} in {self._size_bytes:,} bytes): is it a controller "
+                "of Limpet, of this version?"
             )
 
     @property

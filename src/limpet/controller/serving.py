@@ -13,7 +13,6 @@ from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
 from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
-from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.base.bounds.strangers import HEADERS
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
@@ -101,8 +100,7 @@ async def serve_following(
         await _serve_monitors(health, settings, undo)
     if authority is not None:
         runner = await _runner(api, settings, undo)
-        of_members = OwnedConnections(MEMBER_CONNECTIONS)
-        _listen(runner, authority, lambda _: True, of_members, settings, undo)
+        _listen(runner, authority, lambda _: True, None, settings, undo)
 
 
 async def _administer(
@@ -144,7 +142,7 @@ def _listen(
     runner: web.AppRunner,
     authority: AuthorityRecord,
     is_member: Callable[[str], bool],
-    of_members: OwnedConnections,
+    of_members: OwnedConnections | None,
     settings: ControllerSettings,
     undo: contextlib.AsyncExitStack,
 ) -> list[str]:
@@ -172,7 +170,6 @@ async def _serve_monitors(
         runner.server,
         None,
         lambda _: False,
-        OwnedConnections(MEMBER_CONNECTIONS),
         rooms=(MONITORS, MONITORS),
         patience_s=settings.waits.idle_s,
     )

@@ -52,11 +52,12 @@ class ReadPolicies:
 
     def put_policy(self, key: Key, document: Document) -> str:
         """One that cannot be understood allows what it allowed before, or else nothing at all.
-        Returns why there is no room for it, in words: then all pods of its namespace are closed;
-        empty: it is kept."""
+        Returns why there is no room for it, in words: then pods of its namespace may do what others
+        of its policies allow, and nothing else; empty: it is kept."""
         size_bytes = len(msgspec.json.encode(document))
         change = size_bytes - self._size_bytes.get(key, 0)
         if refusal := self._policy_room.refusal(key.namespace, change):
+            self.drop_policy(key)  # what it allowed it may not allow any more
             self.close_namespace(key.namespace, refusal)
             return refusal
         self._policy_room.change(key.namespace, change)
@@ -87,7 +88,8 @@ class ReadPolicies:
         key = Key(namespace, _CROWDED)
         self._documents[key] = {"metadata": {"namespace": namespace, "name": _CROWDED}}
         self.policies[key] = Policy(key, Selector(), _BOTH)
-        self.problems[key] = f"NetworkPolicy {key}: {why} (all pods of {namespace} are closed)"
+        closed = f"all pods of {namespace} are closed but for what those that are kept allow"
+        self.problems[key] = f"NetworkPolicy {key}: {why} ({closed})"
 
     @property
     def closed_namespaces(self) -> list[str]:

@@ -16,14 +16,12 @@ import structlog
 from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
-from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.base.bounds.strangers import HEADERS
 from limpet.base.disk import cause
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import for_ever, notify_service_manager
 from limpet.base.process.listeners import open_listener
 from limpet.controller.api.connections import ApiServer
-from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.web.access.certificate import context_of
 from limpet.web.access.guard import ServedAt
 from limpet.web.access.sessions import PageToken, Sessions
@@ -82,13 +80,7 @@ async def served(source: PictureSource, serving: Serving) -> AsyncIterator[tuple
     )
     await runner.setup()
     assert runner.server is not None
-    server = ApiServer(
-        runner.server,
-        context,
-        lambda _: False,
-        OwnedConnections(MEMBER_CONNECTIONS),
-        patience_s=_IDLE_S,
-    )
+    server = ApiServer(runner.server, context, lambda _: False, patience_s=_IDLE_S)
     server.listen(listener)
     following = asyncio.create_task(serving.follow()) if serving.follow is not None else None
     try:

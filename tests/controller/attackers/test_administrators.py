@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from pathlib import Path
 
 from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
 from limpet.cluster.api import ADMIN_HEADER
-from limpet.controller.serving import serve
-from limpet.controller.settings import load_settings
-from limpet.controller.state.cluster import Cluster
-from limpet.controller.store.sqlite import SqliteStore
-from tests.controller.machines import Controller
+from tests.controller.machines import Controller, served_here
 from tests.waiting import until
 
 
@@ -24,9 +19,6 @@ async def _named(token: str) -> str:
 
 def test_an_account_has_a_few_connections_and_others_have_their_own(tmp_path: Path) -> None:
     controller = Controller(tmp_path)
-    controller.write_config()
-    (tmp_path / "state").mkdir()
-    settings = load_settings(controller.config)
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -41,13 +33,7 @@ def test_an_account_has_a_few_connections_and_others_have_their_own(tmp_path: Pa
         return reader, writer
 
     async def scenario() -> None:
-        async with contextlib.AsyncExitStack() as undo:
-            store = SqliteStore(settings.database)
-            undo.push_async_callback(store.close)
-            cluster = Cluster(store, settings)
-            await cluster.start()
-            undo.push_async_callback(cluster.stop)
-            await serve(settings, cluster, undo, _named)
+        async with served_here(controller, _named):
             other, other_writer = await ask("bob")
             opened = [await ask("ann") for _ in range(ADMIN_CONNECTIONS.most)]
             assert not any(reader.at_eof() for reader, _ in opened)

@@ -167,3 +167,15 @@ def test_labels_that_a_namespace_without_room_might_have_open_nothing() -> None:
     for each in (heard, decode_heard(heard.encode())):
         assert each.passes_over_namespaces
         assert not may(each, 80)
+
+
+def test_what_a_policy_allowed_before_it_had_no_room_is_closed() -> None:
+    """Others may have come to rely on its larger form, which may allow less."""
+    heard = told()
+    assert may(heard, 80)
+
+    huge = document(ingress=[], x="x" * POLICY_BYTES_OF_ONE.most)
+
+    assert heard.put_policy(Key("shop", "web"), huge)
+    assert not may(heard, 80)
+    assert not may(decode_heard(heard.encode()), 80)

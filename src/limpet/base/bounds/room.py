@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from limpet.base.bounds.bound import Bound
 
 
@@ -36,9 +34,3 @@ class Room:
             self._by_owner[owner] = left
         else:
             self._by_owner.pop(owner, None)
-
-    def clear(self, used: Iterable[tuple[str, int]] = ()) -> None:
-        """Begins anew, with what each owner has."""
-        self._used, self._by_owner = 0, {}
-        for owner, amount in used:
-            self.change(owner, amount)

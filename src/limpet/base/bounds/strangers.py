@@ -189,8 +189,8 @@ IKE_UNPROVEN = Bound(
 """By a cookie, as RFC 7296 section 2.6 has it. Many nodes are behind one address."""
 IKE_HALF_OPEN_OF_ONE = Bound("... of one address", 1000, "exchanges", Above.DROPPED)
 IKE_HALF_OPEN = Bound("... of all", 4096, "exchanges", Above.DROPPED)
-IKE_HALF_OPEN_S = Bound("time until such a one is forgotten", 15, "seconds", Above.CLOSED)
-"""Retransmissions of a peer with a slow link are within it."""
+IKE_HALF_OPEN_S = Bound("time until such a one is forgotten", 30, "seconds", Above.CLOSED)
+"""A peer gives up after 16 s of retransmissions, each of which may be the first to arrive."""
 
 # What a person was sent, and gives to a command.
 JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "bytes", Above.REFUSED)

@@ -70,7 +70,7 @@ SERVICE_TARGETS = Bound(
 SERVICE_TARGETS_OF_ONE = Bound("... of one namespace", 131_072, "targets", Above.REFUSED)
 """Some 1.3 kB each in the agent."""
 POLICY_BYTES = Bound("policies, as JSON, that a node keeps", 64 << 20, "bytes", Above.REFUSED)
-"""Then all pods of the policy's namespace are closed: nothing is opened by there being too much."""
+"""Then pods of the policy's namespace may do what those that are kept allow, and nothing else."""
 POLICY_BYTES_OF_ONE = Bound("... of one namespace", 16 << 20, "bytes", Above.REFUSED)
 """Some 400,000 ipBlocks, which take fifteen times as much in the agent."""
 POLICY_PODS = Bound(

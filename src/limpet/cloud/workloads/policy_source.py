@@ -102,9 +102,8 @@ class PolicySource(WorkloadSource):
             labels = dict(each.metadata.labels or {})
             refusal = self._heard.put_namespace(each.metadata.name, labels)
             self._note_refusal(NAMESPACES.plural, "", each.metadata.name, refusal)
-        if changes.listed:
-            self._heard.passes_over_namespaces = bool(self._refused.pop(NAMESPACES.plural, None))
         if changes.listed and self._listed[NAMESPACES.plural].some:
+            self._heard.passes_over_namespaces = bool(self._refused.pop(NAMESPACES.plural, None))
             self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
 

@@ -52,10 +52,10 @@ class WorkloadSource(ABC):
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
-        self._crowded.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._crowded.stop()
         await self._keeping.finish()
 
     def network_changed(self) -> None:

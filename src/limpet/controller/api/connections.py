@@ -21,6 +21,7 @@ from aiohttp import web
 from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 from limpet.base.acceptor.listener import Acceptor, Visitor
 from limpet.base.bounds import strangers
+from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.state.authority import uid_of_certificate
 
@@ -171,18 +172,18 @@ class ApiServer:
         server: web.Server,
         context: ssl.SSLContext | None,
         is_member: Callable[[str], bool],
-        of_members: OwnedConnections,
+        of_members: OwnedConnections | None = None,
         *,
         rooms: tuple[SourceCapacity, SourceCapacity] = (ELSEWHERE, KNOWN),
         patience_s: float,
     ) -> None:
         """`context`: None: in clear, where nobody can show a certificate. `is_member`: of a uid
-        that the cluster has certified. `patience_s`: for a head, where that is less than a
-        stranger's."""
+        that the cluster has certified. `of_members`: where their connections are noted, also by who
+        answers them. `patience_s`: for a head, where that is less than a stranger's."""
         self._server = server
         self._context = context
         self._is_member = is_member
-        self._of_members = of_members
+        self._of_members = of_members or OwnedConnections(MEMBER_CONNECTIONS)
         self._first_s = min(PATIENCE.first_s, patience_s)
         patience = replace(
             PATIENCE, first_s=self._first_s, hurried_s=min(PATIENCE.hurried_s, patience_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +69,8 @@ def policy_apply(
 def _documents(file: Path) -> list[Any]:
     """Raises: LimpetError."""
     try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+        is_piped = str(file) == "-"
+        with nullcontext(sys.stdin.buffer) if is_piped else file.open("rb") as opened:
             content = opened.read(FILE.most + 1)
         if len(content) > FILE.most:
             raise LimpetError(f"read {file}: it has more than {FILE.most:,} bytes")
