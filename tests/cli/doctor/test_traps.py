@@ -63,6 +63,24 @@ def test_a_node_without_a_default_route_is_named_and_one_with_one_is_not(netns: 
 
 
 @pytest.mark.parametrize(
+    ("route", "told"),
+    [
+        ("route add default nexthop via 192.0.2.2 nexthop via 192.0.2.3", []),
+        ("route add unreachable default", ["no-default-route"]),
+        ("-6 route add unreachable default", ["no-default-route"]),
+    ],
+    ids=["by several next hops", "unreachable", "unreachable by lo"],
+)
+def test_a_default_route_is_one_that_leads_somewhere_by_one_link_or_by_several(
+    netns: Netns, route: str, told: list[str]
+) -> None:
+    netns.ip("link add up0 type veth peer name up1", "link set up0 up", "link set up1 up")
+    netns.ip("address add 192.0.2.1/24 dev up0", route)
+
+    assert ids(in_(netns, lambda: examine_default_route([4]))) == told
+
+
+@pytest.mark.parametrize(
     ("rule", "taken"),
     [
         ("rule add priority 100 lookup 77", True),
@@ -102,6 +120,17 @@ def test_links_of_a_network_whose_program_is_gone_are_named(netns: Netns, tmp_pa
     assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
     netns.ip("link del flannel.1", "link del cni0")
     (tmp_path / "12" / "comm").unlink()
+    assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
+
+
+def test_a_pod_does_not_see_the_programs_of_links_that_it_sees(
+    netns: Netns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netns.ip("link add flannel.1 type vxlan id 77 dstport 8999")
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert ids(in_(netns, lambda: examine_leftovers(tmp_path))) == ["leftover-links"]
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 from ipaddress import IPv4Address
-from types import SimpleNamespace
-from typing import cast
+from pathlib import Path
 
 from limpet.base.bounds import neighbours
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.members import PACKET_SOURCES
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DatagramError, DropReason
-from limpet.cluster.datagrams.peer_socket import Handler, PeerSocket, Rates
+from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, DropReason
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Rates
 from limpet.cluster.datagrams.udp_sockets import Arrival
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
-from limpet.cluster.documents import Key, Known, Sealed
+from limpet.cluster.documents import Known, Sealed
 from limpet.cluster.exchange.exchange import ExchangeBudget
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import (
@@ -28,13 +27,12 @@ from limpet.cluster.exchange.messages import (
     decode,
     encode,
 )
-from limpet.cluster.exchange.neighbours import Contact, Destination, Directory, Neighbours
+from limpet.cluster.exchange.neighbours import Destination, Neighbours
 from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import KINDS
-from limpet.cluster.membership import Membership
 from limpet.cluster.nodes import NodeEntry
 from limpet.datapath.overlay.plan import _addresses, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
@@ -42,8 +40,9 @@ from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt
 from limpet.paths.ladder.peer_ladders import Peer
+from tests.beds.member import member_without_disk
 from tests.unit.base.bounds.probes import is_remembered, probe
-from tests.unit.cluster_values import presence
+from tests.unit.cluster_values import PINNED, grant, node_key, presence, seal_presence, told
 
 _NONCE = bytes(8)
 _FROM = IPv4Address("192.0.2.1")
@@ -143,35 +142,24 @@ def _(amount: int) -> bool:
     return all(heard.take(_FROM, 1.0001) for _ in range(amount))
 
 
-class _Members:
-    uid = "us"
-    removed = False
-    introduction: Key = ("presence", "us")
-
-    def is_member(self, uid: str) -> bool:
-        return True
-
-    def contact(self, uid: str) -> Contact | None:
-        return None
-
-
 @probe(neighbours.HEARD_MEMBERS)
 def _(amount: int) -> bool:
     """Whether the first one is still kept in mind."""
-    heard = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0)
+    heard = Neighbours(member_without_disk(), (), below=lambda most: 0, now_s=0.0)
     for number in range(amount):
         heard.hear(f"n{number}", Destination(_FROM, 7471), 1, 100, 0.0)
     return "n0" in heard.heard
 
 
-class _Courier:
-    def on(self, kind: BodyKind, handler: Handler) -> None: ...
+def _courier() -> PeerSocket:
+    """It has opened nothing yet."""
+    own = Identity(Path("/nonexistent"), node_key(1), "node-1", PINNED, ())
+    return PeerSocket(own, port=7471, is_member=lambda _: True, is_removed=lambda _: None)
 
 
 def _question_rates() -> TokenBuckets:
     """Those of a node that answers which pods it has."""
-    courier, membership = cast(PeerSocket, _Courier()), cast(Membership, None)
-    return PodLookup(membership, courier, lambda _uid: [], lambda *_: ()).rates
+    return PodLookup(member_without_disk(), _courier(), lambda _uid: [], lambda *_: ()).rates
 
 
 @probe(neighbours.POD_QUESTIONS_AT_ONCE)
@@ -324,15 +312,14 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.TUNNEL_RESETS)
 def _(amount: int) -> bool:
-    resets = HandshakeReset(
-        cast(PeerSocket, _Courier()), may_talk=lambda _: True, take=lambda *_: None
-    )
+    resets = HandshakeReset(_courier(), may_talk=lambda _: True, take=lambda *_: None)
     return is_remembered(amount, resets._rate)
 
 
 def _gossip() -> Gossip:
-    directory = cast(Directory, _Members())
-    return Gossip(directory, Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0)
+    return Gossip(
+        member_without_disk(), Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0
+    )
 
 
 def _suspicions() -> TokenBuckets:
@@ -379,7 +366,7 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.HEARD_AT)
 def _(amount: int) -> bool:
-    peer = Peer("a", cast(Ladder, None))
+    peer = Peer("a", Ladder())
     for number in range(amount):
         peer.heard_in_clear((_FROM, 1_000 + number))
     return (_FROM, 1_000) in peer.heard_at
@@ -424,7 +411,7 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.AMPLIFICATION)
 def _(amount: int) -> bool:
-    heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM
+    heard, place = Neighbours(member_without_disk(), (), below=lambda most: 0, now_s=0.0), _FROM
     heard.hear("a", Destination(place, 7471), 1, 100, 0.0)
     room = heard.room_bytes("a", Destination(place, 7471))
     return room is not None and room >= 100 * amount
@@ -452,25 +439,19 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.HEARD_CREDIT)
 def _(amount: int) -> bool:
-    heard, place = Neighbours(_Members(), (), below=lambda most: 0, now_s=0.0), _FROM
+    heard, place = Neighbours(member_without_disk(), (), below=lambda most: 0, now_s=0.0), _FROM
     for _ in range(amount):
         heard.hear("a", Destination(place, 7471), 1, 1, 0.0)
     room = heard.room_bytes("a", Destination(place, 7471))
     return room is not None and room >= amount
 
 
-class _Named(_Members):
-    def __init__(self, addresses: int) -> None:
-        self._contact = Contact(tuple(_FIRST + each for each in range(addresses)), 7471)
-
-    def contact(self, uid: str) -> Contact | None:
-        return self._contact
-
-
 @probe(neighbours.CONTACT_PLACES)
 def _(amount: int) -> bool:
-    found = Neighbours(_Named(amount), (), below=lambda most: 0, now_s=0.0)
-    return len(found.places("a", 0.0)) == amount
+    said = presence(2, addresses=tuple(_FIRST + each for each in range(amount)), port=7471)
+    known = member_without_disk(*told(2), seal_presence(said, node_key(2)))
+    found = Neighbours(known, (), below=lambda most: 0, now_s=0.0)
+    return len(found.places(said.uid, 0.0)) == amount
 
 
 @probe(neighbours.PROBED_ADDRESSES)
@@ -522,9 +503,8 @@ def _arrival(source: IPv4Address) -> Arrival:
 @probe(neighbours.REPLAYED)
 def _(amount: int) -> bool:
     """The first of so many is known as it comes again."""
-    other = Codec(b"2" * 32, bytes(32))
-    identity = cast(Identity, SimpleNamespace(private_key=b"1" * 32, pinned_key=bytes(32)))
-    node = PeerSocket(identity, port=7471, is_member=lambda _: True, is_removed=lambda _: None)
+    other = Codec(node_key(2), PINNED)
+    node = _courier()
     first = other.encode(1, b"0")
     for number in range(amount):
         node._rates = _rates()  # as if each came a while after the one before
@@ -538,7 +518,7 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     """In clear, and of its tunnel."""
     said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)), tunnel_port=23000)
-    entry = cast(NodeEntry, SimpleNamespace(presence=said))
+    entry = NodeEntry(grant(1), said)
     taken = {len(each(entry, None)) == amount for each in (_addresses, _tunnel_ends)}
     assert len(taken) == 1
     return taken.pop()

@@ -16,7 +16,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.bounds import members
 from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
-from limpet.cluster.membership import Membership
+from limpet.cluster.kinds.grant import Role
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import Contacts, Line, RelaySite
 from limpet.relay.client.tls_client import TlsRelays
@@ -25,8 +25,10 @@ from limpet.relay.server.pair_paths import throughput_rates
 from limpet.relay.server.streams import RelayedNode, StreamEnd
 from limpet.relay.stream.codec import FrameParser, Opened, Ping, StreamError
 from limpet.relay.stream.session import _Waiting
+from tests.beds.member import membership_of
 from tests.beds.rogue import Authority
 from tests.unit.base.bounds.probes import is_remembered, probe
+from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, seal_grant
 
 _PLACE = IPv4Address("203.0.113.1")
 
@@ -138,29 +140,19 @@ def _(amount: int) -> bool:
     return line.next_s == 0.0
 
 
-class _OfRelay:
-    """All that a node knows of a relay that it tries by TCP."""
-
-    def __init__(self, authority: Authority) -> None:
-        self.identity = authority.identity("controller")
-
-    def is_relay(self, _uid: str) -> bool:
-        return True
-
-    def name_of(self, uid: str) -> str:
-        return uid
-
-
 @probe(members.RELAY_TLS_PLACES)
 def _(amount: int) -> bool:
     """At no place anybody listens: each that was tried is named."""
     places = [(ip_address(f"127.0.1.{number + 1}"), 9) for number in range(amount)]
+    relay = grant(2, roles=frozenset({Role.RELAY}))
+    told_relay = (seal_grant(relay, CLUSTER_KEY),)
 
     async def body(folder: Path) -> bool:
-        known = cast(Membership, _OfRelay(Authority(folder / "authority")))
+        authority = Authority(folder / "authority")
+        known = membership_of(authority.identity("controller", pinned_key=PINNED), *told_relay)
         relays = TlsRelays(known, tunnel_port=7472, tell=_nobody)
         try:
-            await relays.end_for("relay", places, "peer")
+            await relays.end_for(relay.uid, places, "peer")
         except LimpetError as error:
             return all(f"{address}:9: " in str(error) for address, _ in places)
         finally:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import typer
 
-from limpet.agent.settings import Settings
 from limpet.base.errors import AgentUnavailable
-from limpet.cli.commands.diagnosis import events as command
-from limpet.cli.main import app
+from limpet.cli.commands.diagnosis.events import show_events
+from limpet.cli.output import Output
 from limpet.picture.timeline import Clock, Happening, Timeline
 from limpet.timeline.answer import TimelineQuery, answer
 from limpet.timeline.clock import Moment
@@ -21,8 +18,8 @@ from limpet.timeline.log import Recorded
 NOW_S = 1_795_000_000.0
 
 
-class Agent:
-    """Answers from `kept`; before each question that waits something more happens, at its age."""
+class Kept:
+    """What a node has kept; before each question that waits something more happens, at its age."""
 
     def __init__(self, ages_s: Iterable[float], later: Iterable[float]) -> None:
         self._kept: list[Recorded] = []
@@ -35,18 +32,13 @@ class Agent:
         moment = Moment("boot", 1000.0 - age_s, NOW_S - age_s, Clock.KEPT)
         self._kept.append(Recorded(number, moment, Happening(kind="x", words=f"event {number}")))
 
-    def events(self, _folders: object, _tell: object, **asked: Any) -> Timeline:
-        """As `events_of_node`. Raises: AgentUnavailable, when there is nothing left to follow."""
+    def ask(self, **asked: Any) -> Timeline:
+        """Raises: AgentUnavailable, when there is nothing left to follow."""
         if asked.get("wait_s"):
             if not self._later:
                 raise AgentUnavailable("gone")
             self._happens(self._later.pop(0))
         return answer(self._kept, TimelineQuery(**{**asked, "about": tuple(asked["about"])}))
-
-
-def run_events(*arguments: str) -> None:
-    """As the command line, which lets errors pass."""
-    typer.main.get_command(app)(["events", *arguments], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
@@ -58,18 +50,15 @@ def run_events(*arguments: str) -> None:
     ids=["nothing since then", "one since then"],
 )
 def test_who_follows_from_a_time_on_is_not_shown_what_was_before(
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     ages_s: list[float],
     shown: list[str],
 ) -> None:
-    agent = Agent(ages_s, later=[1.0, 0.0])
-    monkeypatch.setattr(command, "events_of_node", agent.events)
-    monkeypatch.setattr(command, "load_settings", lambda _config: Settings())
-    monkeypatch.setattr(time, "time", lambda: NOW_S)
+    kept = Kept(ages_s, later=[1.0, 0.0])
+    asked: dict[str, Any] = {"about": [], "limit": 200, "since_s": NOW_S - 300.0}
 
     with pytest.raises(AgentUnavailable):
-        run_events("--since", "5m", "--follow")
+        show_events(kept.ask, asked, Output.TABLE, follow=True)
 
     printed = capsys.readouterr()
     told = [each for each in (printed.err + printed.out).splitlines() if "TIME" not in each]

@@ -68,6 +68,11 @@ def events(
     if since:
         asked["since_s"] = _since_s(since, time.time())
     asker = _of_controller(config) if cluster else _of_agent(config)
+    show_events(asker, asked, output, follow=follow)
+
+
+def show_events(asker: Ask, asked: dict[str, Any], output: Output, *, follow: bool) -> None:
+    """`follow`: goes on until nobody answers any more. Raises: LimpetError."""
     found = asker(**asked)
     _show(found, output)
     if follow:

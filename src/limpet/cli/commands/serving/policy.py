@@ -127,7 +127,11 @@ def policy_list(
     if cluster:
         _list_of_cluster(ask_controller(ReachOptions(config), "policy.list"), output)
         return
-    found = ask(load_settings(config).folders.socket, "policy.list", Policies)
+    show_policies(ask(load_settings(config).folders.socket, "policy.list", Policies), output)
+
+
+def show_policies(found: Policies, output: Output) -> None:
+    """What a node has, and what is wrong with it."""
     rows = [
         {
             "policy": f"{each.namespace}/{each.name}",

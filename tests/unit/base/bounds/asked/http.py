@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 from unittest.mock import patch
 
 import h11
@@ -27,7 +25,6 @@ from limpet.cloud.second_road.api_server import ApiServerSource
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.cluster.api import InterfaceAddresses, PodPage, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed
-from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Outcome
 from limpet.controller.orchestrator.node_objects import KubernetesNode
 from limpet.controller.orchestrator.nodes import Nodes
@@ -41,6 +38,7 @@ from limpet.kubernetes.left_out import LeftOut
 from limpet.kubernetes.objects import CONFIG_MAPS, Metadata, Status, StatusDetails, Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
+from tests.beds.member import member_without_disk
 from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving
 from tests.unit.base.bounds.probes import probe
 
@@ -276,8 +274,8 @@ def _(amount: int) -> bool:
 
 def _source() -> ApiServerSource:
     """Of a node that hears no API server yet."""
-    nobody: Membership = cast(Membership, SimpleNamespace(uid="own"))
-    return ApiServerSource(nobody, lambda: plain_access("http://127.0.0.1:9"), random=lambda: 0.5)
+    own = member_without_disk()
+    return ApiServerSource(own, lambda: plain_access("http://127.0.0.1:9"), random=lambda: 0.5)
 
 
 @probe(servers.EARLY_DOCUMENTS)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -29,17 +29,18 @@ from limpet.controller.admin.commands import Admin
 from limpet.controller.admin.pods import PodListing
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.rights import Rights
-from limpet.controller.admin.tokens import TokenAdmin
+from limpet.controller.admin.tokens import TokenAdmin, Who
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account import question_about
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables
+from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.nodes import Altered, set_node
 from limpet.controller.state.reports import ReportedByNode
+from limpet.controller.store.sqlite import SqliteStore
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.paths.watching import Onlookers
@@ -59,20 +60,23 @@ def _is_done(work: Callable[[], object]) -> bool:
     return True
 
 
-class _Cluster:
-    """One whose store is memory."""
+def _administered(work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    """What comes of it at a controller that has just made its cluster."""
 
-    timeline = None
+    async def run(folder: Path) -> T:
+        store = SqliteStore(folder / "controller.db")
+        cluster = Cluster(store, ControllerSettings())
+        try:
+            await cluster.start()
+            try:
+                return await work(cluster)
+            finally:
+                await cluster.stop()
+        finally:
+            await store.close()
 
-    def __init__(self) -> None:
-        self._tables = new_tables()
-
-    async def change(self, change: Callable[[Tables], T]) -> T:
-        return change(self._tables)
-
-
-def _administered(work: Callable[[Cluster], Coroutine[Any, Any, object]]) -> bool:
-    return _is_done(lambda: asyncio.run(work(cast(Cluster, _Cluster()))))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(Path(folder)))
 
 
 @probe(administrators.SELECTOR)
@@ -104,15 +108,15 @@ def _(amount: int) -> bool:
     }
     filled = "x" * (amount - len(msgspec.json.encode(policy)))
     policy["metadata"]["annotations"]["a"] = filled
-    return _administered(lambda cluster: PolicyAdmin(cluster)._apply([policy]))
+    return _is_done(lambda: _administered(lambda cluster: PolicyAdmin(cluster)._apply([policy])))
 
 
 @probe(administrators.JOIN_TOKEN_S)
 def _(amount: int) -> bool:
     def create(cluster: Cluster) -> Coroutine[Any, Any, object]:
-        return TokenAdmin(cluster)._create(cast(Any, "ann"), float(amount))
+        return TokenAdmin(cluster)._create(Who("ann"), float(amount))
 
-    return _administered(create)
+    return _is_done(lambda: _administered(create))
 
 
 def _create_page_tokens(count: int, for_s: int) -> None:
@@ -209,8 +213,8 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     """It is refused in words that say the bound."""
 
-    async def ask() -> bytes:
-        admin = Admin(cast(Cluster, _Cluster()), Metrics({}), restore_margin=0)
+    async def ask(cluster: Cluster) -> bytes:
+        admin = Admin(cluster, Metrics({}), restore_margin=0)
         runner = web.AppRunner(admin.application())
         await runner.setup()
         try:
@@ -226,6 +230,6 @@ def _(amount: int) -> bool:
             await runner.cleanup()
         return answer
 
-    answer = asyncio.run(ask())
+    answer = _administered(ask)
     assert b" 400 " in answer, answer  # the object in it has no end
     return f"more than {administrators.ADMIN_BODY.most:,} bytes".encode() not in answer

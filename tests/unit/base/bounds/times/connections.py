@@ -6,23 +6,26 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import tempfile
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from limpet.agent.serving.health import ServiceHealth
 from limpet.base.bounds import strangers
 from limpet.base.metrics.server import MetricsServer
-from limpet.cluster.membership import Membership
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
-from limpet.controller.settings import WaitSettings
+from limpet.controller.settings import ControllerSettings, WaitSettings
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.sqlite import SqliteStore
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
+from tests.beds.member import member_without_disk
 from tests.unit.base.bounds.probes import probe
 from tests.unit.base.bounds.times.clock import StoppedClock, on_stopped_clock
 
@@ -101,8 +104,9 @@ def _(amount: int) -> bool:
             answer: web.StreamResponse = await handler(request)
             return answer
 
-        api = Api(cast(Cluster, None), "", Metrics(), WaitSettings().patience_s)
-        application = api.application()
+        store = SqliteStore(Path(folder, "controller.db"))
+        cluster = Cluster(store, ControllerSettings())
+        application = Api(cluster, "", Metrics(), WaitSettings().patience_s).application()
         application.middlewares.append(note)
         runner = web.AppRunner(application)
         await runner.setup()
@@ -117,12 +121,14 @@ def _(amount: int) -> bool:
             )
         finally:
             await runner.cleanup()
+            await store.close()
         assert answer.startswith(b"HTTP/1.1 400 ")
         is_late = b"no whole body came within" in answer
         assert is_late is not (b"JoinRequest" in answer)
         return not is_late
 
-    return on_stopped_clock(body)
+    with tempfile.TemporaryDirectory() as folder:
+        return on_stopped_clock(body)
 
 
 @probe(strangers.RELAY_GREETING_S)
@@ -130,7 +136,7 @@ def _(amount: int) -> bool:
     """The connection is still there, on which nothing was said."""
 
     async def body(loop: StoppedClock) -> bool:
-        relay = RelayTlsServer(_nobody, cast(Membership, None), (), _nobody)
+        relay = RelayTlsServer(_nobody, member_without_disk(), (), _nobody)
         relay._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             silent = socket.create_connection(listener.getsockname())
