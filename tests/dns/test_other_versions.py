@@ -18,6 +18,7 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
+from limpet.dns.answers import NamesStatus
 from limpet.dns.handover import ready
 from limpet.services.kept_here import HERE_FILE, encode_here
 from limpet.services.rotation import Here
@@ -136,7 +137,7 @@ def test_commands_say_what_a_later_process_answers(
 ) -> None:
     with in_its_place(tmp_path, b'{"error": "it is of version 1, here it takes 2"}\n'):
         with pytest.raises(LimpetError, match="it is of version 1, here it takes 2"):
-            ask_names(tmp_path, {"ask": "status"})
+            ask_names(tmp_path, {"ask": "status"}, NamesStatus)
         assert ready.main(["--socket", str(tmp_path / "dns.sock")]) == 1
     assert "it is of version 1, here it takes 2" in capsys.readouterr().err
 
@@ -150,7 +151,7 @@ def test_what_a_later_agent_says_is_refused_in_words_and_names_are_answered_stil
         fresh.rename(place.run_dir / HERE_FILE)
 
     def trouble() -> str:
-        return str(ask_names(place.run_dir, {"ask": "status"})["trouble"])
+        return ask_names(place.run_dir, {"ask": "status"}, NamesStatus).trouble
 
     ours = msgspec.json.decode(encode_here(Here("here"), time.monotonic()))
     say(msgspec.json.encode({"version": 2, "here": "anything"}))

@@ -29,18 +29,18 @@ def ask(socket_path: Path, verb: str, kind: type[Kind], **arguments: Any) -> Kin
     return typed(call(socket_path, verb, **arguments), kind)
 
 
-def typed(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
-    """Raises: AnotherVersion."""
+def typed(
+    document: Mapping[str, Any], kind: type[Kind], *, of: str = "the agent that runs"
+) -> Kind:
+    """`of`: who says it. Raises: AnotherVersion."""
     try:
         return convert(document, kind)
     except msgspec.ValidationError as error:
-        raise AnotherVersion(
-            f"the agent that runs is older or newer than this command: {error}"
-        ) from error
+        raise AnotherVersion(f"{of} is older or newer than this command: {error}") from error
 
 
 class AnotherVersion(LimpetError):
-    """The agent does not say what this version's does."""
+    """Who answers does not say what this version's does."""
 
 
 def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:

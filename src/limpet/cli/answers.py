@@ -129,49 +129,6 @@ class PathJudged(PathAnswer, frozen=True, kw_only=True):
     policies: list[FlowLine]
 
 
-class NameAnswered(Answered, frozen=True, kw_only=True):
-    """`limpet dns query`."""
-
-    name: str
-    type: str
-    code: str
-    """NOERROR, NXDOMAIN and so on."""
-    records: list[str]
-    because: str
-
-
-class Upstream(Answered, frozen=True, kw_only=True):
-    """Who is asked for names that are not the cluster's."""
-
-    address: str
-    state: str
-
-
-class NamesKept(Answered, frozen=True, kw_only=True):
-    """What the process that answers names knows."""
-
-    services: int | None
-    """None: of none was ever heard."""
-    silent: int
-    """Nodes whose endpoints are left out."""
-    gone: int
-    """Pods that are."""
-    kept: int
-    """Answers of upstreams."""
-    kept_bytes: int
-
-
-class NamesStatus(NamesKept, frozen=True, kw_only=True):
-    """`limpet dns status`."""
-
-    version: str
-    pid: int
-    pod: str
-    trouble: str
-    questions: dict[str, int]
-    upstreams: list[Upstream]
-
-
 class SiteShown(Answered, frozen=True, kw_only=True):
     """A site of a world."""
 

@@ -6,17 +6,22 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from limpet.agent.client import typed
 from limpet.base.errors import LimpetError, why_no_answer
+from limpet.dns.answers import NamesSaid
 from limpet.dns.handover.words import encode_request
 
 _SOCKET = "dns.sock"
 _ANSWER_S = 10.0
 
 
-def ask_names(run_dir: Path, request: Mapping[str, str]) -> dict[str, Any]:
-    """What it answers. Raises: LimpetError."""
+Kind = TypeVar("Kind", bound=NamesSaid)
+
+
+def ask_names(run_dir: Path, request: Mapping[str, str], kind: type[Kind]) -> Kind:
+    """What it answers. Raises: LimpetError; AnotherVersion."""
     path = run_dir / _SOCKET
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -35,4 +40,4 @@ def ask_names(run_dir: Path, request: Mapping[str, str]) -> dict[str, Any]:
         raise LimpetError(f"ask the DNS process at {path}: it went away amid its answer") from error
     if "error" in answer:
         raise LimpetError(str(answer["error"]))
-    return answer
+    return typed(answer, kind, of="the process that answers names")

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from limpet import __version__
 from limpet.base import faults
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.listeners import listen_on_socket
+from limpet.dns.answers import NamesSaid, NamesStatus
 from limpet.dns.explain import explain, status
 from limpet.dns.handover import listening
 from limpet.dns.handover.held import Left
@@ -167,8 +167,8 @@ class Control:
                 elif document.get("ask") == "sockets":
                     await self._hand_over(client)
                 else:
-                    answer = json.dumps(await self._answer(document)).encode() + b"\n"
-                    await loop.sock_sendall(client, answer)
+                    answer = msgspec.json.encode(await self._answer(document))
+                    await loop.sock_sendall(client, answer + b"\n")
         except (OSError, msgspec.MsgspecError, AttributeError):
             return
         except Exception as error:  # noqa: BLE001 - names are answered all the same
@@ -186,7 +186,7 @@ class Control:
             return why
         return ""
 
-    async def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, document: dict[str, Any]) -> NamesSaid | dict[str, str]:
         try:
             if document.get("ask") == "query":
                 name, kind = str(document.get("name", "")), str(document.get("type", "A"))
@@ -195,15 +195,9 @@ class Control:
             return {"error": str(error)}
         return self.status()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> NamesStatus:
         """As `limpet dns status` tells it."""
-        return {
-            "version": __version__,
-            "pid": os.getpid(),
-            "pod": os.environ.get(POD, ""),
-            "trouble": self._trouble(),
-            **status(self._resolver),
-        }
+        return status(self._resolver, os.environ.get(POD, ""), self._trouble())
 
     async def _hand_over(self, client: socket.socket) -> None:
         """Both read for a moment, so that nobody is unheard; then the other one alone."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from typing import Any
 
 import dns.exception
 import dns.name
 import dns.rcode
 import dns.rdatatype
 
+from limpet import __version__
 from limpet.base.errors import LimpetError
 from limpet.dns import wire
+from limpet.dns.answers import NameAnswered, NamesStatus, Upstream
 from limpet.dns.render import describe_response
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer
@@ -22,7 +24,7 @@ _ANSWER_S = 6.0
 
 async def explain(
     resolver: Resolver[Client], server: DnsServer, name: str, kind: str
-) -> dict[str, Any]:
+) -> NameAnswered:
     """Raises: LimpetError."""
     question = _question(name, kind)
     query = wire.write_query(1, question, 0, dnssec=False, edns=False)
@@ -36,13 +38,13 @@ async def explain(
     else:
         because = found.because or "there is no such name in the cluster"
     response = await _ask(resolver, server, query)
-    return {
-        "name": wire.text_of(labels) or ".",
-        "type": dns.rdatatype.to_text(dns.rdatatype.RdataType(type_)),
-        "code": dns.rcode.to_text(dns.rcode.Rcode(response[3] & 0xF)),
-        "records": describe_response(response),
-        "because": because,
-    }
+    return NameAnswered(
+        name=wire.text_of(labels) or ".",
+        type=dns.rdatatype.to_text(dns.rdatatype.RdataType(type_)),
+        code=dns.rcode.to_text(dns.rcode.Rcode(response[3] & 0xF)),
+        records=describe_response(response),
+        because=because,
+    )
 
 
 async def _ask(resolver: Resolver[Client], server: DnsServer, query: bytes) -> bytes:
@@ -75,16 +77,23 @@ def _question(name: str, kind: str) -> bytes:
     return encoded + int(type_).to_bytes(2, "big") + b"\0\1"
 
 
-def status(resolver: Resolver[Client]) -> dict[str, Any]:
-    """Counts since the start, and how upstreams do."""
+def status(resolver: Resolver[Client], pod: str, trouble: str) -> NamesStatus:
+    """Counts since the start, and how upstreams do.
+
+    `pod`: of this process; empty: none. `trouble`: what cannot be done just now.
+    """
     counts, now_s, cache = resolver.counts, time.monotonic(), resolver.forwarder.cache
-    return {
-        "services": resolver.services,
-        "silent": len(resolver.here.silent),
-        "gone": len(resolver.here.gone),
-        "kept": len(cache),
-        "kept_bytes": cache.size_bytes,
-        "questions": {
+    return NamesStatus(
+        version=__version__,
+        pid=os.getpid(),
+        pod=pod,
+        trouble=trouble,
+        services=resolver.services,
+        silent=len(resolver.here.silent),
+        gone=len(resolver.here.gone),
+        kept=len(cache),
+        kept_bytes=cache.size_bytes,
+        questions={
             "cluster": counts.cluster,
             "ready": counts.ready,
             "forwarded": counts.forwarded,
@@ -93,8 +102,8 @@ def status(resolver: Resolver[Client]) -> dict[str, Any]:
             "refused": counts.refused,
             "failed": counts.failed,
         },
-        "upstreams": [
-            {"address": str(upstream), "state": health.state(now_s)}
+        upstreams=[
+            Upstream(address=str(upstream), state=health.state(now_s))
             for upstream, health in resolver.forwarder.with_health
         ],
-    }
+    )

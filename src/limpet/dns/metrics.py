@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from prometheus_client.core import Metric
 
 from limpet.base.metrics.figures import Exposition, Figure, Figures
+from limpet.dns.answers import NamesStatus
 
 PREFIX = "limpet_dns_"
 NAMES = (
@@ -57,7 +57,7 @@ _FIGURES = Figures(PREFIX, NAMES)
 class Metrics:
     """Figures of one process."""
 
-    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, status: Callable[[], NamesStatus]) -> None:
         """`status`: as `limpet dns status` has it."""
         self._status = status
         self._started_s = time.monotonic()
@@ -67,19 +67,19 @@ class Metrics:
         status = self._status()
         yield from _FIGURES.of_process(self._started_s)
         yield from _FIGURES.each(
-            ("services", status["services"] or 0),
-            ("services_known", status["services"] is not None),
-            ("trouble", bool(status["trouble"])),
-            ("doubted_nodes", status["silent"]),
-            ("doubted_pods", status["gone"]),
-            ("kept_answers", status["kept"]),
-            ("kept_bytes", status["kept_bytes"]),
+            ("services", status.services or 0),
+            ("services_known", status.services is not None),
+            ("trouble", bool(status.trouble)),
+            ("doubted_nodes", status.silent),
+            ("doubted_pods", status.gone),
+            ("kept_answers", status.kept),
+            ("kept_bytes", status.kept_bytes),
         )
         yield _FIGURES.make(
             "questions_total",
-            {(outcome,): count for outcome, count in status["questions"].items()},
+            {(outcome,): count for outcome, count in status.questions.items()},
         )
         yield _FIGURES.make(
             "upstream_up",
-            {(each["address"],): each["state"] == "used" for each in status["upstreams"]},
+            {(each.address,): each.state == "used" for each in status.upstreams},
         )

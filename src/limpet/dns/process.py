@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -22,6 +21,7 @@ from limpet.base.process.memory import give_memory_back
 from limpet.base.process.threads import in_thread
 from limpet.base.settings import DnsSettings
 from limpet.base.timer import Timer
+from limpet.dns.answers import NamesStatus
 from limpet.dns.control import Control
 from limpet.dns.device import keep_device
 from limpet.dns.forward.cache import Cache
@@ -50,7 +50,7 @@ async def answer_names(
     settings: DnsSettings,
     cluster_dir: Path,
     run_dir: Path,
-    beside: Callable[[Callable[[], dict[str, Any]]], AbstractAsyncContextManager[None]],
+    beside: Callable[[Callable[[], NamesStatus]], AbstractAsyncContextManager[None]],
 ) -> None:
     """Until it is cancelled. `beside`: what goes on while names are answered; it is given the
     status of that. Raises: LimpetError."""
@@ -105,7 +105,7 @@ class _Process:
     def services(self) -> int:
         return len(self._kept.catalog)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> NamesStatus:
         return self._control.status()
 
     def _trouble(self) -> str:

@@ -12,11 +12,12 @@ from limpet.agent import client
 from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
 from limpet.controller.admin.client import call
+from limpet.dns.answers import NamesStatus
 
 ASK: list[Callable[[Path], object]] = [
     lambda path: client.call(path, "status"),
     lambda path: call(path, "node-list"),
-    lambda path: ask_names(path.parent, {"ask": "status"}),
+    lambda path: ask_names(path.parent, {"ask": "status"}, NamesStatus),
 ]
 
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from limpet.agent.settings import load_settings
 from limpet.base import faults
@@ -21,6 +20,7 @@ from limpet.base.errors import ConfigError, LimpetError
 from limpet.base.process.lifetime import allow_many_files, run
 from limpet.base.process.log import complain, configure_log
 from limpet.base.process.memory import share_one_heap
+from limpet.dns.answers import NamesStatus
 from limpet.dns.process import answer_names
 
 _RETRY_S = 5.0
@@ -57,7 +57,7 @@ async def _run(config: Path | None) -> None:
 
 @asynccontextmanager
 async def _metrics(
-    listen: Sequence[Listen], status: Callable[[], dict[str, Any]]
+    listen: Sequence[Listen], status: Callable[[], NamesStatus]
 ) -> AsyncIterator[None]:
     """Figures are served, where they are to be. The port of a process that ends is there soon."""
     if not listen:
@@ -77,6 +77,6 @@ async def _metrics(
         await server.stop()
 
 
-def _reasons(status: Callable[[], dict[str, Any]]) -> list[str]:
+def _reasons(status: Callable[[], NamesStatus]) -> list[str]:
     """Why names of the cluster are not answered; empty: they are."""
-    return ["no Service was ever heard of"] if status()["services"] is None else []
+    return ["no Service was ever heard of"] if status().services is None else []

@@ -16,6 +16,7 @@ from limpet.cli.connectivity.report import ConnectivityReport
 from limpet.cli.netcheck.told import Netcheck
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
+from limpet.dns.answers import NameAnswered, NamesStatus
 from limpet.picture.timeline import Timeline
 
 ANSWERS: dict[str, tuple[type, ...]] = {
@@ -34,8 +35,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "policy delete": (Applied, controller.PolicyWithdrawn),
     "policy list": (Policies, controller.SignedPolicies),
     "policy show": (PodPolicies,),
-    "dns query": (answers.NameAnswered,),
-    "dns status": (answers.NamesStatus,),
+    "dns query": (NameAnswered,),
+    "dns status": (NamesStatus,),
     "events": (Timeline,),
     "doctor": (answers.Found,),
     "trace": (Traced,),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from limpet import __version__
 from limpet.base.settings import DnsSettings
@@ -17,13 +18,22 @@ from limpet.cli.doctor.names.findings import (
     pod_findings,
     status_findings,
 )
+from limpet.dns.answers import NamesStatus, Upstream
 
-HEALTHY: dict[str, Any] = {
-    "version": __version__,
-    "services": 12,
-    "trouble": "",
-    "upstreams": [{"address": "192.0.2.53", "state": "used"}],
-}
+USED = Upstream(address="192.0.2.53", state="used")
+HEALTHY = NamesStatus(
+    version=__version__,
+    pid=7,
+    pod="",
+    trouble="",
+    services=12,
+    silent=0,
+    gone=0,
+    kept=0,
+    kept_bytes=0,
+    questions={},
+    upstreams=[USED],
+)
 LOOP = "left out: it sends our questions back to us"
 AWAY = "does not answer (3 times in a row)"
 OURS = ("169.254.20.10", "fd5b:9ad1:7e3c::53")
@@ -42,10 +52,10 @@ def test_what_is_well_is_said_in_a_line() -> None:
         ({"services": None}, Level.ERROR, "no Service of the cluster was ever heard of"),
         ({"trouble": "services stay as they were: cut"}, Level.ERROR, "services stay as they were"),
         ({"upstreams": []}, Level.WARN, "no name server is known"),
-        ({"upstreams": [{"address": "a", "state": LOOP}]}, Level.ERROR, "back to us"),
-        ({"upstreams": [{"address": "a", "state": AWAY}]}, Level.ERROR, "a does not answer"),
+        ({"upstreams": [Upstream(address="a", state=LOOP)]}, Level.ERROR, "back to us"),
+        ({"upstreams": [Upstream(address="a", state=AWAY)]}, Level.ERROR, "a does not answer"),
         (
-            {"upstreams": [*HEALTHY["upstreams"], {"address": "a", "state": AWAY}]},
+            {"upstreams": [USED, Upstream(address="a", state=AWAY)]},
             Level.WARN,
             "a does not answer",
         ),
@@ -55,7 +65,9 @@ def test_what_is_well_is_said_in_a_line() -> None:
 def test_what_is_wrong_is_said_with_what_to_do(
     change: dict[str, Any], level: Level, said: str
 ) -> None:
-    found = [each for each in status_findings({**HEALTHY, **change}) if each.level is not Level.OK]
+    found = [
+        each for each in status_findings(replace(HEALTHY, **change)) if each.level is not Level.OK
+    ]
 
     assert [each.level for each in found] == [level]
     assert said in found[0].what

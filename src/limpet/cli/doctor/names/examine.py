@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from limpet.agent.client import AnotherVersion
 from limpet.base.addresses import Address
 from limpet.base.disk import read_regular
 from limpet.base.errors import LimpetError
@@ -15,6 +16,7 @@ from limpet.base.settings import DnsSettings
 from limpet.cli.doctor.findings import Finding, error
 from limpet.cli.doctor.names.findings import (
     address_findings,
+    another_version,
     kubelet_findings,
     pod_findings,
     status_findings,
@@ -22,6 +24,7 @@ from limpet.cli.doctor.names.findings import (
 from limpet.cli.install.units.service import systemd_runs
 from limpet.cli.names import ask_names
 from limpet.cni.resolv_conf import parse_resolv_conf
+from limpet.dns.answers import NamesStatus
 from limpet.kubernetes.access.yaml_text import parse_yaml
 
 KUBELET_CONFIGS = (
@@ -41,7 +44,9 @@ def examine_names(settings: DnsSettings, run_dir: Path) -> Iterator[Finding]:
     if settings.dns == "off":
         return
     try:
-        status = ask_names(run_dir, {"ask": "status"})
+        status = ask_names(run_dir, {"ask": "status"}, NamesStatus)
+    except AnotherVersion as problem:
+        yield another_version(str(problem))
     except LimpetError as problem:
         yield error(
             "dns-silent",

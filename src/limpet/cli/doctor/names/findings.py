@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from limpet import __version__
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.output import count, counted
+from limpet.dns.answers import NamesStatus, Upstream
 
 _JOURNAL = "journalctl -u limpet-dns, or `kubectl logs` of its pod, says why"
 _MOST_NAMED = 3
 
 
-def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
+def status_findings(status: NamesStatus) -> Iterator[Finding]:
     """What the process's own words amount to."""
-    if status["version"] != __version__:
-        yield warn(
-            "dns-version",
-            f"names are answered by version {status['version']}, this is {__version__}",
-            "it was not restarted after an upgrade",
-            "systemctl restart limpet-dns (no question is lost)",
-        )
-    if status["services"] is None:
+    if status.version != __version__:
+        words = f"names are answered by version {status.version}, this is {__version__}"
+        yield another_version(words)
+    if status.services is None:
         yield error(
             "dns-no-services",
             "no Service of the cluster was ever heard of on this node",
@@ -31,19 +27,29 @@ def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
             '(source = "kubernetes", dns = "on" in the agent\'s settings too)',
         )
     else:
-        yield ok(f"names of {count(status['services'])} Services are answered")
-    if status["trouble"]:
+        yield ok(f"names of {count(status.services)} Services are answered")
+    if status.trouble:
         yield error(
             "dns-trouble",
-            f"names: {status['trouble']}",
+            f"names: {status.trouble}",
             "answers may be old",
             f"do what the message says; {_JOURNAL}",
         )
-    yield from _upstream_findings(status["upstreams"])
+    yield from _upstream_findings(status.upstreams)
 
 
-def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
-    used = [each["address"] for each in upstreams if each["state"] == "used"]
+def another_version(words: str) -> Finding:
+    """`words`: whose it is."""
+    return warn(
+        "dns-version",
+        words,
+        "it was not restarted after an upgrade",
+        "systemctl restart limpet-dns (no question is lost)",
+    )
+
+
+def _upstream_findings(upstreams: Sequence[Upstream]) -> Iterator[Finding]:
+    used = [each.address for each in upstreams if each.state == "used"]
     if not upstreams:
         yield warn(
             "dns-no-upstream",
@@ -52,20 +58,20 @@ def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Findi
             'say one: dns_upstreams = ["192.0.2.53"], or in dns_resolv_conf',
         )
     for each in upstreams:
-        if "sends our questions back" in each["state"]:
+        if "sends our questions back" in each.state:
             yield error(
                 "dns-loop",
-                f"name server {each['address']} sends our own questions back to us",
+                f"name server {each.address} sends our own questions back to us",
                 "a question would go round for ever; that server is left out",
                 "name another one in dns_upstreams, or take this node's DNS address out of what "
                 "that server asks",
             )
-        elif each["state"] != "used":
+        elif each.state != "used":
             more = f"{', '.join(used)} answers" if used else "what is kept is told for a while"
             level = warn if used else error
             yield level(
                 "dns-upstream-silent",
-                f"name server {each['address']} {each['state']}",
+                f"name server {each.address} {each.state}",
                 f"of names that are not the cluster's; {more}",
                 "nothing, if it is away for now; else correct dns_upstreams or dns_resolv_conf",
             )
