@@ -84,7 +84,7 @@ async def _relay(membership: Membership) -> None:
     await server.start()
 
     async def answer(_question: dict[str, Any]) -> Any:
-        return server.report()["refused"] | lag.told()
+        return server.report().refused | lag.told()
 
     with _Lag() as lag:
         await serve(answer)
@@ -98,7 +98,7 @@ async def _node(membership: Membership, tunnel_port: int) -> None:
 
     async def answer(question: dict[str, Any]) -> Any:
         if "peer" not in question:
-            return {"lost": [each["lost"] for each in relays.report().values()]} | lag.told()
+            return {"lost": [each.lost for each in relays.report().values()]} | lag.told()
         where = ((ip_address(question["address"]), 443),)
         end = await relays.end_for(question["relay"], where, question["peer"])
         return end.endpoint[1]

@@ -52,9 +52,8 @@ class PictureSource:
     async def findings(self) -> tuple[Finding, ...] | None:
         return None
 
-    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+    async def act(self, verb: str, by: str, **arguments: Any) -> None:
         self.acted.append((verb, by, arguments))
-        return {}
 
 
 @contextlib.contextmanager

@@ -168,8 +168,8 @@ def test_who_answers_a_hello_from_an_address_that_it_forges_proves_nothing_there
         return watcher.relays.counters["heard_seen"]
 
     def relay() -> tuple[bool, str | None]:
-        (found,) = watcher.do(watcher.relays.report)["relays"]
-        return found["answers"], found["endpoint"]
+        (found,) = watcher.do(watcher.relays.report).relays
+        return found.answers, found.endpoint
 
     async def scenario() -> None:
         codec = Codec(claimant.identity.private_key, claimant.identity.pinned_key)

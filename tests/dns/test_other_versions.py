@@ -18,8 +18,8 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
-from limpet.dns.answers import NamesStatus
 from limpet.dns.handover import ready
+from limpet.dns.status.answers import NamesStatus
 from limpet.services.kept_here import HERE_FILE, encode_here
 from limpet.services.rotation import Here
 from tests.dns.test_process import ITEMS, WEB, Place, ask, make_place, place, values

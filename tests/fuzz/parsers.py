@@ -53,7 +53,6 @@ EXEMPT = {
     # Ourselves
     "limpet.agent.answers": _OWN,
     "limpet.agent.client": _OWN,
-    "limpet.agent.nat_traversal": _OWN,
     "limpet.cloud.join.keep_waiting_pods": _OWN,
     "limpet.cli.commands": "what a person types, who is told what is wrong with it",
     "limpet.cli.doctor.pods.attached.read_pods": _OWN,

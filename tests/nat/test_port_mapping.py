@@ -175,7 +175,7 @@ class Told:
 
 async def asked(mapping: PortMapping) -> None:
     """Returns when the gateway has been asked in every way that it may know."""
-    await until(lambda: mapping.report()["problem"] != "not asked yet")
+    await until(lambda: mapping.report().problem != "not asked yet")
 
 
 async def answering(site: Site, call: Callable[[], Awaitable[object]]) -> None:
@@ -200,7 +200,7 @@ def test_the_gateway_leads_a_port_to_the_tunnel_until_it_is_given_back(site: Sit
         mapping = PortMapping(PORT, told.endpoints.append)
         mapping.start()
         await told.last_is(((OUTSIDE, PORT),))
-        assert mapping.report()["by"] == "pcp"
+        assert mapping.report().by == "pcp"
         assert site.gets_through((OUTSIDE, PORT))
 
         await mapping.stop()
@@ -257,7 +257,7 @@ def test_a_gateway_with_upnp_only_leads_a_port_to_the_tunnel(site: Site) -> None
         mapping = PortMapping(PORT, told.endpoints.append)
         mapping.start()
         await told.last_is(((OUTSIDE, PORT),))
-        assert mapping.report()["by"] == "upnp"
+        assert mapping.report().by == "upnp"
         assert site.gets_through((OUTSIDE, PORT))
 
         await mapping.stop()
@@ -358,8 +358,8 @@ def test_a_gateway_behind_another_nat_is_of_no_use_and_that_is_said(site: Site) 
         mapping = PortMapping(PORT, told.endpoints.append)
         mapping.start()
         await asked(mapping)
-        assert mapping.report()["by"] == "nat-pmp"
-        assert "100.64.1.1" in mapping.report()["problem"]
+        assert mapping.report().by == "nat-pmp"
+        assert "100.64.1.1" in mapping.report().problem
         assert told.endpoints == []
         await mapping.stop()
         loop.remove_reader(server)
@@ -374,8 +374,8 @@ def test_without_a_gateway_that_gives_ports_the_reason_is_told(site: Site) -> No
         mapping = PortMapping(PORT, told.endpoints.append)
         mapping.start()
         await asked(mapping)
-        assert str(GATEWAY) in mapping.report()["problem"]
-        assert "upnp" in mapping.report()["problem"]
+        assert str(GATEWAY) in mapping.report().problem
+        assert "upnp" in mapping.report().problem
         assert told.endpoints == []
         await mapping.stop()
 

@@ -186,7 +186,7 @@ class Relay(Agent):
 
     def counted(self, name: str) -> int:
         """Packets, by the kernel."""
-        return int(self.service.report()["packets"][name])
+        return int(self.service.report().packets[name])
 
     async def until_counted(self, name: str, count: int = 1) -> None:
         """Raises: TimeoutError."""

@@ -20,6 +20,7 @@ from limpet.relay.client.peer import StreamEvent
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.status import Relaying
 from tests.beds.namespaces import Netns, connect_namespaces
 from tests.relay.relay_bed import PORT, TUNNEL_PORT, Wireguard, courier_of
 from tests.relay.relay_tls_bed import RELAY, Cluster, tell, uid
@@ -89,7 +90,7 @@ class RealRelay:
         undo.callback(lambda: self._place.run(self._stop()))
         self._place.run(self._start())
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Relaying:
         return self._place.call(self._service.report)
 
     def tell(self, number: int, **changes: Any) -> None:

@@ -322,7 +322,7 @@ class Node:
     def pairs(self) -> list[object]:
         """That it joins, as a relay."""
         assert self._service is not None
-        return list(self.do(self._service.report)["pairs"])
+        return list(self.do(self._service.report).pairs)
 
     def relay_uids(self, peer: Node, *, tls: bool = False) -> set[str]:
         """Where it has ends of the pair with the peer, over UDP or over TLS."""

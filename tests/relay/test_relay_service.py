@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from msgspec import convert
 from msgspec.structs import replace
 
-from limpet.agent.status.relays import Relaying
 from limpet.cli.doctor.cluster.relays import own_relay_findings
 from limpet.cli.doctor.findings import Level
 from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec, DropReason
@@ -26,6 +24,7 @@ from limpet.relay.messages import (
     Token,
     encode,
 )
+from limpet.relay.status import Relaying
 from tests.relay.relay_agents import SETTINGS, Cluster, Relay, at, hears, nonce, run
 from tests.relay.relay_bed import TUNNEL_PORT, Host, RelayBed
 from tests.unit.cluster_values import PINNED, network, node_key
@@ -186,7 +185,7 @@ def test_what_is_forged_or_makes_no_sense_is_counted_and_dropped(hosts: list[Hos
                 one.say(relay, Hello(nonce()))
                 await one.hears(Seen)
             assert {drop: counters[drop] for drop in DropReason} == wanted
-            assert len(relay.service.report()["pairs"]) == 0
+            assert len(relay.service.report().pairs) == 0
 
     run(hosts[-1], scenario)
 
@@ -229,7 +228,7 @@ def test_a_pair_goes_with_the_community_the_member_and_the_last_that_needs_it(
             assert str(one.host.address()) in relay.table()
             relay.learn(one.host.number, generation=3)
             assert str(one.host.address()) not in relay.table()
-            assert relay.service.report()["pairs"] == []
+            assert relay.service.report().pairs == []
 
             let_talk(4, "line")
             await cluster.join()
@@ -258,7 +257,7 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
             relay.was_active.clear()
             relay.learn(relay.host.number, generation=2)
             assert relay.table() == ""
-            assert relay.service.report() == {"active": False, "trouble": ""}
+            assert relay.service.report() == Relaying(active=False, trouble="")
             assert not relay.service.has_role
             assert (await one.ask(relay, other)).refusal is Refusal.NO_RELAY
 
@@ -289,9 +288,7 @@ def test_a_relay_that_cannot_be_one_says_what_to_do(hosts: list[Host]) -> None:
     async def scenario() -> None:
         clash = replace(SETTINGS, ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
         async with Cluster(hosts, settings=clash) as cluster:
-            (found,) = own_relay_findings(
-                convert(cluster.relay.service.report(), Relaying), TUNNEL_PORT, far=True
-            )
+            (found,) = own_relay_findings(cluster.relay.service.report(), TUNNEL_PORT, far=True)
             assert found.level is Level.ERROR
             assert "hold the port of the tunnel, 51820: set others" in found.what
             assert not cluster.relay.service.active
@@ -311,11 +308,10 @@ def said_of(relay: Relay, *, later_s: float) -> str:
     """What doctor makes of the relay's words, had so much time passed without a packet since."""
     report = relay.service.report()
     heard = {
-        kind: None if age_s is None else age_s + later_s
-        for kind, age_s in report["heard_s"].items()
+        kind: None if age_s is None else age_s + later_s for kind, age_s in report.heard_s.items()
     }
-    told = {**report, "heard_s": heard, "for_s": report["for_s"] + later_s}
-    (found,) = own_relay_findings(convert(told, Relaying), TUNNEL_PORT, far=True)
+    told = replace(report, heard_s=heard, for_s=report.for_s + later_s)
+    (found,) = own_relay_findings(told, TUNNEL_PORT, far=True)
     assert found.level is Level.OK or (found.why and found.advice)
     return found.what
 

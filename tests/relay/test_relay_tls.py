@@ -84,7 +84,7 @@ def test_a_packet_that_is_too_large_is_counted_and_the_next_one_passes(cluster: 
         one.tunnel.sendto(bytes(MAX_PACKET_BYTES + 1), there)
         one.tunnel.sendto(b"next", there)
         assert (await other.receive())[0] == b"next"
-        assert one.relays.report()[uid(RELAY)]["lost"] == 1
+        assert one.relays.report()[uid(RELAY)].lost == 1
 
     play(cluster, scenario)
 
@@ -99,12 +99,12 @@ def test_one_connection_serves_all_peers_and_a_peer_that_is_released_is_closed_a
             )
             assert ends[0] == ends[2] != ends[1]
             back = await other.end_for(one, relay)
-            assert relay.server.report()["nodes"][one.uid] == sorted([other.uid, third.uid])
+            assert relay.server.report().nodes[one.uid] == sorted([other.uid, third.uid])
             one.relays.release(third.uid)
-            await until(lambda: relay.server.report()["nodes"][one.uid] == [other.uid])
+            await until(lambda: relay.server.report().nodes[one.uid] == [other.uid])
             other.tunnel.sendto(b"still", back)
             assert await one.receive() == (b"still", ends[0])
-            assert len(relay.server.report()["nodes"]) == 2
+            assert len(relay.server.report().nodes) == 2
 
     play(cluster, scenario)
 
@@ -143,7 +143,7 @@ def test_tunnels_and_probes_of_two_sites_get_through_where_nothing_gets_out_but_
         assert other.probed(one, ends[1]) == ends[0]
 
         told = relay.report()
-        assert told["pairs"][0]["ways"] == ["tls", "tls"]
+        assert told.pairs[0].ways == ["tls", "tls"]
         relay.tell(2, generation=2, tombstone=True)
         problem = "the relay takes no packets for it any more"
         one.until(lambda: StreamFailed(uid(2), uid(RELAY), problem) in one.told)
@@ -160,7 +160,7 @@ def test_what_a_peer_sends_to_the_relay_by_udp_cannot_break_a_nodes_connection(
         taker(bytes(size))
         taker(b"next")
         assert await one.receive() == (b"next", there)
-        assert relay.server.report()["refused"]["dropped"] == 1
+        assert relay.server.report().refused["dropped"] == 1
 
     play(cluster, scenario)
 

@@ -13,9 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from msgspec import convert
 
-from limpet.agent.status.relays import RelayingTls
 from limpet.base.bounds.members import RELAY_TLS_NODES, RELAY_UNREAD
 from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
@@ -95,8 +93,8 @@ def test_a_thousand_idle_connections_are_bounded_and_a_site_with_members_gets_th
                 await loop.sock_connect(idle, (str(relay.address[0]), relay.address[1]))
             await one.end_for(other, relay)
             told = relay.server.report()
-            assert told["greeting"] == RELAY_GREETING.most
-            refused = told["refused"]
+            assert told.greeting == RELAY_GREETING.most
+            refused = told.refused
             assert refused.get("too_often", 0) + refused.get("too_many", 0) >= 800
 
     play(cluster, scenario)
@@ -115,7 +113,7 @@ def test_one_address_has_few_of_the_places_of_those_who_have_proven_nothing(
                 idle.bind(("127.0.1.1", 0))
                 await loop.sock_connect(idle, (str(relay.address[0]), relay.address[1]))
                 places = min(number + 1, RELAY_GREETING_OF_ONE.most)
-                await until(lambda: relay.server.report()["greeting"] == places)  # noqa: B023
+                await until(lambda: relay.server.report().greeting == places)  # noqa: B023
 
     play(cluster, scenario)
 
@@ -147,10 +145,10 @@ def test_of_more_nodes_than_a_relay_takes_over_tls_one_is_let_go(
 
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
-        assert list(relay.server.report()["nodes"]) == [one.uid]
+        assert list(relay.server.report().nodes) == [one.uid]
         second = asyncio.create_task(other.end_for(one, relay))
         await until(lambda: relay.counters.get("full", 0) > 0)
-        assert list(relay.server.report()["nodes"]) == [one.uid]
+        assert list(relay.server.report().nodes) == [one.uid]
         second.cancel()
         await asyncio.wait([second])
 
@@ -182,7 +180,7 @@ def test_a_node_that_does_not_read_what_it_is_told_is_let_go(cluster: Cluster) -
         await one.end_for(other, relay)
         for _ in range(1000):
             relay.server.tell_wanted(one.uid, other.uid)
-        assert relay.server.report()["nodes"] == {}
+        assert relay.server.report().nodes == {}
 
     play(cluster, scenario)
 
@@ -243,7 +241,7 @@ def test_what_no_node_says_ends_its_connection_and_no_others(cluster: Cluster, s
                         pass
 
         await asyncio.to_thread(misbehave)
-        assert list(relay.server.report()["nodes"]) == [other.uid]
+        assert list(relay.server.report().nodes) == [other.uid]
         assert await other.end_for(one, relay) == there
 
     play(cluster, scenario)
@@ -282,7 +280,7 @@ def test_a_slow_reader_loses_the_newest_packets_and_holds_up_nobody(cluster: Clu
             taker(number.to_bytes(4) + bytes(1396))
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        dropped = relay.server.report()["refused"]["dropped"]
+        dropped = relay.server.report().refused["dropped"]
         assert dropped * 1400 > count * 1400 - RELAY_UNREAD.most - (8 << 20)
         there, back = await one.end_for(other, relay), await other.end_for(one, relay)
         one.tunnel.sendto(b"not held up", there)
@@ -372,7 +370,7 @@ def test_a_connection_that_nobody_needs_is_closed_without_alarm(
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
         one.relays.release(other.uid)
-        await until(lambda: not relay.server.report()["nodes"])
+        await until(lambda: not relay.server.report().nodes)
         assert one.lost == []
 
     play(cluster, scenario)
@@ -423,13 +421,13 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
             try:
                 assert relay.told == []
                 assert list(relay.server.listeners.troubles.values()) == ["Address already in use"]
-                (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
+                (found,) = relay_tls_findings(relay.server.report())
                 assert found.level is Level.ERROR
                 assert f"(process {os.getpid()}) has: Address already in use" in found.what
                 taken.close()
                 await until(lambda: bool(relay.server.listeners.addresses))
                 assert relay.server.listeners.troubles == {}
-                (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
+                (found,) = relay_tls_findings(relay.server.report())
                 assert found.level is Level.OK
                 assert relay.told == [RelayTlsPortChanged(relay.address[1])]
             finally:

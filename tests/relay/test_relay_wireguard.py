@@ -77,7 +77,7 @@ def test_two_sites_reach_each_other_through_a_relay(bed: RelayBed, version: int)
             ping(other, one)
             send_bulk(one.wireguard, other.wireguard)
             send_bulk(other.wireguard, one.wireguard)
-            packets = cluster.relay.service.report()["packets"]
+            packets = cluster.relay.service.report().packets
             assert packets["forwarded"] > 2 * BULK_BYTES / 65536
             assert packets["handed_up"] == 0
 
@@ -143,6 +143,6 @@ def test_a_tunnel_goes_on_while_its_node_moves_and_the_relays_agent_restarts(
             send_bulk(one.wireguard, other.wireguard)
             cluster.relay.service.start()
             send_bulk(other.wireguard, one.wireguard)
-            assert len(cluster.relay.service.report()["pairs"]) == 1
+            assert len(cluster.relay.service.report().pairs) == 1
 
     run(relay, scenario)

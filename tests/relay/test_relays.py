@@ -57,7 +57,7 @@ def test_a_node_behind_a_cone_learns_its_endpoint_and_tells_it(bed: RelaysBed) -
         await until(lambda: node.relays.kind(4) is NatKind.SAME)
         await until(lambda: bool(node.endpoints))
         assert node.endpoints == [seen]
-        assert node.relays.report()["nat"]["ipv4"] == "same"
+        assert node.relays.report().nat["ipv4"] == "same"
 
     run(bed, scenario)
 
@@ -69,7 +69,7 @@ def test_behind_a_symmetric_nat_nothing_is_worth_telling(bed: RelaysBed) -> None
     async def scenario() -> None:
         await bed.begin(*relays, node)
         await until(lambda: node.relays.kind(4) is NatKind.SYMMETRIC)
-        assert node.relays.report()["mapped"] == []
+        assert node.relays.report().mapped == []
 
     run(bed, scenario)
 
@@ -118,7 +118,7 @@ def test_where_no_answer_comes_the_node_says_so(bed: RelaysBed) -> None:
     async def scenario() -> None:
         await bed.begin(relay, node)
         await until(lambda: node.relays.kind(4) is NatKind.BLOCKED)
-        assert not node.relays.report()["relays"][0]["answers"]
+        assert not node.relays.report().relays[0].answers
 
     run(bed, scenario)
 
@@ -134,7 +134,7 @@ def test_a_pair_of_nodes_behind_symmetric_nats_is_joined(bed: RelaysBed) -> None
         for relay in relays:
             await a.says(b, relay, b"from a")
             await b.says(a, relay, b"from b")
-        assert {pair["over"] for pair in a.relays.report()["pairs"]} == {"udp"}
+        assert {pair.over for pair in a.relays.report().pairs} == {"udp"}
 
         a.need(b, wanted=False)
         b.need(a, wanted=False)
@@ -150,7 +150,7 @@ def test_the_other_end_binds_as_soon_as_one_has_asked(bed: RelaysBed) -> None:
 
     async def scenario() -> None:
         await bed.begin(relay, a, b)
-        await until(lambda: b.relays.report()["relays"][0]["answers"])
+        await until(lambda: b.relays.report().relays[0].answers)
         a.need(b)
         await until(lambda: b.relay_uids(a) == {relay.uid} == a.relay_uids(b))
         await b.says(a, relay, b"from b")
@@ -236,7 +236,7 @@ def test_a_router_that_forgets_its_mappings_is_followed(bed: RelaysBed) -> None:
         router.reboot("to :50000")
         a.need(b)
         moved = (ip_address(router.address), 50000)
-        await until(lambda: f"{moved[0]}:{moved[1]}" in a.relays.report()["mapped"])
+        await until(lambda: f"{moved[0]}:{moved[1]}" in a.relays.report().mapped)
         await until(lambda: a.endpoints[-1][0] == moved)
         await until(lambda: a.relay_uids(b) == {relay.uid for relay in relays})
         for relay in relays:
@@ -251,7 +251,7 @@ def test_a_node_that_is_no_relay_can_make_nobody_bind(bed: RelaysBed) -> None:
 
     async def scenario() -> None:
         await bed.begin(relay, a, stranger)
-        await until(lambda: a.relays.report()["relays"][0]["answers"])
+        await until(lambda: a.relays.report().relays[0].answers)
         stranger.courier.send(
             BodyKind.RELAY_PAIR,
             encode(Pair(bytes(8), relay.uid, 21000, Refusal.NONE, 120, 1)),
@@ -261,7 +261,7 @@ def test_a_node_that_is_no_relay_can_make_nobody_bind(bed: RelaysBed) -> None:
             by_tunnel=True,
         )
         await until(lambda: a.relays.counters["unasked"] == 1)
-        assert a.relays.report()["pairs"] == []
+        assert a.relays.report().pairs == []
 
     run(bed, scenario)
 

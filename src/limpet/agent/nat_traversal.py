@@ -8,7 +8,6 @@ import structlog
 from limpet.agent.relay_role import RelayRole
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import NatTraversalStatus
-from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.membership import Membership
@@ -113,10 +112,9 @@ class NatTraversal:
     def report(self) -> NatTraversalStatus:
         """For `limpet status`."""
         role = self.role
-        said = {
-            "relays": self.relays.report(),
-            "relaying": role.service.report() if role.service.has_role else None,
-            "relaying_tls": role.server.report() if role.server is not None else None,
-            "tls": self.relays.streams.report(),
-        }
-        return convert(said, NatTraversalStatus)
+        return NatTraversalStatus(
+            relays=self.relays.report(),
+            relaying=role.service.report() if role.service.has_role else None,
+            relaying_tls=role.server.report() if role.server is not None else None,
+            tls=self.relays.streams.report(),
+        )

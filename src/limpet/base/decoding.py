@@ -62,7 +62,10 @@ def convert(value: Any, kind: Any, *, strict: bool = True) -> Any: ...
 def convert(value: Any, kind: Any, *, strict: bool = True) -> Any:
     """What has been decoded to dicts and lists as `kind`. Raises: msgspec.ValidationError."""
     _learn(kind)
-    return msgspec.convert(value, kind, strict=strict)
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except UnicodeError as error:  # a key with a lone surrogate, which JSON can spell
+        raise msgspec.ValidationError(str(error)) from error
 
 
 class Decoder(Generic[T]):

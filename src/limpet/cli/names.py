@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from limpet.agent.client import typed
 from limpet.base.errors import LimpetError, why_no_answer
-from limpet.dns.answers import NamesSaid
 from limpet.dns.handover.words import encode_request
+from limpet.dns.status.answers import NamesSaid
 
 _SOCKET = "dns.sock"
 _ANSWER_S = 10.0

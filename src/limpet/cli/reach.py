@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from limpet.agent.client import Kind, typed
 from limpet.base.errors import ControllerUnavailable
 from limpet.cli.options import ControllerConfig
 from limpet.controller.settings import load_settings
@@ -76,11 +77,15 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def ask(reach: ReachOptions, verb: str, **arguments: Any) -> dict[str, Any]:
+def ask(reach: ReachOptions, verb: str, kind: type[Kind], **arguments: Any) -> Kind:
     """The controller's answer: of this machine where one runs, else of the kubeconfig's cluster.
 
-    Raises: ControllerUnavailable, LimpetError with its words on failure.
+    Raises: ControllerUnavailable; AnotherVersion; LimpetError with its words on failure.
     """
+    return typed(_call(reach, verb, **arguments), kind, of="the controller that answers")
+
+
+def _call(reach: ReachOptions, verb: str, **arguments: Any) -> dict[str, Any]:
     path = load_settings(reach.config).socket
     by_name = reach.names_cluster or (reach.config is None and not _is_there(path))
     if by_name and (found := _kubeconfigs(reach)) is not None:

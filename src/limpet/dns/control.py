@@ -24,7 +24,6 @@ from limpet.base import faults
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.listeners import listen_on_socket
-from limpet.dns.answers import NamesSaid, NamesStatus
 from limpet.dns.explain import explain, status
 from limpet.dns.handover import listening
 from limpet.dns.handover.held import Left
@@ -39,6 +38,7 @@ from limpet.dns.handover.words import (
 )
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer
+from limpet.dns.status.answers import NamesSaid, NamesStatus
 
 _log = structlog.get_logger("dns")
 

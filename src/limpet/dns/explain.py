@@ -14,10 +14,10 @@ import dns.rdatatype
 from limpet import __version__
 from limpet.base.errors import LimpetError
 from limpet.dns import wire
-from limpet.dns.answers import NameAnswered, NamesStatus, Upstream
 from limpet.dns.render import describe_response
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer
+from limpet.dns.status.answers import NameAnswered, NamesStatus, Upstream
 
 _ANSWER_S = 6.0
 

@@ -21,7 +21,6 @@ from limpet.base.process.memory import give_memory_back
 from limpet.base.process.threads import in_thread
 from limpet.base.settings import DnsSettings
 from limpet.base.timer import Timer
-from limpet.dns.answers import NamesStatus
 from limpet.dns.control import Control
 from limpet.dns.device import keep_device
 from limpet.dns.forward.cache import Cache
@@ -33,6 +32,7 @@ from limpet.dns.kept_services import KeptHere, KeptServices
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
 from limpet.dns.server import Client, DnsServer
+from limpet.dns.status.answers import NamesStatus
 from limpet.linux.file_changes import FileChanges
 from limpet.services.values import ServiceName
 

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Any
 
 import structlog
 
@@ -20,6 +19,7 @@ from limpet.base.errors import KernelError
 from limpet.base.process.threads import in_thread
 from limpet.linux.underlay import default_gateway
 from limpet.nat.port_control_codec import NONCE_BYTES, PortControlError, PortLease
+from limpet.nat.status import PortMappingStatus
 
 _log = structlog.get_logger("port-mapping")
 
@@ -79,13 +79,13 @@ class PortMapping:
         """Asks again soon: the gateway may be another, or have forgotten."""
         self._again.set()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> PortMappingStatus:
         held = self._held
-        return {
-            "by": held.by if held is not None else None,
-            "gateway": str(held.gateway) if held is not None else None,
-            "problem": self._problem,
-        }
+        return PortMappingStatus(
+            by=held.by if held is not None else None,
+            gateway=str(held.gateway) if held is not None else None,
+            problem=self._problem,
+        )
 
     async def _keep(self) -> None:
         while True:

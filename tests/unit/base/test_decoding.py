@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -105,3 +106,11 @@ def test_whatever_is_wrong_with_json_is_one_error(data: bytes | str) -> None:
 def test_whatever_is_wrong_with_messagepack_is_one_error(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgpack_decoder(str | list[Any]).decode(data)
+
+
+def test_a_key_that_json_can_spell_and_utf8_cannot_is_refused_in_our_words() -> None:
+    class Named(msgspec.Struct):
+        name: str = ""
+
+    with pytest.raises(msgspec.ValidationError, match="surrogates not allowed"):
+        convert(json.loads('{"a\\ud800": 1}'), Named)

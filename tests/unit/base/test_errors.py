@@ -12,7 +12,7 @@ from limpet.agent import client
 from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
 from limpet.controller.admin.client import call
-from limpet.dns.answers import NamesStatus
+from limpet.dns.status.answers import NamesStatus
 
 ASK: list[Callable[[Path], object]] = [
     lambda path: client.call(path, "status"),

@@ -88,6 +88,10 @@ def answering(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[N
         thread.join()
 
 
+def _said(kind: Any) -> Any:
+    return kind if isinstance(kind, dict) else worst(kind)
+
+
 def agent(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
     """Answers by verb, at its worst where there is a type of it, or as it is given; an error in
     `WORST` words where there is neither."""
@@ -97,8 +101,7 @@ def agent(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
         call = frames.decode_request(connection.recv(length, socket.MSG_WAITALL))
         assert isinstance(call, frames.AdminCall)
         if call.verb in kinds:
-            found = kinds[call.verb]
-            code, said = 0, found if isinstance(found, dict) else worst(found)
+            code, said = 0, _said(kinds[call.verb])
         else:
             code, said = 1, {"error": WORST}
         connection.sendall(frames.encode_answer(code, json.dumps(said).encode()))
@@ -106,27 +109,27 @@ def agent(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
     return answer
 
 
-def controller(documents: dict[str, Any]) -> Callable[[socket.socket], None]:
-    """Answers by verb; an error in `WORST` words where there is no document for it."""
+def controller(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
+    """As `agent` does."""
 
     def answer(connection: socket.socket) -> None:
         with connection.makefile("rb") as request:
             verb = request.readline().split()[1].decode().removeprefix("/")
             head = email.message_from_bytes(b"".join(iter(request.readline, b"\r\n")))
             request.read(int(head["Content-Length"] or 0))
-        document, code = documents.get(verb), 200
-        if document is None:
-            document, code = {"error": WORST}, 400
-        body = json.dumps(document).encode()
+        said, code = (_said(kinds[verb]), 200) if verb in kinds else ({"error": WORST}, 400)
+        body = json.dumps(said).encode()
         start = f"HTTP/1.1 {code} Said\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         connection.sendall(start.encode() + body)
 
     return answer
 
 
-def names(document: dict[str, Any]) -> Callable[[socket.socket], None]:
+def names(kinds: dict[str, Any]) -> Callable[[socket.socket], None]:
+    """As `agent` does, by what is asked."""
+
     def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(json.dumps(document).encode())
+        asked = json.loads(connection.recv(1 << 16))["ask"]
+        connection.sendall(json.dumps(_said(kinds[asked])).encode())
 
     return answer

@@ -24,7 +24,17 @@ from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.text.escaping import escaped
 from limpet.cli.main import app, main
 from limpet.cli.output import Passage, put_encoded
-from tests.unit.cli.hostile import CANNOT_BE_SEEN, WORST, agent, answering, controller, names
+from limpet.controller.admin import answers
+from limpet.dns.status.answers import NameAnswered, NamesStatus
+from tests.unit.cli.hostile import (
+    CANNOT_BE_SEEN,
+    WORST,
+    agent,
+    answering,
+    controller,
+    names,
+    worst,
+)
 from tests.unit.cli.test_main import every_command
 
 _AGENT = {
@@ -41,31 +51,12 @@ _AGENT = {
     "policy.show": PodPolicies,
     "policy.delete": Applied,
 }
-_NODE = {
-    "name": WORST,
-    "uid": WORST,
-    "state": WORST,
-    "roles": [WORST],
-    "segments": [WORST],
-    "prefixes_behind": [WORST],
-    "communities": [WORST],
-    "labels": {WORST: WORST},
-    "relay": {"pairs": 1, "most_pairs": 2, "bytes_per_s": 3.0},
-    "presence_at_s": 1.0,
-    "presence": {WORST: [WORST]},
-    "problems": [WORST],
-    WORST: WORST,
-}
 _CONTROLLER: dict[str, Any] = {
-    "node.list": {"nodes": [_NODE]},
-    "node.show": _NODE,
-    "node.remove": {"removed": WORST},
-    "segment.list": {
-        "segments": [
-            {"segment": WORST, "state": WORST, "node": WORST, "resting_since_s": 1, "uid": WORST}
-        ]
-    },
-    "network.show": {"cluster": WORST, "labels": {WORST: WORST}, WORST: [WORST]},
+    "node.list": answers.NodesListed,
+    "node.show": answers.NodeShown,
+    "node.remove": answers.NodeRemoved,
+    "segment.list": answers.SegmentsListed,
+    "network.show": answers.NetworkShown,
     "pod.list": {
         "nodes": [
             {"uid": "a", "node": WORST, "reported_at_s": 1.0},
@@ -76,68 +67,21 @@ _CONTROLLER: dict[str, Any] = {
                 "uid": "a",
                 "node": WORST,
                 "namespace": WORST,
-                "name": WORST,
+                "pod": WORST,
                 "network": WORST,
                 "ifname": WORST,
-                "container": WORST,
                 "addresses": [WORST],
             }
         ],
     },
-    "community.list": {
-        "communities": [
-            {"name": WORST, "selector": WORST, "tunnel_backend": WORST, "nodes": [WORST]}
-        ]
-    },
-    "community.show": {
-        "name": WORST,
-        "selector": WORST,
-        "tunnel_backend": WORST,
-        "nodes": [
-            {"name": WORST, "uid": WORST, "roles": [WORST], "by_name": True, "by_selector": True}
-        ],
-    },
-    "token.create": {"id": WORST, "token": WORST, "expires_at_s": 1.0},
-    "token.list": {
-        "tokens": [
-            {
-                "id": WORST,
-                "state": WORST,
-                "roles": [WORST],
-                "communities": [WORST],
-                "labels": {WORST: WORST},
-                "created_at_s": 1.0,
-                "created_by": WORST,
-                "expires_at_s": 1.0,
-                "removed_at_s": None,
-                "removed_by": WORST,
-                "node": WORST,
-                "uid": WORST,
-            }
-        ]
-    },
-    "token.remove": {
-        "removed": [WORST],
-        "let_in": [{"id": WORST, "node": WORST, "uid": WORST}],
-        "unknown": [WORST],
-    },
-    "policy.list": {"policies": [{"name": WORST, "revision": WORST}]},
+    "community.list": answers.CommunitiesListed,
+    "community.show": answers.CommunityShown,
+    "token.create": answers.TokenCreated,
+    "token.list": answers.TokensListed,
+    "token.remove": answers.TokensRemoved,
+    "policy.list": answers.SignedPolicies,
 }
-_NAMES = {
-    "records": [WORST],
-    "code": WORST,
-    "name": WORST,
-    "type": WORST,
-    "because": WORST,
-    "services": WORST,
-    "silent": 1,
-    "gone": 2,
-    "pid": WORST,
-    "version": WORST,
-    "trouble": WORST,
-    "questions": {WORST: WORST},
-    "upstreams": [{"server": WORST, "state": WORST}],
-}
+_NAMES = {"status": NamesStatus, "query": NameAnswered}
 _AT_THE_AGENT = [
     ("status",),
     ("path", "10.0.0.1", "10.0.0.2"),
@@ -219,7 +163,8 @@ def test_json_is_exact_and_still_moves_nothing(
 ) -> None:
     main([*command, "--config", settings["controller"], "--output", "json"])
     said = capsys.readouterr().out
-    assert json.loads(said) == _CONTROLLER[".".join(command[:2])]
+    answer = _CONTROLLER[".".join(command[:2])]
+    assert json.loads(said) == (answer if isinstance(answer, dict) else worst(answer))
     assert said.isascii()
     assert "\x1b" not in said
 

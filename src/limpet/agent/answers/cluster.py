@@ -231,7 +231,7 @@ class ClusterAdmin:
             for uid, rounds in measured.items()
             for probe in probe_statuses(rounds, uid, peer_parts.peers.view.snapshot)
         ]
-        nat = self._cluster.nat_traversal.relays.report()["nat"]
+        nat = self._cluster.nat_traversal.relays.report().nat
         return PathAnswer(
             paths=paths, probes=probes, nat=nat, failed=peer_parts.failures, service=service
         )

@@ -117,7 +117,7 @@ def _of_tunnels(peer_parts: PeerParts) -> Iterator[Metric]:
 
 def _of_relays(nat: NatTraversal) -> Iterator[Metric]:
     """Relays that the node may use, and the one that it is."""
-    answering = [each["answers"] for each in nat.relays.report()["relays"]]
+    answering = [each.answers for each in nat.relays.report().relays]
     yield _make(
         "relays",
         {
@@ -129,16 +129,15 @@ def _of_relays(nat: NatTraversal) -> Iterator[Metric]:
     if not service.has_role:
         return
     said = service.report()
-    pairs = said.get("pairs", ())
     yield from _each(
-        ("relay_active", said["active"]),
-        ("relay_trouble", bool(said["trouble"])),
-        ("relay_pairs", len(pairs)),
-        ("relay_tls_nodes", len(server.report()["nodes"]) if server is not None else 0),
+        ("relay_active", said.active),
+        ("relay_trouble", bool(said.trouble)),
+        ("relay_pairs", len(said.pairs)),
+        ("relay_tls_nodes", len(server.report().nodes) if server is not None else 0),
     )
     yield _make(
         "relay_packets_total",
-        {(outcome,): count for outcome, count in said.get("packets", {}).items()},
+        {(outcome,): count for outcome, count in said.packets.items()},
     )
     yield _make("relay_events_total", {(what,): count for what, count in service.counters.items()})
 

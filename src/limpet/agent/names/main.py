@@ -20,8 +20,8 @@ from limpet.base.errors import ConfigError, LimpetError
 from limpet.base.process.lifetime import allow_many_files, run
 from limpet.base.process.log import complain, configure_log
 from limpet.base.process.memory import share_one_heap
-from limpet.dns.answers import NamesStatus
 from limpet.dns.process import answer_names
+from limpet.dns.status.answers import NamesStatus
 
 _RETRY_S = 5.0
 """Until the process before this one has ended."""
@@ -65,7 +65,7 @@ async def _metrics(
         return
     # Only here: it takes 3 MiB.
     from limpet.base.metrics.server import MetricsServer
-    from limpet.dns.metrics import Metrics
+    from limpet.dns.status.metrics import Metrics
 
     server = MetricsServer(
         listen, metrics=Metrics(status).text, reasons=partial(_reasons, status), retry_s=_RETRY_S

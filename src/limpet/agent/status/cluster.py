@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import field
 
-from limpet.agent.status.relays import Relaying, RelayingTls, RelaysStatus, TlsRelay
 from limpet.agent.status.said import LastRound, Said, Seconds
 from limpet.agent.status.services import ServicesStatus
+from limpet.relay.status import Relaying, RelayingTls, RelaysStatus, TlsRelay
 
 
 class ControllerStatus(Said, frozen=True, kw_only=True):

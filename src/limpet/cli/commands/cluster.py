@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from limpet.cli.commands.controller import age
 from limpet.cli.commands.node import value_text
@@ -17,6 +19,13 @@ from limpet.cluster.kinds.network import (
     Encryption,
     ServicesMode,
     TunnelBackend,
+)
+from limpet.controller.admin.answers import (
+    NetworkChanged,
+    NetworkShown,
+    PodPage,
+    PodsListed,
+    SegmentsListed,
 )
 
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
@@ -31,16 +40,16 @@ pod = group("Pods of the cluster.")
 @reaching
 def segment_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Which segments are held, and which rest."""
-    answer = ask(reach, "segment.list")
+    answer = ask(reach, "segment.list", SegmentsListed)
     rows = [
         {
-            "segment": each["segment"],
-            "state": each["state"],
-            "node": each["node"],
-            "resting_since": age(each["resting_since_s"]),
-            "uid": each["uid"],
+            "segment": each.segment,
+            "state": each.state,
+            "node": each.node,
+            "resting_since": age(each.resting_since_s),
+            "uid": each.uid,
         }
-        for each in answer["segments"]
+        for each in answer.segments
     ]
     show_table(answer, output, rows, nothing="no segment is granted", wide=("uid",))
 
@@ -49,8 +58,9 @@ def segment_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> N
 @reaching
 def network_show(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Address space, VXLAN and other values that hold for all nodes."""
-    shown = ask(reach, "network.show")
-    lines = [f"{key.replace('_', ' ')}: {value_text(value)}" for key, value in shown.items()]
+    shown = ask(reach, "network.show", NetworkShown)
+    values = to_builtins(shown).items()
+    lines = [f"{key.replace('_', ' ')}: {value_text(value)}" for key, value in values]
     show(shown, output, *lines)
 
 
@@ -100,8 +110,9 @@ def network_set(
         raise typer.BadParameter(
             "name what to set: --default-community, --encryption, --tunnel-backend or --services"
         )
-    answer = ask(reach, "network.set", **wanted)
-    show(answer, output, *(f"{key.replace('_', ' ')}: {answer[key]}" for key in wanted))
+    answer = ask(reach, "network.set", NetworkChanged, **wanted)
+    now = to_builtins(answer)
+    show(answer, output, *(f"{key.replace('_', ' ')}: {now[key]}" for key in wanted))
 
 
 @pod.command("list")
@@ -115,26 +126,30 @@ def pod_list(
 ) -> None:
     """Which pod holds which address, as the nodes reported last."""
     found = _all_pods(reach, name)
-    reported = {each["uid"]: age(each["reported_at_s"]) for each in found["nodes"]}
+    reported = {each.uid: age(each.reported_at_s) for each in found.nodes}
     rows = [
-        {**each, "addresses": ",".join(each["addresses"]), "reported": reported[each["uid"]]}
-        for each in found["pods"]
+        {
+            **asdict(each),
+            "addresses": ",".join(each.addresses),
+            "reported": reported[each.uid],
+        }
+        for each in found.pods
     ]
     show_table(found, output, rows, _POD_COLUMNS, nothing="no pod was reported", wide=_POD_WIDE)
-    for each in found["nodes"] if not output.is_document else ():
-        if each["reported_at_s"] is None:
-            say(f"{each['node']} ({each['uid']}) has never reported")
+    for each in found.nodes if not output.is_document else ():
+        if each.reported_at_s is None:
+            say(f"{each.node} ({each.uid}) has never reported")
 
 
-def _all_pods(reach: ReachOptions, name: str | None) -> dict[str, Any]:
+def _all_pods(reach: ReachOptions, name: str | None) -> PodsListed:
     """All answers of the controller as one."""
-    found = ask(reach, "pod.list", node=name)
-    while after := found.pop("after", ""):
-        more = ask(reach, "pod.list", node=name, after=after)
-        for key in ("pods", "nodes"):
-            found[key] += more[key]
-        found["after"] = more.get("after", "")
-    return found
+    page = ask(reach, "pod.list", PodPage, node=name)
+    pods, nodes = page.pods, page.nodes
+    while page.after:
+        page = ask(reach, "pod.list", PodPage, node=name, after=page.after)
+        pods += page.pods
+        nodes += page.nodes
+    return PodsListed(pods=pods, nodes=nodes)
 
 
 pod.command("label")(pod_label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,13 @@ from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, counted, put, put_document, put_table, say, show, show_table
 from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cluster.kinds.network import TunnelBackend
+from limpet.controller.admin.answers import (
+    CommunitiesListed,
+    CommunityChanged,
+    CommunityDissolved,
+    CommunityShown,
+    Member,
+)
 
 community = group("Communities: who of the edge may talk to whom.")
 
@@ -103,10 +109,8 @@ def community_remove(
         return
     if nodes or selector or tunnel_backend:
         raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
-    answer = ask(reach, "community.dissolve", community=name)
-    show(
-        answer, output, f"community {name} removed, with {counted(answer['changed'], 'node')} in it"
-    )
+    answer = ask(reach, "community.dissolve", CommunityDissolved, community=name)
+    show(answer, output, f"community {name} removed, with {counted(answer.changed, 'node')} in it")
 
 
 def _change(
@@ -121,26 +125,26 @@ def _change(
     """Asks for it, and says who is in the community then."""
     backend = tunnel_backend.value if isinstance(tunnel_backend, TunnelBackend) else tunnel_backend
     asked = {"nodes": nodes or [], "selector": selector, "tunnel_backend": backend}
-    answer = ask(reach, f"community.{verb}", community=name, **asked)
-    names = ",".join(each["name"] for each in answer["nodes"])
-    show(answer, output, f"{answer['name']}: {names or 'no node'}")
-    if not output.is_document and not names and answer["selector"]:
-        say(f"no node has labels such as {answer['selector']} yet (limpet node list shows all)")
+    answer = ask(reach, f"community.{verb}", CommunityChanged, community=name, **asked)
+    names = ",".join(each.name for each in answer.nodes)
+    show(answer, output, f"{answer.name}: {names or 'no node'}")
+    if not output.is_document and not names and answer.selector:
+        say(f"no node has labels such as {answer.selector} yet (limpet node list shows all)")
 
 
 @community.command("list")
 @reaching
 def community_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """All communities, with how many nodes are in each."""
-    answer = ask(reach, "community.list")
+    answer = ask(reach, "community.list", CommunitiesListed)
     rows = [
         {
-            "name": each["name"],
-            "selector": each["selector"],
-            "tunnels": each["tunnel_backend"],
-            "nodes": len(each["nodes"]),
+            "name": each.name,
+            "selector": each.selector,
+            "tunnels": each.tunnel_backend,
+            "nodes": len(each.nodes),
         }
-        for each in answer["communities"]
+        for each in answer.communities
     ]
     nothing = "there is no community (limpet network show tells what all nodes share)"
     show_table(answer, output, rows, nothing=nothing)
@@ -150,23 +154,24 @@ def community_list(reach: ReachOptions = HERE, output: Format = Output.TABLE) ->
 @reaching
 def community_show(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Who is in a community, and why."""
-    shown = ask(reach, "community.show", community=name)
+    shown = ask(reach, "community.show", CommunityShown, community=name)
     if output.is_document:
         put_document(shown, output)
         return
-    put(f"name: {shown['name']}")
-    put(f"selector: {shown['selector'] or '-'}")
-    put(f"tunnel backend: {shown['tunnel_backend'] or '- (that of the network)'}")
-    if shown["nodes"]:
-        put_table([_member_row(each) for each in shown["nodes"]])
+    put(f"name: {shown.name}")
+    put(f"selector: {shown.selector or '-'}")
+    put(f"tunnel backend: {shown.tunnel_backend or '- (that of the network)'}")
+    if shown.nodes:
+        put_table([_member_row(each) for each in shown.nodes])
     else:
         say("no node is in it")
 
 
-def _member_row(each: Mapping[str, Any]) -> dict[str, Any]:
+def _member_row(each: Member) -> dict[str, Any]:
+    ways = (("name", each.by_name), ("selector", each.by_selector))
     return {
-        "node": each["name"],
-        "by": " and ".join(way for way in ("name", "selector") if each[f"by_{way}"]),
-        "roles": ",".join(each["roles"]),
-        "uid": each["uid"],
+        "node": each.name,
+        "by": " and ".join(way for way, is_by in ways if is_by),
+        "roles": ",".join(each.roles),
+        "uid": each.uid,
     }

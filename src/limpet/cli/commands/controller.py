@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,6 +15,7 @@ from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, counted, put, put_document, say, show
 from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cli.usage.commands import NounApp
+from limpet.controller.admin.answers import KeyRotated, Recovery
 from limpet.controller.settings import load_settings
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -94,11 +94,11 @@ def controller_restore(
 @reaching
 def controller_rotate_key(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Sign with a new cluster key from now on, and everything anew; the former key is revoked."""
-    answer = ask(reach, "rotate-key")
+    answer = ask(reach, "rotate-key", KeyRotated)
     show(
         answer,
         output,
-        f"{counted(answer['signed_again'], 'document')} signed with the new key, {answer['key']}: "
+        f"{counted(answer.signed_again, 'document')} signed with the new key, {answer.key}: "
         "nodes that have heard of it take nothing new that a former one has signed",
     )
     say(
@@ -125,34 +125,34 @@ def controller_recovery(
     output: Format = Output.TABLE,
 ) -> None:
     """What a restored controller waits for; exit code 1 while it does."""
-    answer = ask(reach, "recovery", resume=resume, force=force)
+    answer = ask(reach, "recovery", Recovery, resume=resume, force=force)
     if output.is_document:
         put_document(answer, output)
     else:
         _put_recovery(answer)
-    if answer["recovering"]:
+    if answer.recovering:
         raise typer.Exit(1)
 
 
-def _put_recovery(answer: Mapping[str, Any]) -> None:
-    if not answer["recovering"]:
+def _put_recovery(answer: Recovery) -> None:
+    if not answer.recovering:
         put("no recovery: granting as ever")
     else:
         put(
-            f"restored at revision {answer['restored_revision']}, "
-            f"{age(answer['began_at_s'])}: "
-            + ("granting unused space only" if answer["granting"] else "granting nothing")
+            f"restored at revision {answer.restored_revision}, "
+            f"{age(answer.began_at_s)}: "
+            + ("granting unused space only" if answer.granting else "granting nothing")
         )
-        for each in answer["waiting_for"]:
-            put(f"waiting for {each['name']} ({each['uid']})")
-        if not answer["granting"]:
+        for each in answer.waiting_for:
+            put(f"waiting for {each.name} ({each.uid})")
+        if not answer.granting:
             say("`limpet controller recovery --resume` grants space that was never used")
-        if answer["needs_force"]:
+        if answer.needs_force:
             say("the margin did not fit into the pod CIDR: only --force ends this")
-    if answer["freed"]:
-        put(f"{counted(answer['freed'], 'segment')} given free")
-    if answer["held_back"]:
-        put(f"{counted(answer['held_back'], 'segment')} held back for nodes that we may not know")
+    if answer.freed:
+        put(f"{counted(answer.freed, 'segment')} given free")
+    if answer.held_back:
+        put(f"{counted(answer.held_back, 'segment')} held back for nodes that we may not know")
 
 
 @controller.command("install")

@@ -13,7 +13,7 @@ from limpet.cli.names import Kind, ask_names
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, counted, put, put_document, put_table
-from limpet.dns.answers import NameAnswered, NamesStatus
+from limpet.dns.status.answers import NameAnswered, NamesStatus
 
 dns = group("Names, as this node answers them.")
 

@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from limpet.cli.commands.controller import age
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, count, put, put_document, say, show, show_table
 from limpet.cli.reach import HERE, ReachOptions, ask, reaching
+from limpet.controller.admin.answers import (
+    NodeLabelled,
+    NodeLine,
+    NodeRemoved,
+    NodeReplaced,
+    NodeSet,
+    NodeShown,
+    NodesListed,
+)
+from limpet.picture.nodes import RelayLoad
 
 node = group("Nodes of the cluster.")
 
@@ -28,38 +39,42 @@ def node_list(
     output: Format = Output.TABLE,
 ) -> None:
     """The nodes of the cluster, with their segments."""
-    nodes = ask(reach, "node.list")["nodes"]
-    nodes = [each for each in nodes if every or each["state"] != "removed"]
+    found = ask(reach, "node.list", NodesListed).nodes
+    nodes = [each for each in found if every or each.state != "removed"]
     nothing = "no node has joined (make a token: limpet token create)"
     show_table(
-        {"nodes": nodes}, output, [_node_row(each) for each in nodes], nothing=nothing, wide=_WIDE
+        NodesListed(nodes=nodes),
+        output,
+        [_node_row(each) for each in nodes],
+        nothing=nothing,
+        wide=_WIDE,
     )
     for each in nodes if not output.is_document else ():
-        for problem in each["problems"]:
-            say(f"{each['name']} ({each['uid']}): {problem}")
+        for problem in each.problems:
+            say(f"{each.name} ({each.uid}): {problem}")
 
 
-def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
+def _node_row(each: NodeLine) -> dict[str, Any]:
     return {
-        "name": each["name"],
-        "state": each["state"],
-        "roles": ",".join(each["roles"]),
-        "segments": ",".join(each["segments"]),
-        "behind": ",".join(each["prefixes_behind"]),
-        "communities": ",".join(each["communities"]),
-        "labels": _labels(each["labels"]),
-        "relays": _relayed(each["relay"]),
-        "presence": age(each["presence_at_s"]),
-        "uid": each["uid"],
+        "name": each.name,
+        "state": each.state,
+        "roles": ",".join(each.roles),
+        "segments": ",".join(each.segments),
+        "behind": ",".join(each.prefixes_behind),
+        "communities": ",".join(each.communities),
+        "labels": _labels(each.labels),
+        "relays": _relayed(each.relay),
+        "presence": age(each.presence_at_s),
+        "uid": each.uid,
     }
 
 
-def _relayed(load: Mapping[str, Any] | None) -> str:
+def _relayed(load: RelayLoad | None) -> str:
     """What a relay carries, as it has told."""
     if load is None:
         return ""
-    found = f"{load.get('pairs', '?')} of {load.get('most_pairs', '?')} pairs"
-    rate = load.get("bytes_per_s")
+    pairs, most = ("?" if each is None else each for each in (load.pairs, load.most_pairs))
+    found, rate = f"{pairs} of {most} pairs", load.bytes_per_s
     return found if rate is None else f"{found}, {rate / 1e6:.3g} MB/s"
 
 
@@ -67,10 +82,11 @@ def _relayed(load: Mapping[str, Any] | None) -> str:
 @reaching
 def node_show(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """All that the controller knows of a node."""
-    shown = ask(reach, "node.show", node=name)
+    answer = ask(reach, "node.show", NodeShown, node=name)
     if output.is_document:
-        put_document(shown, output)
+        put_document(answer, output)
         return
+    shown = to_builtins(answer)
     rows = {
         **{key: value for key, value in shown.items() if key not in ("presence", "problems")},
         "labels": _labels(shown["labels"]),
@@ -79,16 +95,16 @@ def node_show(name: Name, reach: ReachOptions = HERE, output: Format = Output.TA
     }
     for key, value in rows.items():
         put(f"{key.removesuffix('_at_s').replace('_', ' ')}: {value_text(value)}")
-    for problem in shown["problems"]:
-        say(f"{shown['name']}: {problem}")
+    for problem in answer.problems:
+        say(f"{answer.name}: {problem}")
 
 
 @node.command("remove")
 @reaching
 def node_remove(name: Name, reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
     """Revoke a node for ever; its segments rest, then go to others."""
-    answer = ask(reach, "node.remove", node=name)
-    show(answer, output, f"{name} ({answer['removed']}) removed")
+    answer = ask(reach, "node.remove", NodeRemoved, node=name)
+    show(answer, output, f"{name} ({answer.removed}) removed")
 
 
 @node.command("replace")
@@ -105,11 +121,11 @@ def node_replace(
     output: Format = Output.TABLE,
 ) -> None:
     """Give a dead machine's segments to the next that joins under its name."""
-    answer = ask(reach, "node.replace", node=name, cancel=cancel)
+    answer = ask(reach, "node.replace", NodeReplaced, node=name, cancel=cancel)
     if cancel:
-        words = f"{answer['name']} ({answer['uid']}) stays as it is"
+        words = f"{answer.name} ({answer.uid}) stays as it is"
     else:
-        words = f"the next {answer['name']} that joins takes {', '.join(answer['segments'])}"
+        words = f"the next {answer.name} that joins takes {', '.join(answer.segments)}"
     show(answer, output, words)
 
 
@@ -129,8 +145,8 @@ def node_label(
     """Change the labels of a node."""
     add = dict(parse_label(each) for each in labels if "=" in each or not each.endswith("-"))
     drop = [each[:-1] for each in labels if "=" not in each and each.endswith("-")]
-    answer = ask(reach, "node.label", node=name, add=add, drop=drop)
-    show(answer, output, _labels(answer["labels"]) or "no labels")
+    answer = ask(reach, "node.label", NodeLabelled, node=name, add=add, drop=drop)
+    show(answer, output, _labels(answer.labels) or "no labels")
 
 
 @node.command("set")
@@ -200,8 +216,8 @@ def node_set(
             "name what to set: --role or --behind, or one of --add-role, --remove-role, "
             "--add-behind and --remove-behind"
         )
-    answer = ask(reach, "node.set", node=name, anyway=anyway, **roles, **prefixes)
-    roles_now, behind_now = value_text(answer["roles"]), value_text(answer["prefixes_behind"])
+    answer = ask(reach, "node.set", NodeSet, node=name, anyway=anyway, **roles, **prefixes)
+    roles_now, behind_now = value_text(answer.roles), value_text(answer.prefixes_behind)
     show(answer, output, f"roles: {roles_now}", f"behind: {behind_now}")
 
 

@@ -22,7 +22,6 @@ from limpet.agent.status.cluster import (
 )
 from limpet.agent.status.node import Room, SegmentUse, Status
 from limpet.agent.status.paths import Watched
-from limpet.agent.status.relays import RelayStatus, TlsRelay
 from limpet.agent.status.services import ServicesStatus
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.on_node import on_node
@@ -40,6 +39,7 @@ from limpet.cli.output import (
 )
 from limpet.cluster.topology.transports import by_preference
 from limpet.paths.watching import LONGEST_LOOK_S
+from limpet.relay.status import RelayStatus, TlsRelay
 
 _LOOK_AGAIN_S = 0.5
 _WATCH_S = 5.0

@@ -15,6 +15,7 @@ from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, say, show, show_table
 from limpet.cli.reach import HERE, ReachOptions, ask, reaching
 from limpet.cluster.api import token_id
+from limpet.controller.admin.answers import TokenCreated, TokenLine, TokensListed, TokensRemoved
 
 _WIDE = ("labels", "created_by", "uid")
 
@@ -49,16 +50,17 @@ def token_create(
     answer = ask(
         reach,
         "token.create",
+        TokenCreated,
         ttl_s=ttl_s(ttl),
         roles=role or ["edge"],
         communities=community or [],
         labels=dict(map(parse_label, label or [])),
     )
-    show(answer, output, answer["token"])
+    show(answer, output, answer.token)
     if not output.is_document:
         say(
-            f"limpet: it lets one node in until {day(answer['expires_at_s'])} (to take it back: "
-            f"limpet token remove {token_id(answer['token'])})"
+            f"limpet: it lets one node in until {day(answer.expires_at_s)} (to take it back: "
+            f"limpet token remove {token_id(answer.token)})"
         )
 
 
@@ -75,12 +77,12 @@ def token_list(
     output: Format = Output.TABLE,
 ) -> None:
     """The tokens by which somebody may join, without what they are."""
-    answer = ask(reach, "token.list", every=every)
+    answer = ask(reach, "token.list", TokensListed, every=every)
     nothing = "there is no token" if every else "there is no token that lets anybody in"
     show_table(
         answer,
         output,
-        list(map(_row, answer["tokens"])),
+        list(map(_row, answer.tokens)),
         nothing=f"{nothing} (limpet token create)",
         wide=_WIDE,
     )
@@ -107,33 +109,34 @@ def token_remove(
     if bool(ids) == every:
         raise typer.BadParameter("name tokens by their ids, or all of them by --all")
     # What is after the id is secret, and the log there tells what was asked.
-    answer = ask(reach, "token.remove", ids=[token_id(each) for each in ids or ()], every=every)
-    show(answer, output, *(f"removed {each}" for each in answer["removed"]))
-    for each in answer["let_in"]:
+    which = [token_id(each) for each in ids or ()]
+    answer = ask(reach, "token.remove", TokensRemoved, ids=which, every=every)
+    show(answer, output, *(f"removed {each}" for each in answer.removed))
+    for each in answer.let_in:
         say(
-            f"limpet: token {each['id']} had let in {each['node']} ({each['uid']}), which stays "
-            f"in; if it is not yours: limpet node remove {each['uid']}"
+            f"limpet: token {each.id} had let in {each.node} ({each.uid}), which stays "
+            f"in; if it is not yours: limpet node remove {each.uid}"
         )
-    for each in answer["unknown"]:
-        say(f"limpet: token {each}: there is none of that id (limpet token list --all)")
-    if every and not answer["removed"]:
+    for unknown in answer.unknown:
+        say(f"limpet: token {unknown}: there is none of that id (limpet token list --all)")
+    if every and not answer.removed:
         say("limpet: there was no token that lets anybody in")
-    if answer["let_in"] or answer["unknown"]:
+    if answer.let_in or answer.unknown:
         raise typer.Exit(1)
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
+def _row(found: TokenLine) -> dict[str, Any]:
     return {
-        "id": found["id"],
-        "state": found["state"],
-        "roles": ",".join(found["roles"]),
-        "communities": ",".join(found["communities"]),
-        "labels": ",".join(f"{key}={value}" for key, value in found["labels"].items()),
-        "expires": day(found["expires_at_s"]),
-        "created": age(found["created_at_s"]),
-        "created_by": found["created_by"],
-        "node": found["node"],
-        "uid": found["uid"],
+        "id": found.id,
+        "state": found.state,
+        "roles": ",".join(found.roles),
+        "communities": ",".join(found.communities),
+        "labels": ",".join(f"{key}={value}" for key, value in found.labels.items()),
+        "expires": day(found.expires_at_s),
+        "created": age(found.created_at_s),
+        "created_by": found.created_by,
+        "node": found.node,
+        "uid": found.uid,
     }
 
 

@@ -180,10 +180,10 @@ async def _map_port() -> PortMappingSaid:
     finally:
         await mapping.stop()
     return PortMappingSaid(
-        by=report["by"] or "",
-        gateway=report["gateway"] or "",
+        by=report.by or "",
+        gateway=report.gateway or "",
         endpoint=endpoint_text(told[-1][0]) if told and told[-1] else "",
-        problem=report["problem"] if report != begun else "no answer",
+        problem=report.problem if report != begun else "no answer",
     )
 
 

@@ -16,7 +16,7 @@ from limpet.cli.connectivity.report import ConnectivityReport
 from limpet.cli.netcheck.told import Netcheck
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
-from limpet.dns.answers import NameAnswered, NamesStatus
+from limpet.dns.status.answers import NameAnswered, NamesStatus
 from limpet.picture.timeline import Timeline
 
 ANSWERS: dict[str, tuple[type, ...]] = {

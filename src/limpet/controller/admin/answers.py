@@ -1,7 +1,5 @@
-"""What the controller answers a person's commands, as JSON output has it.
-
-The verbs make these documents; tests hold both together, and schemas are made of them.
-"""
+"""What the controller answers a person's commands: the verbs make it, commands read it, and JSON
+output has it so."""
 
 from __future__ import annotations
 
@@ -125,14 +123,31 @@ class NodesListed(Answer, frozen=True, kw_only=True):
     nodes: list[NodeLine]
 
 
+class PresenceShown(Answer, frozen=True, kw_only=True):
+    """What a node says of itself."""
+
+    uid: str
+    sequence: int
+    boot_id: str
+    addresses: list[str]
+    endpoints: list[str]
+    """Where its tunnel is seen from outside, as `[address]:port`."""
+    port: int
+    vtep_macs: dict[str, str]
+    """By `ipv4` and `ipv6`."""
+    tunnel_port: int
+    relay_tls_port: int
+    link_mtu_bytes: int
+    era: int
+
+
 class NodeShown(NodeLine, frozen=True, kw_only=True):
     """`limpet node show`."""
 
     public_key: str
     """In base64."""
     supersedes: list[str]
-    presence: dict[str, Any] | None
-    """What the node says of itself."""
+    presence: PresenceShown | None
     pods: int | None
     """Number of pods that it reported last."""
 
@@ -248,6 +263,13 @@ class PodsListed(Answer, frozen=True, kw_only=True):
 
     pods: list[PodLine]
     nodes: list[Reporting]
+
+
+class PodPage(PodsListed, frozen=True, kw_only=True, omit_defaults=True):
+    """Pods of some nodes, as many as one answer holds."""
+
+    after: str = ""
+    """From where on to ask again; empty: that was all."""
 
 
 class Member(Answer, frozen=True, kw_only=True):

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 from inspect import signature
 from ipaddress import ip_network
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 import msgspec
 import structlog
 from aiohttp import web
+from msgspec.structs import asdict
 
 from limpet import __version__
 from limpet.base.addresses import Prefix
@@ -31,6 +32,21 @@ from limpet.cluster.api import (
 )
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.network import signing_keys
+from limpet.controller.admin.answers import (
+    KeyRotated,
+    NetworkShown,
+    NodeLabelled,
+    NodeLine,
+    NodeRemoved,
+    NodeReplaced,
+    NodeSet,
+    NodeShown,
+    NodesListed,
+    Recovery,
+    SegmentLine,
+    SegmentsListed,
+    Waiting,
+)
 from limpet.controller.admin.client import BY_HEADER
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.looks import LookAdmin
@@ -38,10 +54,10 @@ from limpet.controller.admin.pods import PodAdmin
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.tokens import TokenAdmin, Who, known_roles
 from limpet.controller.admin.views import (
-    network_document,
-    node_document,
-    presence_document,
-    segment_document,
+    network_shown,
+    node_line,
+    presence_shown,
+    segment_line,
 )
 from limpet.controller.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
@@ -128,7 +144,7 @@ class Admin:
                 _log.info("asked", verb=name, by=by, said=str(plain))
             whom = Who(shortened(by or "root at the controller's machine", _WHOM))
             told = {"who": whom} if name in self._told else {}
-            said = await verb(**msgspec.structs.asdict(arguments), **told)
+            said = await verb(**asdict(arguments), **told)
             self._cluster.timeline.done(name, plain, whom)
             return web.Response(body=encode(said), content_type="application/json")
         except LimpetError as error:
@@ -147,45 +163,42 @@ class Admin:
 
     # Verbs: what they take is what a person may say, by name
 
-    async def _node_list(self) -> dict[str, Any]:
+    async def _node_list(self) -> NodesListed:
         reports, paths = await self._cluster.reports.times(), self._cluster.paths.known
 
-        def make(tables: Tables) -> list[dict[str, Any]]:
+        def make(tables: Tables) -> list[NodeLine]:
             return [
-                node_document(tables, grant, reports.get(grant.uid), paths.get(grant.uid))
+                node_line(tables, grant, reports.get(grant.uid), paths.get(grant.uid))
                 for grant in by_name(tables.grants.values())
             ]
 
-        return {"nodes": await self._cluster.change(make)}
+        return NodesListed(nodes=await self._cluster.change(make))
 
-    async def _node_show(self, node: str) -> dict[str, Any]:
+    async def _node_show(self, node: str) -> NodeShown:
         uid = await self._cluster.change(lambda tables: _any_uid(tables, node))
         report = await self._cluster.reports.get(uid)
 
-        def make(tables: Tables) -> dict[str, Any]:
-            grant = tables.grants[uid]
-            at_s, paths = report.at_s if report else None, self._cluster.paths.known.get(uid)
-            document = node_document(tables, grant, at_s, paths)
+        def make(tables: Tables) -> NodeShown:
+            grant, paths = tables.grants[uid], self._cluster.paths.known.get(uid)
             said = tables.presence(uid)
-            presence = presence_document(said) if said is not None else None
-            return {
-                **document,
-                "public_key": base64.b64encode(grant.public_key).decode(),
-                "supersedes": list(grant.supersedes),
-                "presence": presence,
-                "pods": len(report.pods) if report else None,
-            }
+            return NodeShown(
+                **asdict(node_line(tables, grant, report.at_s if report else None, paths)),
+                public_key=base64.b64encode(grant.public_key).decode(),
+                supersedes=list(grant.supersedes),
+                presence=presence_shown(said) if said is not None else None,
+                pods=len(report.pods) if report else None,
+            )
 
         return await self._cluster.change(make)
 
-    async def _node_remove(self, node: str) -> dict[str, Any]:
-        return {"removed": await self._cluster.remove(node)}
+    async def _node_remove(self, node: str) -> NodeRemoved:
+        return NodeRemoved(removed=await self._cluster.remove(node))
 
-    async def _node_replace(self, node: str, cancel: bool = False) -> dict[str, Any]:
-        def make(tables: Tables) -> dict[str, Any]:
+    async def _node_replace(self, node: str, cancel: bool = False) -> NodeReplaced:
+        def make(tables: Tables) -> NodeReplaced:
             grant = nodes.await_replacement(tables, node, wanted=not cancel)
             segments = list(map(str, grant.segments))
-            return {"name": grant.name, "uid": grant.uid, "segments": segments}
+            return NodeReplaced(name=grant.name, uid=grant.uid, segments=segments)
 
         return await self._cluster.change(make)
 
@@ -194,12 +207,12 @@ class Admin:
         node: str,
         add: dict[str, str] = {},  # noqa: B006 - each call has its own
         drop: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
+    ) -> NodeLabelled:
         for key in add:
             if problem := label_key_problem(key):
                 raise RefusedError(Code.BAD_REQUEST, f"label {key[:80]!r}: {problem}")
         labels = await self._cluster.change(lambda tables: nodes.label(tables, node, add, drop))
-        return {"labels": dict(labels)}
+        return NodeLabelled(labels=dict(labels))
 
     async def _node_set(
         self,
@@ -211,7 +224,7 @@ class Admin:
         add_behind: tuple[str, ...] = (),
         remove_behind: tuple[str, ...] = (),
         anyway: bool = False,
-    ) -> dict[str, Any]:
+    ) -> NodeSet:
         """`roles` and `behind` (prefixes) in place of those that it has; None: those stay.
 
         `anyway`: a relay without a public address too.
@@ -222,66 +235,67 @@ class Admin:
         grant = await self._cluster.change(
             lambda tables: nodes.set_node(tables, node, of_roles, of_behind, anyway=anyway)
         )
-        document = {
-            "name": grant.name,
-            "uid": grant.uid,
-            "generation": grant.generation,
-            "roles": sorted(each.value for each in grant.roles),
-            "prefixes_behind": list(map(str, grant.prefixes_behind)),
-        }
-        _log.info("set node", **document)
-        return document
+        answer = NodeSet(
+            name=grant.name,
+            uid=grant.uid,
+            generation=grant.generation,
+            roles=sorted(each.value for each in grant.roles),
+            prefixes_behind=list(map(str, grant.prefixes_behind)),
+        )
+        _log.info("set node", **asdict(answer))
+        return answer
 
-    async def _segment_list(self) -> dict[str, Any]:
-        def make(tables: Tables) -> list[dict[str, Any]]:
+    async def _segment_list(self) -> SegmentsListed:
+        def make(tables: Tables) -> list[SegmentLine]:
             return [
-                segment_document(tables, prefix)
+                segment_line(tables, prefix)
                 for prefix in sorted(
                     tables.space.holdings, key=lambda each: (each.version, each.network_address)
                 )
             ]
 
-        return {"segments": await self._cluster.change(make)}
+        return SegmentsListed(segments=await self._cluster.change(make))
 
-    async def _network_show(self) -> dict[str, Any]:
-        def make(tables: Tables) -> dict[str, Any]:
+    async def _network_show(self) -> NetworkShown:
+        def make(tables: Tables) -> NetworkShown:
             space = tables.space
-            return {
-                **network_document(tables.network),
-                "cluster_revision": tables.state.revision,
-                "free_segments": {f"ipv{v}": space.free(v) for v in space.versions},
-            }
+            return NetworkShown(
+                **asdict(network_shown(tables.network)),
+                cluster_revision=tables.state.revision,
+                free_segments={f"ipv{v}": space.free(v) for v in space.versions},
+            )
 
         return await self._cluster.change(make)
 
-    async def _rotate_key(self) -> dict[str, Any]:
+    async def _rotate_key(self) -> KeyRotated:
         count = await self._cluster.rotate_key()
 
-        def make(tables: Tables) -> dict[str, Any]:
+        def make(tables: Tables) -> KeyRotated:
             key = key_name(signing_keys(tables)[-1])
-            return {"signed_again": count, "key": key, "rotations": tables.era}
+            return KeyRotated(signed_again=count, key=key, rotations=tables.era)
 
         return await self._cluster.change(make)
 
-    async def _recovery(self, resume: bool = False, force: bool = False) -> dict[str, Any]:
-        def make(tables: Tables) -> dict[str, Any]:
+    async def _recovery(self, resume: bool = False, force: bool = False) -> Recovery:
+        def make(tables: Tables) -> Recovery:
             if resume:
                 recovery.resume(tables)
             freed = recovery.force(tables) if force else 0
             state = tables.state.recovery
             unknown = [each for each in tables.space.holdings.values() if not each.uid]
-            return {
-                "recovering": state is not None,
-                "granting": state is None or not state.paused,
-                "restored_revision": state.above if state else None,
-                "began_at_s": state.began_at_s if state else None,
-                "waiting_for": [
-                    {"name": grant.name, "uid": grant.uid} for grant in recovery.waiting_for(tables)
+            return Recovery(
+                recovering=state is not None,
+                granting=state is None or not state.paused,
+                restored_revision=state.above if state else None,
+                began_at_s=state.began_at_s if state else None,
+                waiting_for=[
+                    Waiting(name=grant.name, uid=grant.uid)
+                    for grant in recovery.waiting_for(tables)
                 ],
-                "needs_force": recovery.is_clipped(tables, self._margin),
-                "held_back": len(unknown),
-                "freed": freed,
-            }
+                needs_force=recovery.is_clipped(tables, self._margin),
+                held_back=len(unknown),
+                freed=freed,
+            )
 
         if force:
             _log.warning("the recovery was ended by force")

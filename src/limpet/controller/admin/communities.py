@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from limpet.cluster.kinds.network import (
     DefaultCommunity,
@@ -15,14 +16,21 @@ from limpet.cluster.kinds.network import (
     ServicesMode,
     TunnelBackend,
 )
-from limpet.controller.admin.views import community_document, network_document
+from limpet.controller.admin.answers import (
+    CommunitiesListed,
+    CommunityChanged,
+    CommunityDissolved,
+    CommunityShown,
+    NetworkChanged,
+)
+from limpet.controller.admin.views import community_shown, network_shown
 from limpet.controller.communities import communities
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
 
 _log = structlog.get_logger("admin")
 
-Verb = Callable[..., Awaitable[dict[str, Any] | Struct]]
+Verb = Callable[..., Awaitable[Struct]]
 """Its parameters are what the body of a request may hold, with the same defaults."""
 
 
@@ -46,30 +54,31 @@ class CommunityAdmin:
         it changed. It answers the community as it is then."""
 
         @wraps(make)
-        async def verb(community: str, **arguments: Any) -> dict[str, Any]:
-            def changed(tables: Tables) -> dict[str, Any]:
+        async def verb(community: str, **arguments: Any) -> CommunityChanged:
+            def changed(tables: Tables) -> CommunityChanged:
                 count = make(tables, community, **arguments)
-                return {**community_document(tables, community), "changed": count}
+                shown = community_shown(tables, community)
+                return CommunityChanged(**asdict(shown), changed=count)
 
-            document = await self._cluster.change(changed)
-            _log.info(event, community=community, grants=document["changed"])
-            return document
+            answer = await self._cluster.change(changed)
+            _log.info(event, community=community, grants=answer.changed)
+            return answer
 
         return verb
 
-    async def _list(self) -> dict[str, Any]:
-        def make(tables: Tables) -> list[dict[str, Any]]:
-            return [community_document(tables, name) for name in sorted(tables.communities)]
+    async def _list(self) -> CommunitiesListed:
+        def make(tables: Tables) -> list[CommunityShown]:
+            return [community_shown(tables, name) for name in sorted(tables.communities)]
 
-        return {"communities": await self._cluster.change(make)}
+        return CommunitiesListed(communities=await self._cluster.change(make))
 
-    async def _show(self, community: str) -> dict[str, Any]:
-        return await self._cluster.change(partial(community_document, name=community))
+    async def _show(self, community: str) -> CommunityShown:
+        return await self._cluster.change(partial(community_shown, name=community))
 
-    async def _dissolve(self, community: str) -> dict[str, Any]:
+    async def _dissolve(self, community: str) -> CommunityDissolved:
         count = await self._cluster.change(partial(communities.dissolve, name=community))
         _log.info("removed community", community=community, grants=count)
-        return {"changed": count}
+        return CommunityDissolved(changed=count)
 
     async def _set_network(
         self,
@@ -77,8 +86,8 @@ class CommunityAdmin:
         encryption: Encryption | None = None,
         tunnel_backend: TunnelBackend | None = None,
         services: ServicesMode | None = None,
-    ) -> dict[str, Any]:
+    ) -> NetworkChanged:
         """None leaves as it is."""
-        return network_document(
+        return network_shown(
             await self._cluster.set_network(default_community, encryption, tunnel_backend, services)
         )

@@ -12,6 +12,12 @@ from limpet.base.bounds.administrators import POLICY_BODY
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds import POLICY
 from limpet.cluster.kinds.policy import SignedPolicy
+from limpet.controller.admin.answers import (
+    PoliciesSigned,
+    PolicyWithdrawn,
+    SignedLine,
+    SignedPolicies,
+)
 from limpet.controller.admin.communities import Verb
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
@@ -32,7 +38,7 @@ class PolicyAdmin:
             "policy.list": self._list,
         }
 
-    async def _apply(self, documents: list[dict[str, Any]]) -> dict[str, Any]:
+    async def _apply(self, documents: list[dict[str, Any]]) -> PoliciesSigned:
         """All of them or none."""
         found = {}
         for number, document in enumerate(documents, 1):
@@ -50,9 +56,9 @@ class PolicyAdmin:
             found[name] = kept
         changed = await self._cluster.change(lambda tables: _sign(tables, found))
         _log.info("applied policies", changed=len(changed), asked=len(found))
-        return {"applied": list(found), "changed": changed}
+        return PoliciesSigned(applied=list(found), changed=changed)
 
-    async def _delete(self, namespace: str, name: str) -> dict[str, Any]:
+    async def _delete(self, namespace: str, name: str) -> PolicyWithdrawn:
         key = f"NetworkPolicy/{namespace}/{name}"
 
         def withdraw(tables: Tables) -> None:
@@ -65,20 +71,20 @@ class PolicyAdmin:
 
         await self._cluster.change(withdraw)
         _log.info("withdrew a policy", policy=f"{namespace}/{name}")
-        return {"changed": [key]}
+        return PolicyWithdrawn(changed=[key])
 
-    async def _list(self) -> dict[str, Any]:
-        def make(tables: Tables) -> list[dict[str, Any]]:
+    async def _list(self) -> SignedPolicies:
+        def make(tables: Tables) -> list[SignedLine]:
             found = (
                 tables.value(POLICY.name, name) for name in sorted(tables.records(POLICY.name))
             )
             return [
-                {"name": each.name, "revision": each.revision, "document": each.document}
+                SignedLine(name=each.name, revision=each.revision, document=dict(each.document))
                 for each in found
                 if each is not None and each.document is not None
             ]
 
-        return {"policies": await self._cluster.change(make)}
+        return SignedPolicies(policies=await self._cluster.change(make))
 
 
 def _sign(tables: Tables, found: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection
-from typing import Any, NewType
+from typing import NewType
 
 import structlog
 
@@ -19,6 +19,13 @@ from limpet.cluster.api import (
     secret_digest,
 )
 from limpet.cluster.kinds.grant import Role
+from limpet.controller.admin.answers import (
+    LetIn,
+    TokenCreated,
+    TokenLine,
+    TokensListed,
+    TokensRemoved,
+)
 from limpet.controller.admin.communities import Verb
 from limpet.controller.communities.communities import find_community
 from limpet.controller.registry.records import TOKEN, TokenRecord
@@ -51,7 +58,7 @@ class TokenAdmin:
         roles: tuple[str, ...] = ("edge",),
         communities: tuple[str, ...] = (),
         labels: dict[str, str] = {},  # noqa: B006 - each call has its own
-    ) -> dict[str, Any]:
+    ) -> TokenCreated:
         if not 0 < ttl_s <= JOIN_TOKEN_S.most:
             raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
         known_roles(roles, "create token")
@@ -61,7 +68,7 @@ class TokenAdmin:
                     raise ApiError(f"create token: {name[:80]!r}: {problem}")
         token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
 
-        def make(tables: Tables) -> dict[str, Any]:
+        def make(tables: Tables) -> TokenCreated:
             for name in communities:
                 find_community(tables, name)
             now_s = time.time()
@@ -77,65 +84,63 @@ class TokenAdmin:
             )
             tables.put(TOKEN, token_id, record)
             text = format_token(Token(token_id, secret, digest_of(tables.authority)))
-            return {"id": token_id, "token": text, "expires_at_s": record.expires_at_s}
+            return TokenCreated(id=token_id, token=text, expires_at_s=record.expires_at_s)
 
-        document = await self._cluster.change(make)
+        answer = await self._cluster.change(make)
         _log.info("made a token", id=token_id, roles=",".join(roles), by=who)
-        return document
+        return answer
 
-    async def _list(self, every: bool = False) -> dict[str, Any]:
+    async def _list(self, every: bool = False) -> TokensListed:
         """`every`: also those that let in nobody any more, while they are kept."""
 
-        def make(tables: Tables) -> list[dict[str, Any]]:
+        def make(tables: Tables) -> list[TokenLine]:
             now_s = time.time()
             found = sorted(tables.tokens.items(), key=lambda each: (each[1].created_at_s, each[0]))
             return [
-                token_document(tables, token_id, token, now_s)
+                token_line(tables, token_id, token, now_s)
                 for token_id, token in found
                 if every or tokens.state_of(tables, token, now_s).lets_in
             ]
 
-        return {"tokens": await self._cluster.change(make)}
+        return TokensListed(tokens=await self._cluster.change(make))
 
     async def _remove(
         self, who: Who, ids: tuple[str, ...] = (), every: bool = False
-    ) -> dict[str, Any]:
+    ) -> TokensRemoved:
         """`every`: all that may let somebody in."""
         if bool(ids) == every:
             raise ApiError("remove tokens: name some by their ids, or say all of them")
 
-        def make(tables: Tables) -> dict[str, Any]:
+        def make(tables: Tables) -> TokensRemoved:
             done = tokens.remove_tokens(tables, ids, time.time(), every=every, by=who)
-            return {
-                "removed": list(done.removed),
-                "let_in": [
-                    {"id": each, **_node_of(tables, tables.tokens[each])} for each in done.let_in
+            return TokensRemoved(
+                removed=list(done.removed),
+                let_in=[
+                    LetIn(id=each, **_node_of(tables, tables.tokens[each])) for each in done.let_in
                 ],
-                "unknown": list(done.unknown),
-            }
+                unknown=list(done.unknown),
+            )
 
-        document = await self._cluster.change(make)
-        _log.info("removed tokens", ids=",".join(document["removed"]), by=who)
-        return document
+        answer = await self._cluster.change(make)
+        _log.info("removed tokens", ids=",".join(answer.removed), by=who)
+        return answer
 
 
-def token_document(
-    tables: Tables, token_id: str, token: TokenRecord, now_s: float
-) -> dict[str, Any]:
+def token_line(tables: Tables, token_id: str, token: TokenRecord, now_s: float) -> TokenLine:
     """All of it but what is secret."""
-    return {
-        "id": token_id,
-        "state": tokens.state_of(tables, token, now_s).value,
-        "roles": sorted(token.roles),
-        "communities": list(token.communities),
-        "labels": dict(token.labels),
-        "created_at_s": token.created_at_s,
-        "created_by": token.created_by,
-        "expires_at_s": token.expires_at_s,
-        "removed_at_s": token.removed_at_s,
-        "removed_by": token.removed_by,
+    return TokenLine(
+        id=token_id,
+        state=tokens.state_of(tables, token, now_s).value,
+        roles=sorted(token.roles),
+        communities=list(token.communities),
+        labels=dict(token.labels),
+        created_at_s=token.created_at_s,
+        created_by=token.created_by,
+        expires_at_s=token.expires_at_s,
+        removed_at_s=token.removed_at_s,
+        removed_by=token.removed_by,
         **_node_of(tables, token),
-    }
+    )
 
 
 def _node_of(tables: Tables, token: TokenRecord) -> dict[str, str]:

@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
@@ -34,6 +33,7 @@ from limpet.relay.client.contact import Contacts, RelaySite
 from limpet.relay.client.peer import CloseStreams, OpenStream, RelayPeer, StreamEvent, StreamWanted
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
+from limpet.relay.status import RelayedPair, RelaysStatus, RelayStatus
 
 _log = structlog.get_logger("relays")
 
@@ -262,34 +262,34 @@ class Relays:
             return NatKind.BLOCKED
         return found
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> RelaysStatus:
         """NATs, endpoints, relays and pairs; of what is in trouble why."""
         mapping = self._candidates.mapping
-        return {
-            "nat": {f"ipv{v}": self.kind(v).name.lower() for v in _VERSIONS},
-            "endpoints": [endpoint_text(endpoint) for endpoint in self._candidates.endpoints],
-            "mapped": [endpoint_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
-            "port_mapping": mapping.report() if mapping is not None else None,
-            "relays": [self._relay_report(uid) for uid in self._choice.contacts.sites],
-            "pairs": [
+        return RelaysStatus(
+            nat={f"ipv{v}": self.kind(v).name.lower() for v in _VERSIONS},
+            endpoints=[endpoint_text(endpoint) for endpoint in self._candidates.endpoints],
+            mapped=[endpoint_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
+            port_mapping=mapping.report() if mapping is not None else None,
+            relays=[self._relay_report(uid) for uid in self._choice.contacts.sites],
+            pairs=[
                 pair for peer in self._choice.peers.values() for pair in self._pair_reports(peer)
             ],
-        }
+        )
 
     def _publish(self, endpoints: tuple[Endpoint, ...]) -> None:
         self._tell(EndpointsChanged(endpoints))
 
-    def _relay_report(self, uid: str) -> dict[str, Any]:
+    def _relay_report(self, uid: str) -> RelayStatus:
         line = self._choice.contacts.best_line(uid)
-        return {
-            "name": self._membership.name_of(uid),
-            "uid": uid,
-            "answers": line is not None,
-            "endpoint": endpoint_text(line.at) if line and line.at else None,
-            "rtt_ms": round(line.rtt_s * 1e3, 1) if line else None,
-        }
+        return RelayStatus(
+            name=self._membership.name_of(uid),
+            uid=uid,
+            answers=line is not None,
+            endpoint=endpoint_text(line.at) if line and line.at else None,
+            rtt_ms=round(line.rtt_s * 1e3, 1) if line else None,
+        )
 
-    def _pair_reports(self, peer: RelayPeer) -> list[dict[str, Any]]:
+    def _pair_reports(self, peer: RelayPeer) -> list[RelayedPair]:
         ends = [
             *((end.relay, "udp", end.endpoint, end.problem) for end in peer.ends.values()),
             *(
@@ -298,13 +298,13 @@ class Relays:
             ),
         ]
         return [
-            {
-                "peer": self._membership.name_of(peer.uid),
-                "relay": self._membership.name_of(relay),
-                "over": over,
-                "endpoint": endpoint_text(at) if at else None,
-                "problem": problem,
-            }
+            RelayedPair(
+                peer=self._membership.name_of(peer.uid),
+                relay=self._membership.name_of(relay),
+                over=over,
+                endpoint=endpoint_text(at) if at else None,
+                problem=problem,
+            )
             for relay, over, at, problem in ends
         ]
 

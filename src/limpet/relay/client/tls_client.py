@@ -28,6 +28,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.link import RelayLink
 from limpet.relay.client.peer import OpenStream, StreamEvent, StreamFailed, StreamOpened
+from limpet.relay.status import TlsRelay
 from limpet.relay.stream.tls import mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
@@ -121,10 +122,10 @@ class TlsRelays:
         for link in links.values():
             link.end("the agent stops")
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, TlsRelay]:
         """For `limpet status`, by the relay's uid."""
         return {
-            uid: {"rtt_ms": round(link.rtt_s * 1e3, 1), "peers": link.peers, "lost": link.lost}
+            uid: TlsRelay(rtt_ms=round(link.rtt_s * 1e3, 1), peers=link.peers, lost=link.lost)
             for uid, link in self._links.items()
         }
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
@@ -44,6 +43,8 @@ from limpet.relay.server.pair_paths import RelayPaths, remove_leftovers
 from limpet.relay.server.pairs import LIFETIME_S, Checked, PairEnd, Relaying, UdpFlow
 from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.unasked_pairs import UnaskedPairs
+from limpet.relay.status import Relaying as RelayingStatus
+from limpet.relay.status import RelayingPair
 from limpet.relay.stream.packet_socket import Sink
 
 _log = structlog.get_logger("relay")
@@ -367,30 +368,30 @@ class RelayService:
             self.counters[why] += len(ends)
             self._run.paths.drop([port for end in ends for port in (end.port, end.other)])
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> RelayingStatus:
         """For `limpet status`. `heard_s`: seconds since a message of each kind came."""
         if self._run.paths is None:
-            return {"active": False, "trouble": self.trouble}
+            return RelayingStatus(active=False, trouble=self.trouble)
         now_s = time.monotonic()
         heard = {
             kind: round(now_s - self._run.heard_s[kind], 1) if kind in self._run.heard_s else None
             for kind in ("hello", "ask", "check")
         }
-        return {
-            "active": True,
-            "trouble": self.trouble,
-            "for_s": round(now_s - self._run.began_s, 1),
-            "heard_s": heard,
-            "ports": list(self._settings.ports),
-            "pairs": [
-                {"nodes": [one.uid, other.uid], "ways": [_way(one), _way(other)]}
+        return RelayingStatus(
+            active=True,
+            trouble=self.trouble,
+            for_s=round(now_s - self._run.began_s, 1),
+            heard_s=heard,
+            ports=self._settings.ports,
+            pairs=[
+                RelayingPair(nodes=[one.uid, other.uid], ways=[_way(one), _way(other)])
                 for one, other in self._pairs.pairs()
             ],
-            "packets": self._run.paths.packets(),
-            "bytes_per_s": self._run.paths.throughput.bytes_per_s,
-            "node_bytes_per_s": self._settings.bytes_per_s,
-            "counters": dict(self.counters),
-        }
+            packets=self._run.paths.packets(),
+            bytes_per_s=self._run.paths.throughput.bytes_per_s,
+            node_bytes_per_s=self._settings.bytes_per_s,
+            counters=dict(self.counters),
+        )
 
 
 def _way(end: PairEnd) -> str:

@@ -12,7 +12,6 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
@@ -37,6 +36,7 @@ from limpet.base.timer import Timer
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import RelayTlsPortChanged, Tell
 from limpet.relay.server.streams import Attach, RelayedNode
+from limpet.relay.status import RelayingTls
 from limpet.relay.stream.codec import Wanted
 from limpet.relay.stream.tls import mutual_context, shake_hands, tune
 
@@ -102,17 +102,19 @@ class RelayTlsServer:
         node.session.send_control(Wanted(peer_uid))
         return True
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> RelayingTls:
         """For `limpet status`."""
         dropped = self.counters["dropped"] + sum(
             each.session.dropped for each in self._nodes.values()
         )
-        return {
-            **self.listeners.report(),
-            "nodes": {uid: node.peers for uid, node in self._nodes.items()},
-            "greeting": sum(map(len, self._greeting)),
-            "refused": dict(self.counters) | {"dropped": dropped},
-        }
+        listeners = self.listeners
+        return RelayingTls(
+            listen=[f"{host}:{port}" for host, port in listeners.addresses],
+            troubles={f"{host}:{port}": why for (host, port), why in listeners.troubles.items()},
+            nodes={uid: node.peers for uid, node in self._nodes.items()},
+            greeting=sum(map(len, self._greeting)),
+            refused=dict(self.counters) | {"dropped": dropped},
+        )
 
     # Greeting
 
@@ -239,13 +241,6 @@ class TlsListeners:
             asyncio.get_running_loop().remove_reader(listener.fileno())
             listener.close()
         self._sockets.clear()
-
-    def report(self) -> dict[str, Any]:
-        """For `limpet status`."""
-        return {
-            "listen": [f"{host}:{port}" for host, port in self.addresses],
-            "troubles": {f"{host}:{port}": why for (host, port), why in self.troubles.items()},
-        }
 
     def start(self) -> None:
         """Listens wherever nothing does yet, and accepts everywhere."""

@@ -48,7 +48,7 @@ class PictureSource(Protocol):
     async def findings(self) -> tuple[Finding, ...] | None:
         """Looked for anew; None: they are in the picture."""
 
-    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+    async def act(self, verb: str, by: str, **arguments: Any) -> None:
         """`by`: who does it, for the log there."""
 
 
@@ -78,7 +78,7 @@ class AgentSource:
     async def findings(self) -> tuple[Finding, ...] | None:
         return await in_thread(self._find, "findings")
 
-    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
+    async def act(self, verb: str, by: str, **arguments: Any) -> None:
         raise NotImplementedError("an agent does what the controller says")
 
     async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class ControllerSource:
     async def findings(self) -> tuple[Finding, ...] | None:
         return None
 
-    async def act(self, verb: str, by: str, **arguments: Any) -> dict[str, Any]:
-        return await self._call(verb, by=by, **arguments)
+    async def act(self, verb: str, by: str, **arguments: Any) -> None:
+        await self._call(verb, by=by, **arguments)
 
     async def _call(self, verb: str, *, by: str = "", **arguments: Any) -> dict[str, Any]:
         said = {name: value for name, value in arguments.items() if value is not None}

@@ -16,7 +16,7 @@ from limpet.base.metrics.room_on_disk import room_on_disk as room
 from limpet.cli.usage.figures import all_names
 from limpet.controller import metrics as controller
 from limpet.controller import replica, serving
-from limpet.dns import metrics as names
+from limpet.dns.status import metrics as names
 
 COUNTS = Figures("test_", (Figure("doors_total", "doors", "doors that were opened", ("floor",)),))
 

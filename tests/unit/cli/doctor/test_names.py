@@ -18,7 +18,7 @@ from limpet.cli.doctor.names.findings import (
     pod_findings,
     status_findings,
 )
-from limpet.dns.answers import NamesStatus, Upstream
+from limpet.dns.status.answers import NamesStatus, Upstream
 
 USED = Upstream(address="192.0.2.53", state="used")
 HEALTHY = NamesStatus(

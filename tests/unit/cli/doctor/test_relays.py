@@ -9,7 +9,6 @@ from msgspec import convert
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
-from limpet.agent.status.relays import Relaying, RelaysStatus
 from limpet.cli.doctor.cluster.relays import (
     inbound_ports,
     own_relay_findings,
@@ -17,6 +16,7 @@ from limpet.cli.doctor.cluster.relays import (
     used_relay_findings,
 )
 from limpet.cli.doctor.findings import Finding, Level
+from limpet.relay.status import Relaying, RelaysStatus
 from tests.unit.cli.commands.test_path import CLUSTER, HUB, NAT_TRAVERSAL, RELAYING, RELAYS, TUNNEL
 
 BUOY = {**HUB, "name": "buoy", "uid": "b"}

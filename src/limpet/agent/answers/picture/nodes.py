@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from limpet.agent.status.relays import Relaying, RelayStatus
 from limpet.base.addresses import endpoint_text
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.segments import SegmentUse
 from limpet.cluster.topology.shown import machine_of, roles_of, segments_of
 from limpet.picture.nodes import Node, NodeState, Relay, RelayLoad, Segment
+from limpet.relay.status import Relaying, RelayStatus
 
 
 def own_segments(usage: Iterable[SegmentUse]) -> tuple[Segment, ...]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.agent.client import typed
 from limpet.agent.settings import load_settings
 from limpet.cli.kept_events import events_of_node
 from limpet.cli.on_node import on_node
@@ -82,7 +81,7 @@ def show_events(asker: Ask, asked: dict[str, Any], output: Output, *, follow: bo
 
 def _of_controller(config: Path | None) -> Ask:
     def asker(**asked: Any) -> Timeline:
-        return typed(ask_controller(ReachOptions(config), "events", **asked), Timeline)
+        return ask_controller(ReachOptions(config), "events", Timeline, **asked)
 
     return asker
 

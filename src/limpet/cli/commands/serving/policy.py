@@ -21,6 +21,7 @@ from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
 from limpet.cli.reach import ReachOptions
 from limpet.cli.reach import ask as ask_controller
+from limpet.controller.admin.answers import PoliciesSigned, PolicyWithdrawn, SignedPolicies
 from limpet.kubernetes.access.yaml_text import parse_yaml
 
 policy = group("Network policies of pods: of this node's, or of all nodes of the cluster.")
@@ -54,10 +55,12 @@ def policy_apply(
     if not documents:
         raise LimpetError(f"apply {', '.join(map(str, files))}: there is no document in it")
     if cluster:
-        told = ask_controller(ReachOptions(config), "policy.apply", documents=documents)
+        told = ask_controller(
+            ReachOptions(config), "policy.apply", PoliciesSigned, documents=documents
+        )
         lines = [
-            f"{each}: {'signed, for all nodes' if each in told['changed'] else 'as it was'}"
-            for each in told["applied"]
+            f"{each}: {'signed, for all nodes' if each in told.changed else 'as it was'}"
+            for each in told.applied
         ]
         show(told, output, *lines)
         return
@@ -110,8 +113,8 @@ def policy_delete(
 ) -> None:
     """Take a policy out of force."""
     if cluster:
-        told = ask_controller(ReachOptions(config), "policy.delete", **_key(name))
-        show(told, output, *(f"{each}: withdrawn, on all nodes" for each in told["changed"]))
+        told = ask_controller(ReachOptions(config), "policy.delete", PolicyWithdrawn, **_key(name))
+        show(told, output, *(f"{each}: withdrawn, on all nodes" for each in told.changed))
         return
     socket = load_settings(config).folders.socket
     answer = ask(socket, "policy.delete", Applied, **_key(name))
@@ -125,7 +128,9 @@ def policy_list(
 ) -> None:
     """Policies that this node knows of, and how many of its pods each selects."""
     if cluster:
-        _list_of_cluster(ask_controller(ReachOptions(config), "policy.list"), output)
+        _list_of_cluster(
+            ask_controller(ReachOptions(config), "policy.list", SignedPolicies), output
+        )
         return
     show_policies(ask(load_settings(config).folders.socket, "policy.list", Policies), output)
 
@@ -148,13 +153,11 @@ def show_policies(found: Policies, output: Output) -> None:
         say(problem)
 
 
-def _list_of_cluster(told: dict[str, Any], output: Output) -> None:
+def _list_of_cluster(told: SignedPolicies, output: Output) -> None:
     if output.is_document:
         put_document(told, output)
-    elif told["policies"]:
-        put_table(
-            [{"policy": each["name"], "revision": each["revision"]} for each in told["policies"]]
-        )
+    elif told.policies:
+        put_table([{"policy": each.name, "revision": each.revision} for each in told.policies])
     else:
         put("the cluster has no policy")
 

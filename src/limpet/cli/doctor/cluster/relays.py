@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
-from limpet.agent.status.relays import RelayedPair, Relaying, RelayingTls, RelaysStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import InboundPort
@@ -15,6 +14,7 @@ from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.linux.ports import PortHolder, port_holders
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.forwarding import blocked_versions
+from limpet.relay.status import RelayedPair, Relaying, RelayingTls, RelaysStatus
 
 _ASKED_WITHIN_S = 300.0
 """Every node greets every relay within three minutes."""

@@ -24,7 +24,7 @@ from limpet.cli.doctor.names.findings import (
 from limpet.cli.install.units.service import systemd_runs
 from limpet.cli.names import ask_names
 from limpet.cni.resolv_conf import parse_resolv_conf
-from limpet.dns.answers import NamesStatus
+from limpet.dns.status.answers import NamesStatus
 from limpet.kubernetes.access.yaml_text import parse_yaml
 
 KUBELET_CONFIGS = (

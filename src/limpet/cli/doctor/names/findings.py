@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from limpet import __version__
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.output import count, counted
-from limpet.dns.answers import NamesStatus, Upstream
+from limpet.dns.status.answers import NamesStatus, Upstream
 
 _JOURNAL = "journalctl -u limpet-dns, or `kubectl logs` of its pod, says why"
 _MOST_NAMED = 3

@@ -145,7 +145,7 @@ def _(amount: int) -> bool:
             await loop.pass_by(0.0)
             await loop.pass_by(amount - _BEFORE_S)
             is_let_go = relay.counters["silent"] == 1
-            assert is_let_go is not (relay.report()["greeting"] == 1)
+            assert is_let_go is not (relay.report().greeting == 1)
             await relay.stop()
         return not is_let_go
 

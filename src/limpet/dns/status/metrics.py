@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import Metric
 
 from limpet.base.metrics.figures import Exposition, Figure, Figures
-from limpet.dns.answers import NamesStatus
+from limpet.dns.status.answers import NamesStatus
 
 PREFIX = "limpet_dns_"
 NAMES = (

@@ -1,21 +1,17 @@
-"""Answers about relays that a node uses, and what it relays for others."""
+"""What an agent tells of relays that its node uses, and of what it relays for others."""
 
 from __future__ import annotations
 
-from msgspec import field
+from msgspec import Struct, field
 
-from limpet.agent.status.said import Said, Seconds
-
-
-class PortMappingStatus(Said, frozen=True, kw_only=True):
-    """What a gateway was asked for."""
-
-    by: str | None
-    gateway: str | None
-    problem: str
+from limpet.nat.status import PortMappingStatus
 
 
-class RelayStatus(Said, frozen=True, kw_only=True):
+class RelaySaid(Struct, frozen=True, kw_only=True):
+    """Something that `limpet status` tells of relays."""
+
+
+class RelayStatus(RelaySaid, frozen=True, kw_only=True):
     """A relay that this node may use."""
 
     name: str
@@ -25,7 +21,7 @@ class RelayStatus(Said, frozen=True, kw_only=True):
     rtt_ms: float | None
 
 
-class RelayedPair(Said, frozen=True, kw_only=True):
+class RelayedPair(RelaySaid, frozen=True, kw_only=True):
     """A way to a peer by a relay."""
 
     peer: str
@@ -35,7 +31,7 @@ class RelayedPair(Said, frozen=True, kw_only=True):
     problem: str
 
 
-class RelaysStatus(Said, frozen=True, kw_only=True):
+class RelaysStatus(RelaySaid, frozen=True, kw_only=True):
     """NATs in front of this node, and relays that it uses."""
 
     nat: dict[str, str]
@@ -47,20 +43,20 @@ class RelaysStatus(Said, frozen=True, kw_only=True):
     pairs: list[RelayedPair]
 
 
-class RelayingPair(Said, frozen=True, kw_only=True):
+class RelayingPair(RelaySaid, frozen=True, kw_only=True):
     """Two nodes that this relay joins."""
 
     nodes: list[str]
     ways: list[str]
 
 
-class Relaying(Said, frozen=True, kw_only=True):
+class Relaying(RelaySaid, frozen=True, kw_only=True):
     """The relay that this node is; only the first two are meant while it is not active."""
 
     active: bool
     trouble: str
-    for_s: Seconds = 0.0
-    heard_s: dict[str, Seconds | None] = field(default_factory=dict)
+    for_s: float = 0.0
+    heard_s: dict[str, float | None] = field(default_factory=dict)
     ports: tuple[int, int] = (0, 0)
     pairs: list[RelayingPair] = field(default_factory=list)
     packets: dict[str, int] = field(default_factory=dict)
@@ -71,7 +67,7 @@ class Relaying(Said, frozen=True, kw_only=True):
     counters: dict[str, int] = field(default_factory=dict)
 
 
-class RelayingTls(Said, frozen=True, kw_only=True):
+class RelayingTls(RelaySaid, frozen=True, kw_only=True):
     """What this node relays in TLS connections."""
 
     listen: list[str]
@@ -82,7 +78,7 @@ class RelayingTls(Said, frozen=True, kw_only=True):
     refused: dict[str, int]
 
 
-class TlsRelay(Said, frozen=True, kw_only=True):
+class TlsRelay(RelaySaid, frozen=True, kw_only=True):
     """A relay that this node is connected with in TLS."""
 
     rtt_ms: float
