@@ -65,7 +65,7 @@ from limpet.datapath.event import (
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.vtep import VTEP_FILE
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober

@@ -16,9 +16,9 @@ from limpet.base.errors import KernelError, StorageError
 from limpet.base.process.lifetime import notify_service_manager
 from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
-from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.conditions import ConditionFacts
 from limpet.controller.orchestrator.events import Events, NodeEvents

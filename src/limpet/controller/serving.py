@@ -28,7 +28,7 @@ from limpet.controller.api.connections import (
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.api.reflection import Reflection
 from limpet.controller.api.server import Api
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.silent_nodes import follow_silence
 from limpet.controller.picture.timeline import CHANGING

@@ -30,7 +30,7 @@ from limpet.base.errors import ConfigError
 from limpet.cluster.api import name_problem
 from limpet.cluster.kinds.network import DefaultCommunity, Network
 from limpet.cluster.segments import network_problems, own_cidr_problems
-from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, KnownNodes, NodeSource
+from limpet.controller.node_objects.node import FABEDGE_LABELS, KnownNodes, NodeSource
 
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
 """Fields of a network that can never change: every segment was cut by them."""

@@ -13,8 +13,9 @@ from jinja2 import Environment
 from limpet import __version__
 from limpet.base.bounds.visitors import PAGE_QUERY, PAGE_STREAMS
 from limpet.base.errors import LimpetError
-from limpet.web import views, words
+from limpet.web import views
 from limpet.web.access.guard import Guard
+from limpet.web.live import words
 from limpet.web.live.feed import PictureFeed, SeenPicture
 from limpet.web.live.map_rows import changes
 from limpet.web.live.source import PictureSource

@@ -15,7 +15,7 @@ from limpet.picture.picture import Community, Picture
 from limpet.picture.said import Finding, Level
 from limpet.picture.workloads import Policy, Service
 from limpet.web.live.map_rows import badness, worse
-from limpet.web.words import rung_words
+from limpet.web.live.words import rung_words
 
 T = TypeVar("T")
 PAGE_ROWS = 100

@@ -26,7 +26,7 @@ from limpet.datapath.event import Event, SegmentsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.datapath.overlay.state import OverlayState
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.member import membership_of

@@ -24,7 +24,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, PeerUnanswered
 from limpet.datapath.loop import Loop
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading

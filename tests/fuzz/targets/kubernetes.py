@@ -12,9 +12,9 @@ import yaml
 
 from limpet.base.records.version import NewerFormatError
 from limpet.controller.communities.selectors import SelectorError, parse_selector
+from limpet.controller.node_objects.lease import kept_macs, read_lease
+from limpet.controller.node_objects.node import NODES, read_node
 from limpet.controller.orchestrator.conditions import read_written
-from limpet.controller.orchestrator.flannel.lease import kept_macs, read_lease
-from limpet.controller.orchestrator.node_objects import NODES, read_node
 from limpet.controller.orchestrator.pods import read_pod
 from limpet.kubernetes import policies, services
 from limpet.kubernetes.access.access import AccessError, parse_server

@@ -21,8 +21,8 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.node_objects.node import NodeSource
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
-from limpet.controller.orchestrator.node_objects import NodeSource
 from limpet.controller.registry.records import NODE, NodeRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import Registry

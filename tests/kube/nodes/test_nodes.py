@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from limpet.cluster.kinds.grant import ZONE_LABEL
-from limpet.controller.orchestrator.node_objects import REPLACE_LABEL
+from limpet.controller.node_objects.node import REPLACE_LABEL
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.controller.metrics import FollowerMetrics, Metrics
+from limpet.controller.figures.metrics import FollowerMetrics, Metrics
 from tests.unit.controller.state.cluster_tables import join, new_tables
 
 

@@ -28,7 +28,7 @@ from limpet.paths.probe.messages import ProbeAnswer
 from limpet.paths.proven import read_paths, write_paths
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.web.live.map_rows import map_rows, worse
-from limpet.web.words import rung_words
+from limpet.web.live.words import rung_words
 from tests.beds.pictured import world
 from tests.unit.datapath.overlay.overlay_values import PEER, a_presence, node, view, vxlan
 

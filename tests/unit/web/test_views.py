@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from limpet.picture.nodes import NodeState, Segment
 from limpet.picture.pair import Reach
 from limpet.picture.said import Level
+from limpet.web.live.words import ago, counted, milliseconds, moment, percent, size, span
 from limpet.web.views import PictureView, SegmentRow, by_site, page_of
-from limpet.web.words import ago, counted, milliseconds, moment, percent, size, span
 from tests.beds.pictured import world
 
 

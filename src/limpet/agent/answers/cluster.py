@@ -52,7 +52,7 @@ from limpet.cluster.identity import load_identity
 from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.network import signing_keys
 from limpet.cni.verbs import Node
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
 from limpet.paths.explain import holder_of, name_of
 from limpet.paths.measuring import Measured

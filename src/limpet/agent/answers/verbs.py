@@ -16,8 +16,8 @@ from limpet import __version__
 from limpet.agent.answers.alone import path_alone
 from limpet.agent.answers.looks import Looks
 from limpet.agent.answers.own_pods import node_words
-from limpet.agent.answers.segments import segment_states
 from limpet.agent.happenings.of_node import NodeHappenings
+from limpet.agent.happenings.segments import segment_states
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.status.cluster import ControllerStatus

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # in memory only where Services are on, or the node is a rela
     from limpet.agent.nat_traversal import NatTraversal
     from limpet.agent.services import ServiceSide
     from limpet.agent.wiring import ClusterSide
-    from limpet.datapath.peer_parts import PeerParts
+    from limpet.datapath.together.peer_parts import PeerParts
 
 _FIGURES = Figures(PREFIX, CLUSTER, SERVICES, RELAY)
 _make, _each = _FIGURES.make, _FIGURES.each

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from limpet.agent.answers.segments import segment_states
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.figures.table import NODE, POLICIES, PREFIX
+from limpet.agent.happenings.segments import segment_states
 from limpet.agent.policies.slot import PolicySlot
 from limpet.base.metrics.figures import Exposition, Figures, Values
 from limpet.base.metrics.room_on_disk import ROOM_ON_DISK, room_on_disk

@@ -26,7 +26,7 @@ from limpet.cloud.session import Session, SessionState
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Change
 from limpet.datapath.event import Event, LinksChanged, PathsChanged, ReachChanged
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.paths.prober import Prober
 from limpet.picture.said import Level
 from limpet.relay.client.relays import Relays

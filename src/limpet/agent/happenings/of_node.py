@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from limpet import __version__
-from limpet.agent.answers.segments import segment_states
+from limpet.agent.happenings.segments import segment_states
 from limpet.agent.happenings.words import Fact, Who, by_name, differences
 from limpet.agent.status.node import Room, room_of
 from limpet.base import faults

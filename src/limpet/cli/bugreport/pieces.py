@@ -163,7 +163,7 @@ def _plan(settings: Settings) -> str:
 
 
 def _features() -> str:
-    from limpet.datapath.kernel_trial import try_features
+    from limpet.datapath.together.kernel_trial import try_features
 
     return _json({"lacking": try_features(ipv6=True, cluster=True)})
 

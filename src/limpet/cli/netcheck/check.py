@@ -24,7 +24,7 @@ from limpet.cli.netcheck.udp import (
     largest_packet,
     source_towards,
 )
-from limpet.datapath.kernel_trial import Lack, try_features
+from limpet.datapath.together.kernel_trial import Lack, try_features
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.port_mapping import PortMapping
 

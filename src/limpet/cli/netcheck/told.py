@@ -6,7 +6,7 @@ from msgspec import field
 
 from limpet.cli.answers import Answered
 from limpet.cli.doctor.findings import Level
-from limpet.datapath.kernel_trial import Lack
+from limpet.datapath.together.kernel_trial import Lack
 
 
 class Remark(Answered, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from limpet.agent.figures import table as agent
 from limpet.base.metrics.figures import OF_PROCESS, Figure
 from limpet.base.metrics.room_on_disk import ROOM_ON_DISK
-from limpet.controller import metrics as controller
+from limpet.controller.figures import metrics as controller
 from limpet.dns.status import metrics as names
 
 TABLES: dict[str, tuple[str, dict[str, tuple[Figure, ...]]]] = {

@@ -59,7 +59,7 @@ from limpet.controller.admin.views import (
     presence_shown,
     segment_line,
 )
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.timeline import CHANGING
 from limpet.controller.registry.refusal import RefusedError

@@ -46,7 +46,7 @@ from limpet.controller.api.connections import (
 )
 from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.api.owned_connections import OwnedConnections
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.interface import TooOldError

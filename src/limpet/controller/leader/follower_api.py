@@ -6,8 +6,8 @@ from aiohttp import web
 
 from limpet.cluster.api import HTTP_STATUS, Code, Refused, encode
 from limpet.controller.api.connections import only_one_of_http_1
+from limpet.controller.figures.metrics import FollowerMetrics
 from limpet.controller.leader.elector import Elector
-from limpet.controller.metrics import FollowerMetrics
 
 
 def follower_application(elector: Elector, ca_certificate: str) -> web.Application:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from limpet.base.bounds.servers import DELETED_NODES
-from limpet.controller.orchestrator.node_objects import (
+from limpet.controller.node_objects.node import (
     NODES,
     KubernetesNode,
     NodeObject,

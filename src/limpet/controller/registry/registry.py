@@ -18,7 +18,7 @@ from limpet.cluster.documents import Key
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
-from limpet.controller.orchestrator.node_objects import NodeSource
+from limpet.controller.node_objects.node import NodeSource
 from limpet.controller.registry.records import (
     AUTHORITY,
     COMMUNITY,

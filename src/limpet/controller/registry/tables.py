@@ -22,7 +22,7 @@ from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
-from limpet.controller.orchestrator.node_objects import NodeSource
+from limpet.controller.node_objects.node import NodeSource
 from limpet.controller.registry.records import (
     AUTHORITY,
     COMMUNITY,

@@ -25,7 +25,7 @@ from limpet.cluster.kinds.network import (
 )
 from limpet.controller.api.feed import DocumentFeed
 from limpet.controller.communities import communities
-from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
+from limpet.controller.node_objects.node import NO_NODES, KnownNodes
 from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.registry import rotation

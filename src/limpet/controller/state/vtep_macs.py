@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
-from limpet.controller.orchestrator.flannel.lease import kept_macs
+from limpet.controller.node_objects.lease import kept_macs
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 

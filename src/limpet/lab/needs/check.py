@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.base.process.programs import find_program
-from limpet.datapath.kernel_trial import BRIDGE_TABLES, VXLAN_DEVICES, Lack, try_features
+from limpet.datapath.together.kernel_trial import BRIDGE_TABLES, VXLAN_DEVICES, Lack, try_features
 from limpet.datapath.tunnel.ipsec import process as ipsec
 from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.wireguard import process as wireguard

@@ -14,7 +14,7 @@ from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.picture.nodes import Node, NodeState
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.picture.picture import Picture
-from limpet.web.words import rung_words
+from limpet.web.live.words import rung_words
 
 Row = tuple[Any, ...]
 _WORST = (Reach.REACHED, Reach.UNKNOWN, Reach.NOT_ALLOWED, Reach.NO_PATH, Reach.LOST)

@@ -14,8 +14,8 @@ from limpet.base.metrics.figures import OF_PROCESS, Figure, Figures
 from limpet.base.metrics.room_on_disk import ROOM_ON_DISK
 from limpet.base.metrics.room_on_disk import room_on_disk as room
 from limpet.cli.usage.figures import all_names
-from limpet.controller import metrics as controller
 from limpet.controller import replica, serving
+from limpet.controller.figures import metrics as controller
 from limpet.dns.status import metrics as names
 
 COUNTS = Figures("test_", (Figure("doors_total", "doors", "doors that were opened", ("floor",)),))

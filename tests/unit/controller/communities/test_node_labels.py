@@ -8,7 +8,7 @@ import pytest
 from limpet.base.bounds.administrators import COMMUNITIES
 from limpet.controller.communities import communities
 from limpet.controller.communities.node_labels import take_labels
-from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, NodeSource
+from limpet.controller.node_objects.node import FABEDGE_LABELS, NodeSource
 from limpet.controller.registry.records import COMMUNITY, CommunityRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables

@@ -12,14 +12,14 @@ from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import check, seal
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
-from limpet.controller.orchestrator.flannel.lease import (
+from limpet.controller.node_objects.lease import (
     FlannelLease,
     annotations_of,
     kept_macs,
     read_lease,
 )
+from limpet.controller.node_objects.node import NodeObject
 from limpet.controller.orchestrator.flannel.nodes import FlannelOutcome, take_flannel
-from limpet.controller.orchestrator.node_objects import NodeObject
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import recovery, vtep_macs

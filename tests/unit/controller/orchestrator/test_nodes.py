@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import msgspec
 
-from limpet.controller.orchestrator.node_objects import KubernetesNode, read_node
+from limpet.controller.node_objects.node import KubernetesNode, read_node
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client

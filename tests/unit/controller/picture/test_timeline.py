@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from limpet.controller.admin.commands import Admin
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.picture.timeline import CHANGING
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster

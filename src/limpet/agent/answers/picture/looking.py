@@ -17,7 +17,7 @@ from limpet.cluster.topology.view import View
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
 from limpet.datapath.overlay.state import PeerPart
-from limpet.datapath.peer_parts import PeerParts
+from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.traffic.report import unable_peers
 from limpet.paths.prober import Prober
 from limpet.paths.summary import WaySummary, asked_of, summarize, why_indirect

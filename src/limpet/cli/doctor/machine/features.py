@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Installation
-from limpet.datapath.kernel_trial import try_features
+from limpet.datapath.together.kernel_trial import try_features
 from limpet.linux.sysctl import read_sysctl
 
 

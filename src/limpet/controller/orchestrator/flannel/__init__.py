@@ -1,5 +1,5 @@
 """flannel beside Limpet, as its Nodes in Kubernetes say.
 
-Call `beside`; `lease` reads and makes flannel's annotations (pure), `nodes` are its nodes as grants
-and presences. Must not import `controller.api` or `admin`.
+Call `beside`; `nodes` are its nodes as grants and presences. Must not import
+`controller.api` or `admin`.
 """

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import structlog
 
 from limpet.base.errors import LimpetError
+from limpet.controller.node_objects.node import FLANNEL_PREFIX, NODES
 from limpet.controller.orchestrator.event_backlog import node
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.flannel.nodes import FlannelOutcome, take_flannel
-from limpet.controller.orchestrator.node_objects import FLANNEL_PREFIX, NODES
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster

@@ -19,12 +19,12 @@ from limpet.cluster.kinds import GRANT, PRESENCE
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
-from limpet.controller.orchestrator.flannel.lease import (
+from limpet.controller.node_objects.lease import (
     FlannelLease,
     annotations_of,
     read_lease,
 )
-from limpet.controller.orchestrator.node_objects import NodeObject
+from limpet.controller.node_objects.node import NodeObject
 from limpet.controller.registry.records import NodeRecord, PresenceRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.nodes import remove

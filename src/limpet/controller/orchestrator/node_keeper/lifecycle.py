@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from limpet.cluster.kinds.grant import Grant
-from limpet.controller.orchestrator.node_objects import REPLACE_LABEL, NodeObject
+from limpet.controller.node_objects.node import REPLACE_LABEL, NodeObject
 from limpet.controller.registry.tables import Tables
 
 MOST_AT_ONCE = 64

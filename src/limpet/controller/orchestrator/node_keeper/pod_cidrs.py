@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from limpet.base.addresses import Address, Prefix, bounds_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.segments import Holding
-from limpet.controller.orchestrator.node_objects import NodeObject
+from limpet.controller.node_objects.node import NodeObject
 from limpet.controller.registry.tables import Tables
 
 

@@ -26,7 +26,7 @@ from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.cluster.api import InterfaceAddresses, PodPage, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed
 from limpet.cluster.replica import Outcome
-from limpet.controller.orchestrator.node_objects import KubernetesNode
+from limpet.controller.node_objects.node import KubernetesNode
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.kubernetes.access.access import Access, AccessError, parse_server, plain_access
 from limpet.kubernetes.access.credentials import Credentials, _pem

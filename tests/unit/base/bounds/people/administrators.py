@@ -32,7 +32,7 @@ from limpet.controller.admin.rights import Rights
 from limpet.controller.admin.tokens import TokenAdmin, Who
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.orchestrator.account import question_about
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.registry.refusal import RefusedError

@@ -18,7 +18,7 @@ from limpet.agent.serving.health import ServiceHealth
 from limpet.base.bounds import strangers
 from limpet.base.metrics.server import MetricsServer
 from limpet.controller.api.server import Api
-from limpet.controller.metrics import Metrics
+from limpet.controller.figures.metrics import Metrics
 from limpet.controller.settings import ControllerSettings, WaitSettings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.sqlite import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
-from limpet.controller.orchestrator.node_objects import NodeObject, NodeSource
+from limpet.controller.node_objects.node import NodeObject, NodeSource
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster
 from tests.unit.controller.state.cluster_tables import network

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.controller.node_objects.node import REPLACE_LABEL, NodeObject
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
 from limpet.controller.orchestrator.node_keeper.lifecycle import (
     MOST_AT_ONCE,
@@ -13,7 +14,6 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
     problems_of_node,
     settle_fates,
 )
-from limpet.controller.orchestrator.node_objects import REPLACE_LABEL, NodeObject
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, recovery

@@ -14,7 +14,7 @@ import msgspec
 
 from limpet.base.addresses import Address
 from limpet.base.decoding import decode_json
-from limpet.controller.orchestrator.node_objects import FLANNEL_PREFIX
+from limpet.controller.node_objects.node import FLANNEL_PREFIX
 
 _MANAGED, _TYPE, _VXLAN = "kube-subnet-manager", "backend-type", "vxlan"
 _DATA = {4: "backend-data", 6: "backend-v6-data"}
