@@ -17,7 +17,7 @@ from limpet.agent.policies.said import Judged
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.base.settings import SourceSettings
 from limpet.datapath.loop import Loop
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import ReadPolicies, encode_kept
 from limpet.policies.policy import Key, PolicyPod
 from tests.beds.namespaces import NetnsFactory
 
@@ -92,7 +92,7 @@ def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
     if pods:
         key = Key("shop", "db-0")
         heard.pods[key] = PolicyPod(key, (ip_address("10.244.3.3"),), {})
-    kept.write_bytes(heard.encode())
+    kept.write_bytes(encode_kept(heard.kept()))
     found = make()
     listed: SaidPolicies = ask(found, "policy.list")
     judged: Judged = ask(found, "policy.judge", **FLOW)

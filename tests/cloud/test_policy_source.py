@@ -8,8 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from limpet.base.errors import LimpetError
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.kubernetes.access.access import Access, parse_server
+from limpet.kubernetes.objects import Metadata
+from limpet.kubernetes.policies import NamespaceView, PodView, PolicyView
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key
 from tests.beds.rogue import STREAM, answer, serving, take_request
@@ -45,9 +49,6 @@ def hear(
             writer.write(answer(json.dumps(listed).encode()))
             await writer.drain()
 
-    def ignore(_why: str) -> None:
-        """Nobody is there to be told."""
-
     async def scenario() -> None:
         async with serving(talk, None) as at:
             access = Access(parse_server(f"http://{at}"), "test")
@@ -74,3 +75,67 @@ def test_a_policy_that_cannot_be_read_any_more_goes_on_over_a_restart(tmp_path: 
     assert heard.policies[Key("shop", "doors")] == before
     assert "goes on as it was" in heard.problems[Key("shop", "doors")]
     assert "all pods of shop are closed" in heard.problems[Key("shop", "other")]
+
+
+def test_a_policy_that_nobody_has_room_to_know_closes_its_namespace_until_it_has(
+    tmp_path: Path,
+) -> None:
+    """It was kept before: what it allowed or closed counts no more, and nothing is opened."""
+    heard, key = ReadPolicies(), Key("shop", "doors")
+    view = PolicyView(metadata=Metadata(namespace="shop", name="doors"), spec={"podSelector": {}})
+
+    async def scenario() -> None:
+        source = PolicySource(
+            heard, tmp_path / "kept", no_access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+        )
+        await source._hear_policies(ObjectChanges(put=[view], listed=True))
+        assert list(heard.policies) == [key]
+
+        crowded: ObjectChanges[PolicyView] = ObjectChanges(
+            crowded={("shop", "doors"): "too many"}, listed=True
+        )
+        await source._hear_policies(crowded)
+        assert heard.closed_namespaces == ["shop"]
+        assert key not in heard.policies
+        await source._hear_policies(crowded)
+        assert heard.closed_namespaces == ["shop"]
+
+        await source._hear_policies(ObjectChanges(put=[view], listed=True))
+        assert list(heard.policies) == [key]
+        await source.stop()
+
+    asyncio.run(scenario())
+
+
+def test_pods_and_namespaces_that_nobody_has_room_to_know_are_in_no_policys_peers(
+    tmp_path: Path,
+) -> None:
+    heard = ReadPolicies()
+    pod = PodView(metadata=Metadata(namespace="shop", name="web"))
+    space = NamespaceView(metadata=Metadata(name="shop"))
+
+    async def scenario() -> None:
+        source = PolicySource(
+            heard, tmp_path / "kept", no_access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+        )
+        await source._hear_namespaces(ObjectChanges(put=[space], listed=True))
+        await source._hear_pods(ObjectChanges(put=[pod], listed=True))
+        assert list(heard.pods) == [Key("shop", "web")]
+        assert not heard.passes_over_namespaces
+
+        await source._hear_pods(ObjectChanges(crowded={("shop", "web"): "too many"}))
+        assert not heard.pods
+        await source._hear_namespaces(ObjectChanges(crowded={("", "shop"): "too many"}))
+        assert not heard.namespaces
+        assert heard.passes_over_namespaces
+        await source.stop()
+
+    asyncio.run(scenario())
+
+
+def no_access() -> Access:
+    raise LimpetError("nobody is asked")
+
+
+def ignore(_why: str) -> None:
+    """Nobody is there to be told."""

@@ -12,8 +12,7 @@ import pytest
 
 from limpet.base.bounds.tenants import SERVICE_TARGETS_OF_ONE
 from limpet.base.bounds.words import FILE
-from limpet.cloud.workloads import service_source
-from limpet.cloud.workloads import source as source_module
+from limpet.cloud.workloads import crowding, service_source
 from limpet.cloud.workloads.change_journal import MOST_BYTES
 from limpet.cloud.workloads.service_source import ServiceSource, _Untold, load_catalog
 from limpet.dns.kept_services import KeptServices
@@ -124,7 +123,7 @@ def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(tmp_path: 
 def test_what_was_ready_before_a_cut_is_in_doubt_for_a_while_and_then_what_the_server_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any cut, and in a third of a second at the end: else it would last for minutes."""
+    """Of any cut, and at once at the end: else it would last for minutes."""
     monkeypatch.setattr(service_source, "CUT_S", 0.0)
     path, catalog, told = tmp_path / "kept", Catalog(), list[str]()
 
@@ -157,8 +156,9 @@ def test_what_was_ready_before_a_cut_is_in_doubt_for_a_while_and_then_what_the_s
             await cut(server, source, ready=True)
             assert conditions() == [READY | SERVING]
 
-            monkeypatch.setattr(service_source, "DOUBT_S", 0.3)
             await cut(server, source, ready=False)
+            assert conditions() == [DOUBTED]
+            source._doubting.set_in(0.0)
             await until(lambda: conditions() == [0])
             assert told[-1] == "endpoints are not ready"
             await until(lambda: conditions(load_catalog(path)) == [0])
@@ -263,7 +263,7 @@ def test_a_namespace_has_a_share_and_others_go_on_and_what_had_no_room_comes_lat
 ) -> None:
     """A tenant whom no quota holds fills its own share; it is said of which object nothing new is
     kept, and once another one is gone that has room: not after ten minutes here."""
-    monkeypatch.setattr(source_module, "_CROWDED_S", 0.05)
+    monkeypatch.setattr(crowding, "FIRST_S", 0.05)
     half = SERVICE_TARGETS_OF_ONE.most // 2 // 1000
     many = [{"port": 1 + number, "name": f"p{number}"} for number in range(half)]
 

@@ -53,7 +53,7 @@ from limpet.kubernetes.resources import RESOURCES, document_object
 from limpet.paths.proven import write_paths
 from limpet.picture.timeline import Happening
 from limpet.policies.book import Book, encode_book
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import ReadPolicies, encode_kept
 from limpet.policies.policy import Key
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
@@ -163,7 +163,7 @@ def _files_of_a_node(folder: Path) -> None:
     manifest.save()
     (folder / SYSCTLS_FILE).write_bytes(encode_originals(SYSCTLS))
     (folder / "policies.json").write_bytes(encode_book(BOOK))
-    (folder / "policies-of-kubernetes.jsonl").write_bytes(heard().encode())
+    (folder / "policies-of-kubernetes.jsonl").write_bytes(encode_kept(heard().kept()))
     (folder / KEPT_FILE).write_bytes(encode_items(SERVICES))
     (folder / "page-tokens.json").write_bytes(encode_tokens([TOKEN]))
     (folder / WAITING_PODS).write_bytes(msgspec.json.encode(WAITING))

@@ -29,7 +29,7 @@ from limpet.datapath.node.pod.attachments import Attachments
 from limpet.lab.command import LabError
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import ReadPolicies, encode_kept
 from limpet.policies.policy import Key, PolicyPod
 from tests.agent.test_policies import CONF, listed, pod
 from tests.beds.namespaces import Netns
@@ -344,7 +344,7 @@ def test_after_a_reboot_while_cut_off_a_pod_is_closed_before_its_first_packet(
     else:
         kept = Path(node.settings["state_dir"]) / "policies-of-kubernetes.jsonl"
         kept.parent.mkdir(parents=True)
-        kept.write_bytes(as_heard().encode())
+        kept.write_bytes(encode_kept(as_heard().kept()))
     node.reboot()
     node.start_agent()
     stranger = pod(node, "stranger", {"app": "stranger"})

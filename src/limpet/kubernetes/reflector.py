@@ -222,6 +222,7 @@ class Reflector(Generic[AnyViewed]):
         for each in changes.unreadable:
             _log.warning(
                 "an object cannot be read, and is passed over",
+                by_others=True,
                 resource=str(self._resource),
                 name=each.name,
                 cause=each.cause,

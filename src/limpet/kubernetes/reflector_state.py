@@ -18,7 +18,8 @@ from enum import Enum
 from sys import intern
 from typing import Generic
 
-from limpet.base.bounds.tenants import LIST_PAGES, OBJECTS
+from limpet.base.bounds.room import Room
+from limpet.base.bounds.tenants import LIST_PAGES, OBJECTS, OBJECTS_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.kubernetes.objects import AnyViewed
 from limpet.kubernetes.watch_event import (
@@ -93,11 +94,14 @@ class ObjectChanges(Generic[AnyViewed]):
     gone: list[ObjectKey] = field(default_factory=list)
     """Deleted, as the server says; for a mirror also what a whole list has no more."""
     unreadable: list[Unreadable] = field(default_factory=list)
+    crowded: dict[ObjectKey, str] = field(default_factory=dict)
+    """Those that are there and are not told, and why, in words: there are too many."""
     listed: bool = False
     """With these, all that was there at one moment has been told."""
 
     def __bool__(self) -> bool:
-        return bool(self.put or self.gone or self.unreadable or self.listed)
+        told = self.put or self.gone or self.unreadable or self.crowded
+        return bool(told or self.listed)
 
     def then(self, later: ObjectChanges[AnyViewed]) -> ObjectChanges[AnyViewed]:
         """Both as one: what is put first and gone later is gone."""
@@ -107,6 +111,7 @@ class ObjectChanges(Generic[AnyViewed]):
             put + later.put,
             self.gone + later.gone,
             self.unreadable + later.unreadable,
+            {**self.crowded, **later.crowded},
             self.listed or later.listed,
         )
 
@@ -122,12 +127,42 @@ class _Listing:
     """The rest of an answer was not taken yet."""
 
 
+class _Known(dict[ObjectKey, str]):
+    """Uids of what was told and is there. How many a namespace may have of all is bounded, so that
+    one which has very many leaves room for the others'."""
+
+    def __init__(self) -> None:
+        self._room = Room(OBJECTS, OBJECTS_OF_ONE)
+        self._plain = Room(OBJECTS)
+        """For objects that are in no namespace."""
+
+    def refusal(self, key: ObjectKey) -> str:
+        """Why one more cannot be known, in words; empty: it can, or is."""
+        if key in self:
+            return ""
+        return self._room.refusal(key[0], 1) if key[0] else self._plain.refusal("", 1)
+
+    def put(self, key: ObjectKey, uid: str) -> None:
+        if key not in self:
+            self._room_of(key).change(key[0], 1)
+        self[key] = uid
+
+    def forget(self, key: ObjectKey) -> bool:
+        """Whether it was known."""
+        if self.pop(key, None) is None:
+            return False
+        self._room_of(key).change(key[0], -1)
+        return True
+
+    def _room_of(self, key: ObjectKey) -> Room:
+        return self._room if key[0] else self._plain
+
+
 class ReflectorState(Generic[AnyViewed]):
     """Times are of one monotonic clock; `random` is from 0 to below 1."""
 
     def __init__(self, *, mirror: bool, page: int = 100) -> None:
-        self._known: dict[ObjectKey, str] | None = {} if mirror else None
-        """Uids of what was told and is there, for a mirror."""
+        self._known = _Known() if mirror else None
         self._page = page
         self._listing: _Listing | None = _Listing()
         self._version = ""
@@ -168,17 +203,15 @@ class ReflectorState(Generic[AnyViewed]):
         if listing.pages > LIST_PAGES.most:
             self._listing = _Listing()
             raise LimpetError(f"a list has more than {LIST_PAGES.most:,} {LIST_PAGES.unit}")
-        changes: ObjectChanges[AnyViewed] = ObjectChanges(
-            unreadable=list(unreadable), listed=not (go_on or more)
-        )
+        changes: ObjectChanges[AnyViewed] = ObjectChanges(listed=not (go_on or more))
         listing.is_cut = more
         for item in items:
             if self._put(item, changes) and self._known is not None:
                 listing.seen.add(key_of(item))
         # What cannot be read is there nevertheless.
-        listing.seen.update(key for each in changes.unreadable for key in self._keys_named(each))
-        for each in changes.unreadable:
-            self._note_unreadable(each)
+        for each in unreadable:
+            listing.seen.update(self._keys_named(each))
+            self._put_unreadable(each, changes)
         if more:
             return changes
         if go_on:
@@ -186,7 +219,7 @@ class ReflectorState(Generic[AnyViewed]):
             return changes
         if self._known is not None:
             for key in self._known.keys() - listing.seen:
-                del self._known[key]
+                self._known.forget(key)
                 changes.gone.append(key)
             changes.gone.sort()
         self._listing, self._version, self.listed = None, resource_version, True
@@ -209,17 +242,15 @@ class ReflectorState(Generic[AnyViewed]):
             case ObjectDeleted(item):
                 version = item.metadata.resource_version
                 key = key_of(item)
-                if self._known is None or self._known.pop(key, None) is not None:
+                if self._known is None or self._known.forget(key):
                     changes.gone.append(key)
             case WatchBookmark(version):
                 pass
             case Unreadable():
-                changes.unreadable.append(event)
                 version = event.resource_version
+                self._put_unreadable(event, changes)
                 key = event.namespace, event.name
-                if not event.is_gone:
-                    self._note_unreadable(event)
-                elif self._known is None or self._known.pop(key, None) is not None:
+                if event.is_gone and (self._known is None or self._known.forget(key)):
                     changes.gone.append(key)
         self._version = version or self._version
         return changes
@@ -228,25 +259,30 @@ class ReflectorState(Generic[AnyViewed]):
         """False: there is no room to know one more."""
         if self._known is not None:
             key, uid = key_of(item), item.metadata.uid
-            if not self._has_room(key):
+            if not self._has_room(key, changes):
                 return False
             if self._known.get(key, uid) != uid:
                 changes.gone.append(key)  # another object has its name
-            self._known[key] = uid
+            self._known.put(key, uid)
         changes.put.append(item)
         return True
 
-    def _has_room(self, key: ObjectKey) -> bool:
-        known = self._known
-        return known is None or key in known or len(known) < OBJECTS.most
+    def _has_room(self, key: ObjectKey, changes: ObjectChanges[AnyViewed]) -> bool:
+        refusal = self._known.refusal(key) if self._known is not None else ""
+        if refusal:
+            changes.crowded[key] = refusal
+        return not refusal
 
-    def _note_unreadable(self, unreadable: Unreadable) -> None:
+    def _put_unreadable(self, unreadable: Unreadable, changes: ObjectChanges[AnyViewed]) -> None:
         """It is told as gone, too, once it is: who hears of it may have done something for it."""
         key = unreadable.namespace, unreadable.name
-        if self._known is not None and self._has_room(key):
-            self._known.setdefault(key, "")
+        if self._known is not None and not unreadable.is_gone:
+            if not self._has_room(key, changes):
+                return
+            self._known.put(key, self._known.get(key, ""))
             if self._listing is not None:
                 self._listing.seen.add(key)
+        changes.unreadable.append(unreadable)
 
     def _keys_named(self, unreadable: Unreadable) -> list[ObjectKey]:
         return [key for key in self._known or () if key[1] == unreadable.name]
@@ -283,7 +319,7 @@ class ReflectorState(Generic[AnyViewed]):
         self._listing = _Listing()
         if self._known is not None:
             for key in untaken.gone:
-                self._known.setdefault(key, "")
+                self._known.put(key, self._known.get(key, ""))
 
     def list_again(self) -> None:
         """All is told once more, whatever was told."""

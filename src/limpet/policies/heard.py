@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -24,9 +24,11 @@ from limpet.policies.parse import API_VERSION, PolicyError, parse_labels, parse_
 from limpet.policies.policy import Direction, Key, NamedPort, Policy, PolicyPod, PolicyWorld
 
 Document = Mapping[str, Any]
+KeptLine = dict[str, Any] | PolicyPod
 _BOTH: frozenset[Direction] = frozenset(("ingress", "egress"))
 _CROWDED = "*"
 """Name of what closes a whole namespace; no policy can have it."""
+_AT_ONCE = 200
 _SAID_BEFORE = "the namespace, or the cluster, had more policies than are kept"
 
 
@@ -57,8 +59,7 @@ class ReadPolicies:
         size_bytes = len(msgspec.json.encode(document))
         change = size_bytes - self._size_bytes.get(key, 0)
         if refusal := self._policy_room.refusal(key.namespace, change):
-            self.drop_policy(key)  # what it allowed it may not allow any more
-            self.close_namespace(key.namespace, refusal)
+            self.refuse_policy(key, refusal)
             return refusal
         self._policy_room.change(key.namespace, change)
         self._documents[key], self._size_bytes[key] = document, size_bytes
@@ -82,6 +83,11 @@ class ReadPolicies:
                 return refusal
         self.problems[key] = f"NetworkPolicy {key}: it cannot be read: {cause} ({becomes})"
         return ""
+
+    def refuse_policy(self, key: Key, why: str) -> None:
+        """There is no room for it: what it allowed it may not allow any more."""
+        self.drop_policy(key)
+        self.close_namespace(key.namespace, why)
 
     def close_namespace(self, namespace: str, why: str) -> None:
         """Some of its policies are not kept."""
@@ -129,11 +135,16 @@ class ReadPolicies:
         self.drop_namespace(name)
         refusal = self._namespace_room.refusal(name, 1 + len(labels))
         if refusal:
-            self.passes_over_namespaces = True
+            self.pass_over_namespace(name)
         else:
             self.namespaces[name] = labels
             self._namespace_room.change(name, 1 + len(labels))
         return refusal
+
+    def pass_over_namespace(self, name: str) -> None:
+        """There is no room for it."""
+        self.drop_namespace(name)
+        self.passes_over_namespaces = True
 
     def drop_namespace(self, name: str) -> None:
         if (labels := self.namespaces.pop(name, None)) is not None:
@@ -165,12 +176,24 @@ class ReadPolicies:
             found[key] = PolicyPod(key, pod.addresses, labels, ports)
         return found
 
-    def encode(self) -> bytes:
-        """One object a line: there may be thousands of pods."""
-        lines: list[dict[str, Any]] = [{"policy": each} for each in self._documents.values()]
+    def kept(self) -> list[KeptLine]:
+        """All of it as it is now, for `encode_kept`, which another thread may do."""
+        lines: list[KeptLine] = [{"policy": each} for each in self._documents.values()]
         lines += [{"namespace": name, "labels": each} for name, each in self.namespaces.items()]
-        lines += [_pod_line(pod) for pod in self.pods.values()]
-        return b"".join(json.dumps(line).encode() + b"\n" for line in (*lines, _end(len(lines))))
+        lines += self.pods.values()
+        return lines
+
+
+def encode_kept(lines: Sequence[KeptLine], rest: Callable[[], None] = lambda: None) -> bytes:
+    """One object a line: there may be thousands of pods. `rest`: is called again and again, for
+    who shares Python's lock with others."""
+    pieces = []
+    for start in range(0, len(lines), _AT_ONCE):
+        for line in lines[start : start + _AT_ONCE]:
+            found = _pod_line(line) if isinstance(line, PolicyPod) else line
+            pieces.append(msgspec.json.encode(found))
+        rest()
+    return b"\n".join([*pieces, msgspec.json.encode(_end(len(lines))), b""])
 
 
 def _weight(pod: PolicyPod) -> int:
@@ -183,7 +206,7 @@ def _end(count: int) -> dict[str, int]:
 
 
 def decode_heard(text: bytes) -> ReadPolicies:
-    """Raises: NewerFormatError; ValueError for what `encode` would not write."""
+    """Raises: NewerFormatError; ValueError for what `encode_kept` would not write."""
     heard = ReadPolicies()
     try:
         *lines, end = text.splitlines() or [b""]

@@ -80,6 +80,10 @@ class Catalog:
         found: list[Item] = [service, *self.slices(*service.key)]
         return [each for each in found if each.left_out]
 
+    def has(self, kind: type[Item], key: ServiceName) -> bool:
+        """Whether there is one of that name, whatever it is like."""
+        return key in (self._services if kind is Service else self._service_of)
+
     def knows(self, item: Item) -> bool:
         """It is there, just as it is."""
         if isinstance(item, Service):

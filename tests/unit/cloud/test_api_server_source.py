@@ -27,7 +27,7 @@ def test_of_what_may_be_good_later_nothing_is_kept_that_is_too_large_ever_to_be(
     for name, size in (("small", PRESENCE.most_bytes), ("large", PRESENCE.most_bytes + 1)):
         kept._judge(("presence", name), Sealed("presence", bytes(size), b""), Outcome.BAD)
 
-    assert list(kept._waiting) == [("presence", "small")]
+    assert list(kept._untaken.early) == [("presence", "small")]
 
 
 def test_names_and_causes_of_what_cannot_be_used_are_told_in_a_few_words(

@@ -31,3 +31,21 @@ def test_what_cannot_be_read_is_there_and_a_list_of_it_alone_has_nothing_to_go_b
     assert not listed.some
     assert listed.hear(told("b", listed=True)) == {("shop", "b")}
     assert listed.some
+
+
+def test_what_cannot_be_read_and_goes_is_forgotten_however_long_no_whole_list_comes() -> None:
+    listed: Listed = Listed()
+    odd = Unreadable("a", "nonsense", namespace="shop")
+    for _ in range(3):
+        listed.hear(ObjectChanges(unreadable=[odd]))
+        listed.hear(told(gone="a"))
+    assert listed.hear(told("b", listed=True)) == {("shop", "b")}
+
+
+def test_of_what_has_no_room_that_is_there_which_is_kept() -> None:
+    listed: Listed = Listed()
+    crowded = dict.fromkeys((("shop", "old"), ("shop", "new")), "too many")
+    found = listed.hear(
+        ObjectChanges(crowded=crowded, listed=True), lambda key: key == ("shop", "old")
+    )
+    assert found == {("shop", "old")}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.bounds.tenants import OBJECTS_OF_ONE
 from limpet.kubernetes.objects import ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector_state import (
     Check,
@@ -412,3 +413,24 @@ def test_lines_of_a_watch_are_read() -> None:
 def test_whatever_a_line_is_it_is_read_or_refused(garbage: bytes) -> None:
     with contextlib.suppress(ValueError):
         read_event(garbage, THINGS)
+
+
+def test_a_namespace_with_very_many_objects_leaves_room_for_others() -> None:
+    """What is not told is named, so that who hears it can close what it does not know."""
+    state = ReflectorState[ConfigMap](mirror=True)
+    most = OBJECTS_OF_ONE.most
+    many = [thing(f"t{number}", 1, namespace="many") for number in range(most + 2)]
+    few = thing("x", 1, namespace="few")
+
+    told = state.take_page([*many, few], (), resource_version="1", go_on="")
+
+    assert told.put == [*many[:most], few]
+    names = [("many", f"t{most}"), ("many", f"t{most + 1}")]
+    assert told.crowded == dict.fromkeys(names, "namespace many has more than 65,536 objects")
+    more = state.take_event(ObjectPut(thing("y", 2, namespace="many")))
+    assert list(more.crowded) == [("many", "y")]
+    odd = state.take_event(Unreadable("z", "nonsense", namespace="many", resource_version="3"))
+    assert list(odd.crowded) == [("many", "z")]
+    assert not odd.unreadable
+    state.take_event(ObjectDeleted(many[0]))
+    assert state.take_event(ObjectPut(many[-1])).put == [many[-1]]

@@ -67,13 +67,13 @@ STRANGERS_TOLD_PER_S = Bound(
     "documents that all who are no members tell for long", 100, "documents a second", Above.WAITS
 )
 CHANGES_AT_ONCE = Bound(
-    "changes of what one node says of itself, told by neighbours at once",
+    "changes of what one node says of itself, told by neighbours or by an API server, at once",
     20,
     "changes",
     Above.WAITS,
 )
 CHANGES_PER_MINUTE = Bound(
-    "changes of what one node says of itself, told by neighbours for long",
+    "changes of what one node says of itself, told by neighbours or by an API server, for long",
     30,
     "changes a minute",
     Above.WAITS,

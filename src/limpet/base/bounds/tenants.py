@@ -47,6 +47,7 @@ RESOLV_CONF = Bound("the resolv.conf that it names", 64 << 10, "bytes", Above.CU
 OBJECTS = Bound(
     "objects of one kind, as an API server lists them", 1 << 18, "objects", Above.NOT_KEPT
 )
+OBJECTS_OF_ONE = Bound("... of one namespace", 1 << 16, "objects", Above.NOT_KEPT)
 LIST_PAGES = Bound(
     "answers that make up one list of an API server", 1 << 18, "answers", Above.REFUSED
 )
@@ -88,3 +89,11 @@ POLICY_NAMESPACES = Bound(
     Above.NOT_KEPT,
 )
 """Pods of one that is not kept are in no policy's peers."""
+KEPT_AT_ONCE = Bound(
+    "files that a node writes at once since one of the objects in them has changed",
+    256 << 20,
+    "bytes",
+    Above.WAITS,
+)
+KEPT_PER_S = Bound("... for long", 64 << 10, "bytes a second", Above.WAITS)
+"""Each change writes the whole again, and a disk at the edge wears out."""

@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from limpet.base.bounds.servers import EARLY_DOCUMENTS, UNREAD_CAUSE, UNUSABLE_OBJECTS
+from limpet.base.bounds.servers import UNREAD_CAUSE, UNUSABLE_OBJECTS
 from limpet.base.bounds.words import NAME
 from limpet.base.decoding import convert, decode_plain_json
 from limpet.base.errors import LimpetError
@@ -27,6 +28,7 @@ from limpet.cloud.second_road.own_objects import Carrier, OwnObjects
 from limpet.cloud.second_road.presence_object import PresenceWriter
 from limpet.cloud.second_road.server_return import follow_returns
 from limpet.cloud.second_road.state import ApiServerState
+from limpet.cloud.second_road.untaken import Untaken
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
 from limpet.cluster.membership import Membership, News
@@ -131,8 +133,7 @@ class ApiServerSource:
         self._writer = PresenceWriter(membership, random=random)
         self._reflectors: dict[str, Reflector[Carrier]] = {}
         self._listed = {kind: asyncio.Event() for kind in CARRIERS}
-        self._waiting: dict[tuple[str, str], Sealed] = {}
-        """By kind and name of the object."""
+        self._untaken = Untaken()
         self._unusable: dict[str, str] = {}
         self._own = OwnObjects(membership, say_hello, random=random)
         self._task: asyncio.Task[None] | None = None
@@ -199,7 +200,7 @@ class ApiServerSource:
             returned=self._returned,
             random=self._random,
         )
-        own = [self._writer.run(client), self._own.run(client), back]
+        own = [self._writer.run(client), self._own.run(client), self._offer_late(), back]
         return [*own, *map(self._run_in_turn, self._reflectors)]
 
     def _end(self) -> None:
@@ -245,8 +246,8 @@ class ApiServerSource:
             now = {name: sealed for (_, name), sealed in told.items()}
             self._writer.compare({**gone, **now}, all_told=changes.listed)
         fresh = await self._offer(told)
-        if fresh and self._waiting:
-            await self._offer(dict(self._waiting))
+        if fresh and self._untaken.early:
+            await self._offer(dict(self._untaken.early))
         if changes.listed:
             self._listed[kind].set()
             if all(each.is_set() for each in self._listed.values()):
@@ -262,22 +263,34 @@ class ApiServerSource:
         """Whether anything of it was news."""
         fresh = False
         for names in _batches(list(told), _BATCH):
-            outcomes = self._membership.offer([told[name] for name in names], source=Source.CLOUD)
+            now_s = time.monotonic()
+            outcomes = self._membership.offer(
+                [told[name] for name in names],
+                source=Source.CLOUD,
+                has_room=partial(self._untaken.has_room, now_s),
+            )
             for name, outcome in zip(names, outcomes, strict=True):
                 fresh = fresh or outcome is Outcome.FRESH
                 self._judge(name, told[name], outcome)
+                key = self._membership.replica.key_of(told[name])
+                if outcome is Outcome.FRESH and key is not None:
+                    self._untaken.note_change(key, now_s)
             await asyncio.sleep(0)
         return fresh
 
+    async def _offer_late(self) -> None:
+        while True:
+            await self._offer(await self._untaken.some_late())
+
     def _judge(self, name: tuple[str, str], document: Sealed, outcome: Outcome) -> None:
-        self._waiting.pop(name, None)
+        self._untaken.forget(name)
+        if outcome is Outcome.LATER:
+            self._untaken.put_late(name, document)
+            return
         if outcome is not Outcome.BAD:
             self._note(*name, "")
             return
-        kind = name[0]
-        may_be_good = KINDS[kind].under and len(document.body) <= KINDS[kind].most_bytes
-        if may_be_good and len(self._waiting) < EARLY_DOCUMENTS.most:
-            self._waiting[name] = document
+        self._untaken.put_early(name, document)
         self._note(
             *name,
             "what it carries was not signed by whom it should be in this cluster (who has signed "

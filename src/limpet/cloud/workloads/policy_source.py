@@ -7,6 +7,7 @@ its data, and no policy goes because of that. What was heard is on the disk some
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -19,7 +20,7 @@ from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
 from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.listed import Listed
-from limpet.cloud.workloads.source import WorkloadSource
+from limpet.cloud.workloads.source import REST_S, WorkloadSource
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.policies import (
@@ -33,7 +34,7 @@ from limpet.kubernetes.policies import (
 )
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import KeptLine, ReadPolicies, encode_kept
 from limpet.policies.policy import Key
 
 _log = structlog.get_logger("policies")
@@ -88,7 +89,11 @@ class PolicySource(WorkloadSource):
         namespaces: Reflector[Any] = reflect(NAMESPACES, self._hear_namespaces)
         policies: Reflector[Any] = reflect(NETWORK_POLICIES, self._hear_policies)
         pods: Reflector[Any] = reflect(PODS, self._hear_pods)
-        self._reflectors = [namespaces, policies, pods]
+        self._reflectors = {
+            NAMESPACES.plural: namespaces,
+            NETWORK_POLICIES.plural: policies,
+            PODS.plural: pods,
+        }
         return [
             namespaces.run(),
             _run_then(policies, self._reasons.listed),
@@ -98,6 +103,9 @@ class PolicySource(WorkloadSource):
     async def _hear_namespaces(self, changes: ObjectChanges[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
             self._heard.drop_namespace(name)
+        for (_, name), refusal in changes.crowded.items():
+            self._heard.pass_over_namespace(name)
+            self._note_refusal(NAMESPACES.plural, "", name, refusal)
         for each in changes.put:
             labels = dict(each.metadata.labels or {})
             refusal = self._heard.put_namespace(each.metadata.name, labels)
@@ -114,6 +122,9 @@ class PolicySource(WorkloadSource):
         held = self._heard.pods
         for gone in self._gone(PODS.plural, changes, list(held)):
             self._heard.drop_pod(Key(*gone))
+        for crowded, refusal in changes.crowded.items():
+            self._heard.drop_pod(Key(*crowded))
+            self._note_refusal(PODS.plural, "", Key(*crowded), refusal)
         for view in changes.put:
             key, pod = Key(view.metadata.namespace, view.metadata.name), pod_of(view)
             if pod is not None:
@@ -126,12 +137,21 @@ class PolicySource(WorkloadSource):
         kind = NETWORK_POLICIES.plural
         for gone in self._gone(kind, changes, self._heard.kept_policies):
             self._heard.drop_policy(Key(*gone))
+        for crowded, refusal in changes.crowded.items():
+            key = Key(*crowded)
+            self._heard.refuse_policy(key, refusal)
+            self._note_refusal(kind, key.namespace, key, refusal)
+            self._reasons.needed.set()
         for view in changes.put:
             key = Key(view.metadata.namespace, view.metadata.name)
             refusal = self._heard.put_policy(key, view.document())
             self._note_refusal(kind, key.namespace, key, refusal)
             if key in self._heard.problems:
-                _log.warning("a policy means nothing here", problem=self._heard.problems[key])
+                _log.warning(
+                    "a policy means nothing here",
+                    by_others=True,
+                    problem=self._heard.problems[key],
+                )
             self._reasons.needed.set()
         for each in changes.unreadable:
             if not each.is_gone and not (name_problem(each.namespace) or name_problem(each.name)):
@@ -145,8 +165,6 @@ class PolicySource(WorkloadSource):
             for namespace in self._heard.closed_namespaces:
                 if namespace not in refused:
                     self._heard.open_namespace(namespace)
-                else:
-                    self._note_crowded()
             refused.clear()
         self._note(kind, changes)
 
@@ -154,7 +172,7 @@ class PolicySource(WorkloadSource):
         """`refusal`: empty: it is kept."""
         if refusal:
             self._refused[kind].add(owner)
-            self._note_crowded()
+            self._crowded.note(kind)
             _log.warning(
                 "an object is not kept", by_others=True, kind=kind, name=str(what), cause=refusal
             )
@@ -175,6 +193,7 @@ class PolicySource(WorkloadSource):
 
     def _note(self, what: str, changes: ObjectChanges[Any]) -> None:
         if changes.listed:
+            self._crowded.hear_list()
             self._whole.add(what)
             give_memory_back()
         whole = {NAMESPACES.plural, NETWORK_POLICIES.plural}
@@ -188,11 +207,16 @@ class PolicySource(WorkloadSource):
 
     # Keeping
 
-    async def _write(self) -> None:
-        """Raises: StorageError."""
+    async def _write(self) -> int:
+        """As every source."""
+        return await asyncio.to_thread(self._write_lines, self._heard.kept())
+
+    def _write_lines(self, lines: list[KeptLine]) -> int:
         with refusals("make folder", self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        await asyncio.to_thread(write_durably, self._path, self._heard.encode())
+        content = encode_kept(lines, partial(time.sleep, REST_S))
+        write_durably(self._path, content)
+        return len(content)
 
 
 async def _run_then(reflector: Reflector[Any], *reasons: asyncio.Event) -> None:

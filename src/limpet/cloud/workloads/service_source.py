@@ -23,7 +23,7 @@ from limpet.base.process.memory import give_memory_back
 from limpet.base.timer import Timer
 from limpet.cloud.workloads.change_journal import MOST_BYTES, ChangeJournal
 from limpet.cloud.workloads.listed import Listed
-from limpet.cloud.workloads.source import WorkloadSource
+from limpet.cloud.workloads.source import REST_S, WorkloadSource
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
@@ -53,9 +53,11 @@ _log = structlog.get_logger("services")
 
 _PAGE = 500
 """Objects of a list: small ones, of which a server has thousands."""
-_AT_ONCE, _REST_S = 200, 0.001
-"""Objects that are encoded before the event loop has its turn, which may have a change to make: who
-waits for Python's lock meanwhile waits for milliseconds each time that it asks the kernel."""
+_AT_ONCE = 200
+"""Objects that are encoded before others have their turn."""
+
+_LISTS = {SERVICES.kind: "services", ENDPOINT_SLICES.kind: "slices"}
+"""What a list of each kind is called here."""
 
 Tell = Callable[[Iterable[ServiceName], str], None]
 
@@ -136,7 +138,9 @@ class ServiceSource(WorkloadSource):
 
     @property
     def is_connected(self) -> bool:
-        return bool(self._reflectors) and all(x.follow_state.connected for x in self._reflectors)
+        return bool(self._reflectors) and all(
+            each.follow_state.connected for each in self._reflectors.values()
+        )
 
     # Hearing
 
@@ -145,12 +149,12 @@ class ServiceSource(WorkloadSource):
         reflect = partial(Reflector, client, mirror=True, random=self._random, page=_PAGE)
         services = reflect(SERVICES, self._hear_services)
         slices = reflect(ENDPOINT_SLICES, self._hear_slices)
-        self._reflectors = [services, slices]
-        return [each.run() for each in self._reflectors]
+        self._reflectors = {"services": services, "slices": slices}
+        return [each.run() for each in self._reflectors.values()]
 
     async def _hear_services(self, changes: ObjectChanges[ServiceView]) -> None:
         told: dict[ServiceName, None] = {}
-        gone = self._gone("services", changes, (each.key for each in self._catalog))
+        gone = self._gone(Service, changes, (each.key for each in self._catalog))
         self.unread.hear(SERVICES.kind, changes)
         lines = []
         for key in gone:
@@ -164,7 +168,7 @@ class ServiceSource(WorkloadSource):
 
     async def _hear_slices(self, changes: ObjectChanges[SliceView]) -> None:
         told: dict[ServiceName, None] = {}
-        gone = self._gone("slices", changes, (each.key for each in self._catalog.all_slices()))
+        gone = self._gone(EndpointSlice, changes, (x.key for x in self._catalog.all_slices()))
         self.unread.hear(ENDPOINT_SLICES.kind, changes)
         lines = []
         for key in gone:
@@ -179,8 +183,7 @@ class ServiceSource(WorkloadSource):
     def _as_believed(self, told: EndpointSlice) -> EndpointSlice:
         """After a cut, a server says of those it could not hear that they are not ready."""
         now_s = time.monotonic()
-        _, slices = self._reflectors
-        away_s, since_s = slices.follow_state.last_away(now_s)
+        away_s, since_s = self._reflectors["slices"].follow_state.last_away(now_s)
         if away_s < CUT_S or now_s >= since_s + DOUBT_S:
             return told
         piece = with_doubts(told, self._catalog.slices(*told.service_key))
@@ -202,13 +205,9 @@ class ServiceSource(WorkloadSource):
         self._note("slices", told, lines, "endpoints are not ready", all_told=False)
 
     def _put(self, kind: str, item: Item) -> tuple[ServiceName, ...]:
-        """Services that are others by this. One that has no room stays as it was."""
+        """Services that are others by this."""
         if refusal := self._catalog.refusal(item):
-            self._note_crowded()
-            self.unread.refuse(kind, item.key, refusal)
-            _log.warning(
-                "an object is not kept", by_others=True, object=called(item), cause=refusal
-            )
+            self._refuse(kind, item.key, refusal)
             return ()
         before = self._catalog.incomplete.get((type(item), item.key))
         others = self._catalog.put(item)
@@ -221,13 +220,24 @@ class ServiceSource(WorkloadSource):
             )
         return others
 
+    def _refuse(self, kind: str, key: ObjectKey, cause: str) -> None:
+        """One that has no room stays as it was."""
+        self._crowded.note(_LISTS[kind])
+        self.unread.refuse(kind, key, cause)
+        name = "/".join(key)
+        _log.warning("an object is not kept", by_others=True, object=f"{kind} {name}", cause=cause)
+
     def _gone(
-        self, kind: str, changes: ObjectChanges[AnyViewed], kept: Iterable[ObjectKey]
+        self, what: type[Item], changes: ObjectChanges[AnyViewed], kept: Iterable[ObjectKey]
     ) -> list[ObjectKey]:
         """What to remove. The absence of all says nothing."""
-        there = self._listed[kind].hear(changes)
+        kind = _LISTS[what.__name__]
+        there = self._listed[kind].hear(changes, partial(self._catalog.has, what))
+        for key, cause in changes.crowded.items():
+            self._refuse(what.__name__, key, cause)
         if there is None:
             return changes.gone
+        self._crowded.hear_list()
         if not self._listed[kind].some:
             _log.warning("the API server lists none, which is not believed", kind=kind)
             return []
@@ -261,21 +271,24 @@ class ServiceSource(WorkloadSource):
 
     # Keeping
 
-    async def _write(self) -> None:
-        """Raises: StorageError."""
+    async def _write(self) -> int:
+        """As every source."""
         items: list[Item] = [*self._catalog, *self._catalog.all_slices()]
         noted = self._journal.end if self._journal is not None else 0
-        await asyncio.to_thread(self._write_items, items)
+        size_bytes = await asyncio.to_thread(self._write_items, items)
         if self._journal is not None:
             self._journal.forget(noted)
+        return size_bytes
 
-    def _write_items(self, items: list[Item]) -> None:
+    def _write_items(self, items: list[Item]) -> int:
         with refusals("make folder", self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
         # Not line by line: the room of 20,000 small objects is lost between those that stay.
         pieces = []
         for start in range(0, len(items), _AT_ONCE):
             pieces.append(encode_lines(items[start : start + _AT_ONCE]))
-            time.sleep(_REST_S)
-        write_durably(self._path, b"".join([*pieces, encode_end(len(items))]))
+            time.sleep(REST_S)
+        content = b"".join([*pieces, encode_end(len(items))])
+        write_durably(self._path, content)
         give_memory_back()
+        return len(content)

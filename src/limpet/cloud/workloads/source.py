@@ -7,15 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from limpet.base.timer import Timer
 from limpet.cloud.following import Following
+from limpet.cloud.workloads.crowding import Crowding
 from limpet.cloud.workloads.keeping import Keeping
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
 
-_CROWDED_S = 600.0
-"""After which what had no room is listed again: some of the others may be gone."""
+REST_S = 0.001
+"""Who encodes very many objects in another thread rests so long now and then: the event loop may
+have a change to make, and waits for Python's lock for milliseconds each time that it asks the
+kernel."""
 
 
 class WorkloadSource(ABC):
@@ -34,18 +36,18 @@ class WorkloadSource(ABC):
         self._random = random
         self._following = Following(noun, find_access, self._begin, self._end, random=random)
         self._keeping = Keeping(noun, self._write, gather_s=gather_s)
-        self._reflectors: list[Reflector[Any]] = []
-        """Those that hear; none while there is nobody to be heard."""
+        self._reflectors: dict[str, Reflector[Any]] = {}
+        """By kind, those that hear; none while there is nobody to be heard."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._crowded = Timer(noun, self._list_again)
+        self._crowded = Crowding(noun, self._list_again, random)
 
     @abstractmethod
     def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
         """Makes `_reflectors`; what has to run while the server is heard."""
 
     @abstractmethod
-    async def _write(self) -> None:
-        """Keeps all that was heard. Raises: StorageError."""
+    async def _write(self) -> int:
+        """Keeps all that was heard; returns bytes. Raises: StorageError."""
 
     def start(self) -> None:
         works = (self._following.run(), self._keeping.run())
@@ -60,24 +62,19 @@ class WorkloadSource(ABC):
 
     def network_changed(self) -> None:
         """Asks anew at once."""
-        for reflector in self._reflectors:
+        for reflector in self._reflectors.values():
             reflector.network_changed()
 
     @property
     def error(self) -> str:
         """Why it hears nothing, or keeps nothing; empty: all is well."""
         troubles = (self._following.trouble, self._keeping.trouble)
-        found = (*troubles, *(each.follow_state.error for each in self._reflectors))
+        found = (*troubles, *(each.follow_state.error for each in self._reflectors.values()))
         return next(filter(None, found), "")
 
-    def _note_crowded(self) -> None:
-        """Something was not kept, since there was no room."""
-        if not self._crowded.is_set:
-            self._crowded.set_in(_CROWDED_S)
-
-    def _list_again(self) -> None:
-        for reflector in self._reflectors:
-            reflector.list_again()
+    def _list_again(self, kind: str) -> None:
+        if kind in self._reflectors:
+            self._reflectors[kind].list_again()
 
     def _end(self) -> None:
-        self._reflectors = []
+        self._reflectors = {}

@@ -18,6 +18,7 @@ from limpet.base.timer import Timer
 from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.documents import Key, Source
+from limpet.cluster.exchange.change_rates import ChangeRates
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import NONCE_BYTES, MessageError, Push, decode, encode
@@ -29,9 +30,9 @@ _log = structlog.get_logger("exchange")
 
 
 class ExchangeBudget:
-    """For what others tell: by each member, by all others together, and of what one node says of
-    itself, by whomever. Each change costs a write to the disk, a round, probes, and those whom we
-    tell of it the same; what is left out is found when digests are compared."""
+    """For what others tell, by each member and by all others together. Each change costs a write to
+    the disk, a round, probes, and those whom we tell of it the same; what is left out is found when
+    digests are compared."""
 
     def __init__(self) -> None:
         told, strange = bounds.TOLD_PER_S, bounds.STRANGERS_TOLD_PER_S
@@ -39,11 +40,6 @@ class ExchangeBudget:
             told.most, bounds.TOLD_AT_ONCE.most, most=bounds.TELLERS.most
         )
         self.of_strangers = TokenBucket(strange.most, bounds.STRANGERS_TOLD_AT_ONCE.most)
-        self.of_changes = TokenBuckets(
-            bounds.CHANGES_PER_MINUTE.most / 60,
-            bounds.CHANGES_AT_ONCE.most,
-            most=bounds.CHANGERS.most,
-        )
 
 
 class Exchange:
@@ -63,6 +59,7 @@ class Exchange:
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
         self._room = ExchangeBudget()
+        self._changes = ChangeRates(membership.replica.known.kinds)
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -187,7 +184,7 @@ class Exchange:
                 push.documents,
                 source=Source.NEIGHBOUR,
                 teller=received.uid,
-                has_room=lambda document: self._has_room(document.key, now_s),
+                has_room=lambda document: self._changes.has_room(document.key, now_s),
             )
         finally:
             self._from = ("", None)
@@ -196,22 +193,11 @@ class Exchange:
             if (key := self._membership.replica.key_of(sealed)) is not None:
                 known[what].append(key)
         for key in known[Outcome.FRESH]:
-            if (sayer := self._sayer(key)) is not None:
-                self._room.of_changes.take(sayer, now_s)
+            self._changes.note(key, now_s)
         self._gossip.heard_again(known[Outcome.STALE], received.uid, link)
         late = outcomes.count(Outcome.LATER)
         self._counters["over_rate"] += late
         return not late
-
-    def _sayer(self, key: Key) -> Key | None:
-        """Key of the document that it stands under, its node's; None: the cluster has signed it."""
-        return self._membership.replica.known.kinds[key[0]].parent(key[1])
-
-    def _has_room(self, key: Key, now_s: float) -> bool:
-        """For another thing that one node says. What the cluster has signed counts at any time: a
-        node that floods could not be removed else."""
-        sayer = self._sayer(key)
-        return sayer is None or self._room.of_changes.has_room(sayer, now_s)
 
     def _run(self, effects: list[Effect]) -> None:
         message, body = None, b""

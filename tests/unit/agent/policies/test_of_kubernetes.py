@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limpet.agent.policies.of_kubernetes import heard_before
 from limpet.base.bounds.words import FILE
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import ReadPolicies, encode_kept
 from limpet.policies.policy import Key, PolicyPod
 
 
@@ -19,7 +19,7 @@ def test_an_agent_begins_with_what_it_kept_of_however_many_pods(tmp_path: Path) 
     for number in range(17_000):
         key = Key("shop", f"web-{number}")
         heard.pods[key] = PolicyPod(key, (ip_address("10.1.0.1"),), {"app": "x" * 1000})
-    kept.write_bytes(heard.encode())
+    kept.write_bytes(encode_kept(heard.kept()))
 
     assert kept.stat().st_size > FILE.most
     assert len(heard_before(kept).pods) == len(heard.pods)

@@ -15,6 +15,7 @@ from limpet.cluster.datagrams.peer_socket import PeerSocket, Rates
 from limpet.cluster.datagrams.udp_sockets import Arrival
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Known, Sealed
+from limpet.cluster.exchange.change_rates import ChangeRates
 from limpet.cluster.exchange.exchange import ExchangeBudget
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import (
@@ -32,7 +33,7 @@ from limpet.cluster.exchange.pod_lookup import PodLookup
 from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import KINDS
+from limpet.cluster.kinds import KINDS, PRESENCE
 from limpet.cluster.nodes import NodeEntry
 from limpet.datapath.overlay.plan import _addresses, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
@@ -108,18 +109,32 @@ def _(amount: int) -> bool:
     return room.take(1.0001, amount)
 
 
+class _Changes:
+    """What nodes say of themselves, as it is told: each change is noted once it is taken."""
+
+    def __init__(self) -> None:
+        self._rates = ChangeRates(KINDS)
+
+    def take(self, node: int, now_s: float) -> bool:
+        key = (PRESENCE.name, str(node))
+        has_room = self._rates.has_room(key, now_s)
+        if has_room:
+            self._rates.note(key, now_s)
+        return has_room
+
+
 @probe(neighbours.CHANGES_AT_ONCE)
 def _(amount: int) -> bool:
-    room = ExchangeBudget().of_changes
-    return all(room.take("a", 0.0) for _ in range(amount)) and room.take("b", 0.0)
+    changes = _Changes()
+    return all(changes.take(0, 0.0) for _ in range(amount)) and changes.take(1, 0.0)
 
 
 @probe(neighbours.CHANGES_PER_MINUTE)
 def _(amount: int) -> bool:
-    room = ExchangeBudget().of_changes
-    assert room.take("a", 0.0, neighbours.CHANGES_AT_ONCE.most)
+    changes = _Changes()
+    assert all(changes.take(0, 0.0) for _ in range(neighbours.CHANGES_AT_ONCE.most))
     most = neighbours.CHANGES_PER_MINUTE.most
-    return all(room.take("a", 60.001 * min((n + 1) / most, 1.0)) for n in range(amount))
+    return all(changes.take(0, 60.001 * min((n + 1) / most, 1.0)) for n in range(amount))
 
 
 def _rates() -> Rates:
@@ -493,7 +508,7 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.CHANGERS)
 def _(amount: int) -> bool:
-    return is_remembered(amount, ExchangeBudget().of_changes)
+    return is_remembered(amount, _Changes())
 
 
 def _arrival(source: IPv4Address) -> Arrival:

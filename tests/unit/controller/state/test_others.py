@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.bounds.neighbours import CHANGES_AT_ONCE
 from limpet.cluster.api import token_id
 from limpet.cluster.documents import Key
 from limpet.cluster.keys import public_key_of
@@ -23,6 +24,7 @@ from limpet.controller.registry.records import (
     TOKEN,
     CommunityRecord,
     PresenceRecord,
+    record_types,
 )
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import rotate_key
@@ -33,7 +35,7 @@ from limpet.controller.store.interface import Delete, Event, StorePut, TooOldErr
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network, new_tables, new_token
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 Body = Callable[[SqliteStore, Registry], Awaitable[None]]
 
@@ -213,3 +215,47 @@ def test_what_was_written_while_nothing_was_told_is_heard_when_all_is_read_again
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_node_that_writes_on_and_on_is_heard_now_and_then_and_as_it_is_by_then(
+    tmp_path: Path,
+) -> None:
+    """Each presence that is heard goes on to all others."""
+    times = 3 * CHANGES_AT_ONCE.most
+
+    async def run() -> list[Key]:
+        store = SqliteStore(tmp_path / "store.db")
+        registry = Registry(store, 0.0)
+        await registry.start()
+        await registry.change(lambda tables: create_cluster(tables, network()))
+        await registry.change(lambda tables: join(tables, 1, "n1"))
+        heard: list[Key] = []
+        turns = asyncio.Semaphore(0)
+
+        async def hear(key: Key) -> None:
+            heard.append(key)
+            turns.release()
+
+        mark = await store.mark(list(record_types()))
+        following = asyncio.create_task(follow_others(store, registry, mark, hear))
+        version = None
+        for number in range(times):
+            put = StorePut(PRESENCE.name, UID, said(10 + number), version)
+            (version,) = await store.write([put])
+            if number < CHANGES_AT_ONCE.most:
+                await asyncio.wait_for(turns.acquire(), PATIENCE_S)
+
+        async def is_newest() -> bool:
+            held = await registry.change(lambda tables: tables.presence(UID))
+            return held is not None and held.sequence == 10 + times - 1
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not await is_newest():
+                await turns.acquire()
+        following.cancel()
+        await asyncio.wait((following,))
+        await registry.stop()
+        await store.close()
+        return heard
+
+    assert len(asyncio.run(run())) < times - 10

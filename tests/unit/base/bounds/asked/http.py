@@ -284,7 +284,7 @@ def _(amount: int) -> bool:
     for number in range(amount):
         sealed = Sealed("presence", b"{}", b"")
         source._judge(("presence", f"n{number}"), sealed, Outcome.BAD)
-    return len(source._waiting) == amount
+    return len(source._untaken.early) == amount
 
 
 @probe(servers.UNUSABLE_OBJECTS)

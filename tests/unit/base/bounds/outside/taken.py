@@ -14,7 +14,7 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "controller": "replica.py",
         "controller/leader": "elector.py",
         "controller/orchestrator": "object_status.py pods.py",
-        "controller/registry": "registry.py",
+        "controller/registry": "others.py registry.py",
         "controller/state": "cluster.py",
         "controller/store": "sqlite.py",
         "controller/store/kubernetes": "follower.py",

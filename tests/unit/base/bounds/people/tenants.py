@@ -11,6 +11,7 @@ import msgspec
 
 from limpet.base.bounds import tenants
 from limpet.base.errors import LimpetError
+from limpet.cloud.workloads.keeping import WritingRate
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.cloud.workloads.service_source import ServiceSource
 from limpet.kubernetes.access.access import Access
@@ -23,6 +24,9 @@ from limpet.policies.heard import ReadPolicies
 from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 
+_MANY = 1024
+"""Namesrates, each of which has little: a part is reserved for such."""
+
 # Lists
 
 
@@ -30,11 +34,28 @@ def _a_page(state: ReflectorState[Any], go_on: str, items: Iterable[Viewed] = ()
     return len(state.take_page(items, (), resource_version="1", go_on=go_on).put)
 
 
-@probe(tenants.OBJECTS)
-def _objects(amount: int) -> bool:
+def _objects(namespaces: int, amount: int) -> bool:
+    """Each in one of so many namespaces; 0: in none."""
     state = ReflectorState[Any](mirror=True)
-    items = (Viewed(metadata=Metadata(name=str(number), uid="u")) for number in range(amount))
+    items = (
+        Viewed(metadata=Metadata(name=str(number), namespace=_namespace(namespaces, number)))
+        for number in range(amount)
+    )
     return _a_page(state, "", items) == amount
+
+
+def _namespace(namespaces: int, number: int) -> str:
+    return f"n{number % namespaces}" if namespaces else ""
+
+
+@probe(tenants.OBJECTS)
+def _all_objects(amount: int) -> bool:
+    return _objects(_MANY, amount) and _objects(0, amount)
+
+
+@probe(tenants.OBJECTS_OF_ONE)
+def _objects_of_one(amount: int) -> bool:
+    return _objects(1, amount)
 
 
 @probe(tenants.LIST_PAGES)
@@ -126,7 +147,7 @@ def _services(namespaces: int, amount: int) -> bool:
     def pieces() -> Iterable[SliceView]:
         left, number = amount, 0
         while left:
-            size = min(left - 1, 1000)
+            size = min(left - 1, 511)
             metadata = Metadata(name=str(number), namespace=f"n{number % namespaces}", uid="u")
             yield SliceView(
                 metadata=metadata, address_type="IPv4", endpoints=_ENDPOINTS[:size], ports=[]
@@ -146,13 +167,13 @@ def _services(namespaces: int, amount: int) -> bool:
 
 
 _ENDPOINTS = [
-    EndpointView(addresses=[f"10.0.{number >> 8}.{number & 255}"]) for number in range(1, 1001)
+    EndpointView(addresses=[f"10.0.{number >> 8}.{number & 255}"]) for number in range(1, 512)
 ]
 
 
 @probe(tenants.SERVICE_TARGETS)
 def _all_targets(amount: int) -> bool:
-    return _services(8, amount)
+    return _services(_MANY, amount)
 
 
 @probe(tenants.SERVICE_TARGETS_OF_ONE)
@@ -179,7 +200,7 @@ def _policy_bytes(namespaces: int, amount: int) -> bool:
             metadata = Metadata(name=f"p{number:08}", namespace=f"n{number % namespaces}")
             empty = PolicyView(metadata=metadata, spec={"x": ""})
             begin = len(msgspec.json.encode(empty.document()))
-            size = min(left, 1 << 20)
+            size = min(left, 1 << 16)
             size = left if left - size < begin else size
             yield PolicyView(metadata=metadata, spec={"x": "x" * (size - begin)})
             left, number = left - size, number + 1
@@ -190,7 +211,7 @@ def _policy_bytes(namespaces: int, amount: int) -> bool:
 
 @probe(tenants.POLICY_BYTES)
 def _all_policies(amount: int) -> bool:
-    return _policy_bytes(8, amount)
+    return _policy_bytes(_MANY, amount)
 
 
 @probe(tenants.POLICY_BYTES_OF_ONE)
@@ -220,7 +241,7 @@ def _pods(namespaces: int, amount: int) -> bool:
 
 @probe(tenants.POLICY_PODS)
 def _all_pods(amount: int) -> bool:
-    return _pods(8, amount)
+    return _pods(_MANY, amount)
 
 
 @probe(tenants.POLICY_PODS_OF_ONE)
@@ -235,3 +256,19 @@ def _namespaces(amount: int) -> bool:
     heard = _policies(lambda source: source._hear_namespaces(changes))
     assert heard.passes_over_namespaces == (len(heard.namespaces) < len(views))
     return len(heard.namespaces) == len(views)
+
+
+# What they cause on a node's disk
+
+
+@probe(tenants.KEPT_AT_ONCE)
+def _kept_at_once(amount: int) -> bool:
+    return WritingRate(0.0).rest_s(amount, 0.0) == 0.0
+
+
+@probe(tenants.KEPT_PER_S)
+def _kept_per_s(amount: int) -> bool:
+    """Each second, after all that may be written at once."""
+    rate = WritingRate(0.0)
+    rate.rest_s(tenants.KEPT_AT_ONCE.most, 0.0)
+    return rate.rest_s(amount, 1.0) == 0.0

@@ -1,0 +1,58 @@
+"""Documents that an API server has told, and that are not taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from limpet.base.bounds.servers import EARLY_DOCUMENTS
+from limpet.cluster.documents import Document, Key, Sealed
+from limpet.cluster.exchange.change_rates import ChangeRates
+from limpet.cluster.kinds import KINDS
+
+ObjectName = tuple[str, str]
+"""Kind and name of the object."""
+_AGAIN_S = 2.0
+
+
+class Untaken:
+    """As they were told last."""
+
+    def __init__(self) -> None:
+        self._rates = ChangeRates(KINDS)
+        self.early: dict[ObjectName, Sealed] = {}
+        """Nobody is known yet who may have signed it."""
+        self.late: dict[ObjectName, Sealed] = {}
+        """A node says it of itself, and changes it too often."""
+        self._has_late = asyncio.Event()
+
+    def has_room(self, now_s: float, document: Document) -> bool:
+        """Whether what one node says of itself may change once more."""
+        return self._rates.has_room(document.key, now_s)
+
+    def note_change(self, key: Key, now_s: float) -> None:
+        """It was taken."""
+        self._rates.note(key, now_s)
+
+    def put_early(self, name: ObjectName, document: Sealed) -> None:
+        """Where there is room."""
+        may_be_good = KINDS[name[0]].under and len(document.body) <= KINDS[name[0]].most_bytes
+        if may_be_good and len(self.early) < EARLY_DOCUMENTS.most:
+            self.early[name] = document
+
+    def put_late(self, name: ObjectName, document: Sealed) -> None:
+        """Where there is room."""
+        if len(self.late) < EARLY_DOCUMENTS.most:
+            self.late[name] = document
+            self._has_late.set()
+
+    def forget(self, name: ObjectName) -> None:
+        """It was looked at."""
+        self.early.pop(name, None)
+        self.late.pop(name, None)
+
+    async def some_late(self) -> dict[ObjectName, Sealed]:
+        """What changes too often, a little after there is something of it."""
+        await self._has_late.wait()
+        await asyncio.sleep(_AGAIN_S)
+        self._has_late.clear()
+        return dict(self.late)
