@@ -25,7 +25,7 @@ from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 
 _MANY = 1024
-"""Namesrates, each of which has little: a part is reserved for such."""
+"""Namespaces, each of which has little: a part is reserved for such."""
 
 # Lists
 
