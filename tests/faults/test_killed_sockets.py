@@ -13,13 +13,8 @@ import pytest
 
 from limpet.datapath.services.plan import SocketWishes
 from limpet.datapath.services.sockets.apply import object_path
-from limpet.datapath.services.sockets.layout import (
-    FEW,
-    FRONTENDS,
-    LAYOUT,
-    SLOTS,
-    SOCKET_MAPS,
-)
+from limpet.datapath.services.sockets.layout import FEW, FRONTENDS, SLOTS, SOCKET_MAPS
+from limpet.datapath.services.sockets.pins_apply import map_folder
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.linux.bpf.library import Bpf
@@ -72,8 +67,8 @@ def _unordered(frontend: bytes) -> list[bytes]:
 def unlike(node: Machine, api: ServiceApi) -> list[str]:
     """Maps of the programs that are not as planned by one who begins with nothing."""
     planner = wanted(api, SocketWishes(ends_flows=can_end_sockets()))
-    pins = Path(node.settings["run_dir"]) / "bpf" / "limpet" / f"maps-{LAYOUT}"
-    opened = Bpf().load(object_path(), pins)
+    pins = Path(node.settings["run_dir"]) / "bpf" / "limpet"
+    opened = Bpf().load(object_path(), lambda name: pins / map_folder(name) / name)
     try:
         held = {name: opened.maps[name].read() for name in SOCKET_MAPS}
     finally:

@@ -156,7 +156,7 @@ class Ways:
     def _load(self, pins: Path, blocks: Blocks, program: str, cgroup: Path | None = None) -> None:
         assert self._object is not None  # or there would be no folder for pins
         bpf = Bpf()
-        loaded = bpf.load(self._object, pins)
+        loaded = bpf.load(self._object, lambda name: pins / name)
         elements = [
             (_PREFIX.pack(each.prefixlen, each.network_address.packed), b"\1\0\0\0")
             for each in blocks

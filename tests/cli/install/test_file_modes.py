@@ -66,6 +66,7 @@ _INSTALLED = {
 _EBPF = {
     *("/sys/fs/bpf/limpet", "/sys/fs/bpf/limpet/links", "/sys/fs/bpf/limpet/links/*"),
     *("/sys/fs/bpf/limpet/maps-*", "/sys/fs/bpf/limpet/maps-*/*"),
+    *("/sys/fs/bpf/limpet/noted-*", "/sys/fs/bpf/limpet/noted-*/*"),
 }
 _WIREGUARD = {"/run/limpet/wireguard.log", "/run/wireguard", "/run/wireguard/limwg*.sock"}
 _IPSEC = {"/run/limpet/ipsec", "/run/limpet/ipsec/*"}

@@ -21,8 +21,8 @@ import pytest
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
-from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
-from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
+from limpet.datapath.services.sockets.layout import CONNECTED
+from limpet.datapath.services.sockets.pins_apply import MAPS, AttachPoint, pins_of, remove_pins
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.bpf.library import Bpf
 from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
@@ -32,7 +32,6 @@ from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.services.socket_bed import SocketBed, mounted
 from tests.waiting import PATIENCE_S, wait_until
 
-MAPS = f"maps-{LAYOUT}"
 ANY = {4: "0.0.0.0", 6: "::"}
 
 

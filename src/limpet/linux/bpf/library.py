@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,8 +171,9 @@ class Bpf:
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
 
-    def load(self, path: Path, maps_dir: Path) -> BpfObject:
-        """Loads it; maps are those that are pinned in the folder already, or are pinned there.
+    def load(self, path: Path, map_pin: Callable[[str], Path]) -> BpfObject:
+        """Loads it; maps are those that are pinned already where `map_pin` says, by a map's name,
+        or are pinned there.
 
         Raises: LimpetError with libbpf's words, which the verifier's are among.
         """
@@ -182,7 +183,7 @@ class Bpf:
                 raise _refused("open", path, ctypes.get_errno(), words)
             try:
                 for each in self._each("map", opened):
-                    pin = maps_dir / self._lib.bpf_map__name(each).decode()
+                    pin = map_pin(self._lib.bpf_map__name(each).decode())
                     self._lib.bpf_map__set_pin_path(each, os.fsencode(pin))
                 done = self._lib.bpf_object__load(opened)
                 if done:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import limpet
@@ -29,9 +29,13 @@ from limpet.datapath.services.sockets.layout import (
 from limpet.datapath.services.sockets.pins_apply import (
     LINKS,
     MAPS,
+    NOTED,
     SENDING_PROGRAMS,
     AttachPoint,
+    forget_other_layouts,
+    map_folder,
     remove_links,
+    take_noted,
 )
 from limpet.datapath.services.state import StaleFlows
 from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, BpfProgram
@@ -41,6 +45,8 @@ from limpet.linux.socket_diag import SYN_SENT, TCP, UDP, can_end_sockets, end_so
 
 _OBJECT = "bpf/services.bpf.o"
 _HELD = (*SOCKET_MAPS, NAMESPACES)
+_LOOKED_AT = 100
+"""Elements that are compared in one look, in some 0.5 ms."""
 
 
 def object_path() -> Path:
@@ -120,6 +126,8 @@ class SocketKernel:
         self._cgroup: Path | None = None
         self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in _HELD}
         """As they were read or put last."""
+        self._compared = 0
+        """Elements that were compared since all were."""
 
     @property
     def is_open(self) -> bool:
@@ -129,12 +137,12 @@ class SocketKernel:
     def pin_paths(self) -> list[Path]:
         """What is pinned as long as nobody else takes it away."""
         found = self._opened()
-        maps = [self._place.pins / MAPS / name for name in found.maps]
+        maps = [self._map_pin(name) for name in found.maps]
         return [*map(self._pin, found.programs), *maps]
 
     def open(self) -> None:
-        """Loads the programs, with the maps that an earlier agent has filled. Raises: LimpetError
-        with what the machine does not have."""
+        """Loads the programs, with the maps that an earlier agent has filled, and those that its
+        programs write. Raises: LimpetError with what the machine does not have."""
         pins = self._place.pins
         if not is_bpffs(pins.parent) and not is_bpffs(pins):
             raise LimpetError(
@@ -150,7 +158,8 @@ class SocketKernel:
         path = object_path()
         self._make_folders()
         self._bpf = self._bpf or Bpf()
-        self._object = self._bpf.load(path, pins / MAPS)
+        take_noted(self._bpf, pins)
+        self._object = self._bpf.load(path, self._map_pin)
 
     def close(self) -> None:
         """What is pinned stays."""
@@ -217,11 +226,16 @@ class SocketKernel:
         missing = [path for path in self.pin_paths if not path.exists()]
         return f"{missing[0].name} is not pinned" if missing else ""
 
-    def is_emptied(self) -> bool:
-        """A map does not hold even the first of its elements. Raises: KernelError."""
-        firsts = ((name, next(iter(held.items()), None)) for name, held in self.elements.items())
+    def is_changed(self) -> bool:
+        """An element is not as it was put: the first of a map, which an emptied one has not, or one
+        of those whose turn it is. Raises: KernelError."""
+        named = [(repeat(name), held.items()) for name, held in self.elements.items()]
+        firsts = [each for name, held in named for each in islice(zip(name, held), 1)]  # noqa: B905
+        every = chain.from_iterable(zip(*each) for each in named)  # noqa: B905 - names have no end
+        due = list(islice(every, self._compared, self._compared + _LOOKED_AT))
+        self._compared = self._compared + len(due) if len(due) == _LOOKED_AT else 0
         maps = self._opened().maps
-        return any(first and maps[name].get(first[0]) != first[1] for name, first in firsts)
+        return any(maps[name].get(key) != value for name, (key, value) in (*firsts, *due))
 
     def attach(self) -> None:
         """Every program is in force, in place of an earlier agent's, and everything is pinned.
@@ -245,10 +259,10 @@ class SocketKernel:
         if any(new):
             self._forget_closed()
         for name, each in self._opened().maps.items():
-            path = self._place.pins / MAPS / name
+            path = self._map_pin(name)
             if not path.exists():
                 self._bpf.pin(each.fd, path)
-        self._forget_other_layouts()
+        forget_other_layouts(self._place.pins)
 
     def detach(self) -> None:
         """Nothing is translated any more; the maps stay. It takes 0.2 s if anything was, so that
@@ -316,7 +330,7 @@ class SocketKernel:
         Raises: LimpetError.
         """
         pins = self._place.pins
-        for folder in (pins, pins / LINKS, pins / MAPS):
+        for folder in (pins, pins / LINKS, pins / MAPS, pins / NOTED):
             try:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 found = folder.lstat()
@@ -330,13 +344,11 @@ class SocketKernel:
             except OSError as error:
                 raise KernelError("make", str(folder), error.errno or 0) from error
 
-    def _forget_other_layouts(self) -> None:
-        for folder in self._place.pins.glob("maps-*"):
-            if folder.name != MAPS:
-                shutil.rmtree(folder, ignore_errors=True)
-
     def _pin(self, name: str) -> Path:
         return self._place.pins / LINKS / name
+
+    def _map_pin(self, name: str) -> Path:
+        return self._place.pins / map_folder(name) / name
 
     def _opened(self) -> BpfObject:
         assert self._object is not None

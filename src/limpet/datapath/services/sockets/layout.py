@@ -5,12 +5,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
-LAYOUT = 2
-"""Another number for every change of the maps: they are pinned by it, and outlive an agent."""
+LAYOUT = 3
+"""Another number for every change of the maps that the agent fills: they are pinned by it, and a
+new agent fills its own from nothing."""
+NOTED_LAYOUT = 1
+"""Another number for every change of the maps that programs write: what stands there of open
+sockets is known nowhere else, so whoever changes it writes how the former is taken along."""
 FRONTENDS, SLOTS, MEMBERS, NAMESPACES = "frontends", "slots", "members", "namespaces"
 CONNECTED, FLOWS = "connected", "flows"
 """Whom sockets asked for, and whom they got: of those that are connected, by cookie; of UDP that
 are not, by cookie and who is asked."""
+NOTED_MAPS = (CONNECTED, FLOWS, "answers", "clients")
+"""Maps that programs write."""
 FEW = 4
 """As many slots stand in the frontend itself."""
 SOCKET_MAPS = (FRONTENDS, SLOTS, MEMBERS)

@@ -64,11 +64,12 @@ class SocketSide:
         return self.kernel.is_open and elements != self.kernel.elements[NAMESPACES]
 
     def is_damaged(self) -> bool:
-        """Somebody has detached a program, or emptied a map. A few calls of the kernel."""
+        """Somebody has detached a program, or emptied or changed a map. Some hundred calls of the
+        kernel at most, so elements of a large map have their turn."""
         if self.why_not or not self.kernel.is_open:
             return False
         try:
-            return bool(self.kernel.damage()) or self.kernel.is_emptied()
+            return bool(self.kernel.damage()) or self.kernel.is_changed()
         except LimpetError:
             return True
 

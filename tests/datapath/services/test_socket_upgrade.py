@@ -1,0 +1,250 @@
+"""Programs of an agent whose maps are laid out otherwise are replaced while sockets are open."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import select
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from limpet.base.addresses import packed
+from limpet.datapath.services.sockets import layout
+from limpet.datapath.services.sockets.layout import CONNECTED, FRONTENDS, NOTED_MAPS
+from limpet.datapath.services.sockets.pins_apply import LINKS, MAPS, NOTED, SENDING_PROGRAMS
+from limpet.linux.bpf.library import Bpf
+from limpet.services.values import EndpointSlice, Service, ServicePort
+from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
+from tests.beds.services.socket_bed import SocketBed
+from tests.datapath.services.test_sockets import (
+    ANY,
+    answers,
+    bed,
+    datagrams,
+    echo,
+    family,
+    who_gets,
+)
+from tests.waiting import PATIENCE_S, wait_until
+
+__all__ = ["bed"]
+
+SOURCE = Path(__file__).parents[3] / "bpf" / "services.bpf.c"
+STICKY_ADDRESSES = ("10.96.0.8", "fd96::8")
+STICKY = Service(
+    "shop",
+    "sticky",
+    cluster_ips=STICKY_ADDRESSES,
+    ports=(ServicePort("http", "TCP", 80),),
+    affinity_s=600,
+)
+_HEAD_BYTES = 12
+"""Of a frontend, before its first slots; the other layout has four more there."""
+NOTED_SHAPE = "25d2bad4"
+FOLDERS: dict[str, Callable[[str], str]] = {
+    "all maps in one folder": lambda _: "maps-2",
+    "what programs write in its own": lambda name: NOTED if name in NOTED_MAPS else "maps-99",
+}
+
+
+@pytest.fixture
+def other_object(tmp_path: Path) -> Path:
+    """Programs that look up frontends of another layout."""
+    source, found = tmp_path / "other.bpf.c", tmp_path / "other.bpf.o"
+    text = SOURCE.read_text()
+    here = "\t__u32 flags;\n"
+    assert text.count(here) == 1
+    source.write_text(text.replace(here, f"{here}\t__u32 more;\n"))
+    include = f"/usr/include/{os.uname().machine}-linux-gnu"
+    flags = ("-target", "bpf", "-mcpu=v3", "-O2", "-g", "-idirafter", include)
+    subprocess.run(["clang", *flags, "-c", source, "-o", found], check=True, timeout=PATIENCE_S)
+    return found
+
+
+def serve_by(
+    bed: SocketBed,
+    path: Path,
+    folder_of: Callable[[str], str],
+    elements: Mapping[str, Mapping[bytes, bytes]],
+) -> None:
+    """Another agent's programs, with its maps and pins, are in force from then on."""
+    pins = bed.place.pins
+    folders = {folder_of(name) for name in elements} | {folder_of(name) for name in NOTED_MAPS}
+    for folder in (pins, *(pins / each for each in (LINKS, *folders))):
+        folder.mkdir(mode=0o700)
+    bpf = Bpf()
+    loaded = bpf.load(path, lambda name: pins / folder_of(name) / name)
+    assert bed.place.cgroup is not None
+    cgroup = os.open(bed.place.cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name, held in elements.items():
+            is_other = name == FRONTENDS
+            loaded.maps[name].put(
+                [(key, _other(value) if is_other else value) for key, value in held.items()]
+            )
+        for name, program in sorted(
+            loaded.programs.items(), key=lambda x: x[0] in SENDING_PROGRAMS
+        ):
+            link = bpf.attach(program, cgroup)
+            bpf.pin(link, pins / LINKS / name)
+            os.close(link)
+    finally:
+        os.close(cgroup)
+        loaded.close()
+
+
+def _other(frontend: bytes) -> bytes:
+    return frontend[:_HEAD_BYTES] + bytes(4) + frontend[_HEAD_BYTES:]
+
+
+def planned(bed: SocketBed, *items: Service | EndpointSlice) -> dict[str, Mapping[bytes, bytes]]:
+    """What is to be in maps of these Services; nothing is in the kernel of it yet."""
+    names = [name for item in items for name in bed.catalog.put(item)]
+    with bed.node.entered():
+        bed.part.due(names)
+        found = dict(bed.part.plan().sockets)
+    bed.end_agent()
+    return found
+
+
+@pytest.mark.parametrize("folder_of", FOLDERS.values(), ids=FOLDERS.keys())
+def test_open_sockets_go_on_when_an_agent_with_another_layout_of_maps_takes_over(
+    bed: SocketBed, other_object: Path, folder_of: Callable[[str], str]
+) -> None:
+    one, two = bed.pods
+    everybody = endpoints_of(*one.addresses, *two.addresses)
+    items: tuple[Service | EndpointSlice, ...] = (
+        WEB,
+        *slices(*everybody),
+        STICKY,
+        *slices(*everybody, service="sticky"),
+    )
+    serve_by(bed, other_object, folder_of, planned(bed, *items))
+    with ExitStack() as stack:
+        open_before = [OpenSockets(stack, bed, number) for number in (0, 1)]
+
+        assert bed.run() > 0
+        assert bed.why_not == ""
+
+        for each in open_before:
+            each.go_on()
+        assert {path.name for path in bed.place.pins.iterdir()} == {LINKS, MAPS, NOTED}
+        assert counted(bed) == 2 * OpenSockets.COUNTED
+        # Who is connected by UDP hears that the endpoint is gone.
+        bed.put(*slices(*endpoints_of(*one.addresses)), *slices(service="sticky"))
+        for each in open_before:
+            each.are_ended_with_their_endpoint()
+    wait_until(lambda: noted(bed) == 0, "what was closed is forgotten")
+
+
+class OpenSockets:
+    """Sockets of one family that programs have led to endpoints."""
+
+    COUNTED = 10
+    """Connections and flows of the Service that are not sticky."""
+
+    def __init__(self, stack: ExitStack, bed: SocketBed, number: int) -> None:
+        self._client = bed.pods[0].netns
+        self._stack = stack
+        self._address, self._sticky = ADDRESSES[number], STICKY_ADDRESSES[number]
+        version = family(self._address)
+        self._listening = [
+            stack.enter_context(pod.netns.listening(ANY[version], 8080)) for pod in bed.pods
+        ]
+        self._asked = [datagrams(stack, pod.netns, pod.addresses[number], 5353) for pod in bed.pods]
+        self._connection = stack.enter_context(self._client.connected(self._address, 80))
+        self._server = self._accepted()
+        self._kept_with = who_gets(stack, self._client, self._sticky, self._listening)
+        self._connected = datagrams(stack, self._client, self._address)
+        self._flows = [datagrams(stack, self._client, self._address) for _ in range(8)]
+        self._endpoints: list[int] = []
+        for each in self._flows:
+            each.sendto(b"question", (self._address, 53))
+            self._endpoints.append(answers(each, self._asked))
+            assert each.recvfrom(64)[1][:2] == (self._address, 53)
+        self._connected.connect((self._address, 53))
+        self._connected.send(b"question")
+        self._connected_to = answers(self._connected, self._asked)
+        assert self._connected.recv(64) == b"question"
+        # It is answered after the other agent has come.
+        self._flows[0].sendto(b"under way", (self._address, 53))
+
+    def _accepted(self) -> socket.socket:
+        ready, _, _ = select.select(self._listening, [], [], PATIENCE_S)
+        made = self._stack.enter_context(ready[0].accept()[0])
+        made.settimeout(PATIENCE_S)
+        return made
+
+    def go_on(self) -> None:
+        """All of them lead where they led, and show the Service's address."""
+        asked = self._address, 53
+        assert self._connection.getpeername()[:2] == (self._address, 80)
+        self._connection.sendall(b"words")
+        assert self._server.recv(64) == b"words"
+        echo(self._asked[self._endpoints[0]])
+        words, peer = self._flows[0].recvfrom(64)
+        assert (words, peer[:2]) == (b"under way", asked)
+        assert self._connected.getpeername()[:2] == asked
+        self._connected.send(b"question")
+        assert answers(self._connected, self._asked) == self._connected_to
+        assert self._connected.recvfrom(64)[1][:2] == asked
+        for each, endpoint in zip(self._flows, self._endpoints, strict=True):
+            each.sendto(b"question", asked)
+            assert answers(each, self._asked) == endpoint
+            assert each.recvfrom(64)[1][:2] == asked
+        again = {
+            who_gets(self._stack, self._client, self._sticky, self._listening) for _ in range(8)
+        }
+        assert again == {self._kept_with}
+
+    def are_ended_with_their_endpoint(self) -> None:
+        """The second pod's serves no more."""
+        if self._connected_to == 1:
+            with pytest.raises(ConnectionAbortedError):
+                self._connected.recv(64)
+        else:
+            self._connected.send(b"question")
+            assert answers(self._connected, self._asked) == 0
+
+
+def counted(bed: SocketBed) -> int:
+    """Connections and flows of the Service that is not sticky."""
+    assert bed.part.sockets is not None
+    asked = {(6, packed(each), 80) for each in ADDRESSES} | {
+        (17, packed(each), 53) for each in ADDRESSES
+    }
+    with bed.node.entered():
+        counter = bed.part.sockets.counter()
+        assert counter is not None
+        with closing(counter):
+            return sum(counter.count(asked).values())
+
+
+def noted(bed: SocketBed) -> int:
+    assert bed.part.sockets is not None
+    with closing(bed.part.sockets.kernel.maps([CONNECTED])[CONNECTED]) as connected:
+        return len(connected.read())
+
+
+def test_what_programs_note_is_laid_out_as_its_number_says() -> None:
+    """Who changes it gives `NOTED_LAYOUT` another number, takes along what stands in the former
+    (`pins_apply.take_noted`), has the test above show that, and writes the new shape here."""
+    text = re.sub(r"/\*.*?\*/", "", SOURCE.read_text(), flags=re.DOTALL)
+    structs = re.findall(r"struct (\w+) \{[^}]*\};", text)
+    maps = re.findall(r"struct \{[^}]*\} (\w+) SEC\(\"\.maps\"\);", text)
+    assert set(NOTED_MAPS) <= set(maps)
+    noted = ("address", "service", "target", "client", "kept", "flow", "answer", "peer")
+    assert set(noted) <= set(structs)
+    shape = [
+        *(re.search(rf"struct {each} \{{[^}}]*\}};", text) for each in noted),
+        *(re.search(rf"struct \{{[^}}]*\}} {each} SEC", text) for each in sorted(NOTED_MAPS)),
+    ]
+    words = " ".join(" ".join(each.group().split()) for each in shape if each is not None)
+    found = hashlib.sha256(words.encode()).hexdigest()[:8]
+    assert (layout.NOTED_LAYOUT, found) == (1, NOTED_SHAPE)
