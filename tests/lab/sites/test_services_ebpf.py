@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from limpet.base.addresses import packed
+from limpet.datapath.services.elements import frontend_key
+from limpet.datapath.services.sockets.layout import frontend, service
 from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
@@ -124,7 +127,7 @@ def _egress(address: str, port: int) -> dict[str, Any]:
     }
 
 
-def test_a_program_that_is_detached_and_a_map_that_is_emptied_are_back_long_before_a_resync(
+def test_a_detached_program_and_an_emptied_or_changed_map_are_back_long_before_a_resync(
     node: tuple[World, Machine],
 ) -> None:
     world, machine = node
@@ -148,11 +151,19 @@ def test_a_program_that_is_detached_and_a_map_that_is_emptied_are_back_long_befo
             assert lib.bpf_map_delete_elem(fd, key) == 0
         os.close(fd)
 
+    def change_one() -> None:
+        """The Service's: it has no endpoints."""
+        (frontends,) = pins.glob("maps-*/frontends")
+        fd = pinned(frontends)
+        key = service(frontend_key(packed(ADDRESS), "TCP", PORT))
+        assert lib.bpf_map_update_elem(fd, key, frontend([], 0, not_connected=False), 0) == 0
+        os.close(fd)
+
     with _python(_pod(world.machine("crane-2")), _ECHO, str(TARGET_PORT)) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "up\n"
         assert is_at_the_socket(machine, _pod(machine))
-        for breakage in (detach, empty):
+        for breakage in (detach, empty, change_one):
             breakage()
             began_s = time.monotonic()
             wait_until(lambda: is_at_the_socket(machine, _pod(machine)), breakage.__name__)

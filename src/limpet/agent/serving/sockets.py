@@ -19,7 +19,7 @@ from limpet.linux.file_changes import FileChanges
 
 _log = structlog.get_logger("services")
 _LOOK_S = 0.5
-"""Seconds between looks: the kernel tells nobody of a link detached or a map emptied."""
+"""Seconds between looks: the kernel tells nobody of a link detached or a map changed."""
 
 
 class AtSocket:
