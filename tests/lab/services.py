@@ -55,9 +55,14 @@ def tell(machine: Machine, items: list[Service | EndpointSlice]) -> None:
         "source": "kubernetes",
         "kubernetes_kubeconfig": str(machine.folder / "there-is-none"),
     }
+    keep(machine, items)
+    machine.start_agent()
+
+
+def keep(machine: Machine, items: list[Service | EndpointSlice]) -> None:
+    """The node, whose agent is away, has kept this."""
     path = Path(machine.settings["state_dir"]) / "cluster" / KEPT_FILE
     path.write_bytes(encode_items(items))
-    machine.start_agent()
 
 
 def endpoints(machine: Machine, name: str = NAME) -> dict[str, tuple[int, str]]:

@@ -23,7 +23,7 @@ from limpet.services.values import (
     ServicePort,
 )
 from tests.beds.namespaces import NetnsFactory, talk
-from tests.beds.node_bed import NODE, OUTSIDE
+from tests.beds.node_bed import GATEWAYS, NODE, OUTSIDE
 from tests.beds.policies.policy_bed import init_ack_of, packet_of, raw_socket
 from tests.beds.services.service_bed import (
     ADDRESSES,
@@ -33,6 +33,7 @@ from tests.beds.services.service_bed import (
     endpoints_of,
     slices,
 )
+from tests.beds.services.socket_bed import SocketBed
 from tests.datapath.services.test_services_part import accept, family, is_refused, listening
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -46,8 +47,17 @@ def bed(make_netns: NetnsFactory) -> Iterator[ServiceBed]:
     bed.close()
 
 
-def test_sctp_reaches_an_endpoint_and_its_answer_comes_from_the_service(bed: ServiceBed) -> None:
-    """By chunks that are made here: not every kernel has sockets of SCTP."""
+@pytest.fixture(params=[ServiceBed, SocketBed], ids=["nftables", "ebpf"])
+def either(make_netns: NetnsFactory, request: pytest.FixtureRequest) -> Iterator[ServiceBed]:
+    made: ServiceBed = request.param(make_netns)
+    yield made
+    made.close()
+
+
+def test_sctp_reaches_an_endpoint_and_its_answer_comes_from_the_service(either: ServiceBed) -> None:
+    """From pods, from processes of the node, from outside; by chunks that are made here: not every
+    kernel has sockets of SCTP."""
+    bed = either
     one, two = bed.pods
     ports = (ServicePort("call", "SCTP", 2905, 30905),)
     calls = replace(WEB, ports=ports)
@@ -61,6 +71,9 @@ def test_sctp_reaches_an_endpoint_and_its_answer_comes_from_the_service(bed: Ser
             (one.netns, address, 2905, one.addresses[number]),
             (bed.outside, EXTERNAL[number], 2905, OUTSIDE[number]),
             (bed.outside, NODE[number], 30905, OUTSIDE[number]),
+            (bed.node, address, 2905, GATEWAYS[number]),
+            (bed.node, EXTERNAL[number], 2905, GATEWAYS[number]),
+            (bed.node, NODE[number], 30905, NODE[number]),
         ):
             tag += 1
             with (
