@@ -78,8 +78,10 @@ class ServiceSide:
             membership,
             endpoints=lambda: self._own_endpoints.of(self._name()),
             attached=attached,
-            changed=self.look_around,
+            changed=lambda: self.around(),
         )
+        self.around = self.look_around
+        """Called when what is known of pods or of this node's zone is other than before."""
         node_ports = settings.services.node_port_addresses
         asked = ServicesContext(partial(self._surroundings, node_ports), self._here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
@@ -175,7 +177,7 @@ class ServiceSide:
         self._gone.look_soon()
         self.part.changed(names, why)
         if self._zone() != self.part.here.zone:
-            self.look_around()
+            self.around()
 
     # What the part asks
 

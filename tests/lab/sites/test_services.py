@@ -18,6 +18,7 @@ from limpet.cluster.kinds.grant import ZONE_LABEL
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
+from limpet.services.kept_here import HERE_FILE, decode_here
 from limpet.services.values import EndpointSlice, Exposure, Service
 from tests.beds.namespaces import Netns
 from tests.dns.test_process import Serving, ask, values
@@ -127,6 +128,27 @@ def test_a_name_leads_to_no_node_that_is_silent(world: World) -> None:
         dies.power_off()
         wait_until(lambda: told() == [far], "who lives is told alone")
         dies.power_on()
+        wait_until(lambda: told() == [near, far], "it is told again")
+
+
+def test_a_name_leads_to_no_container_that_is_gone(world: World) -> None:
+    """Services and names know it at one moment: later, something else may tell names, too."""
+    node, other = world.machine("crane-1"), world.machine("crane-2")
+    pod = next(iter(other.pods.values()))
+    near, far = (ipv4(next(iter(world.machine(name).pods.values()))) for name in SERVERS)
+
+    def told() -> list[str]:
+        return values(ask(Netns(node.name), "heads.shop.svc.cluster.local"))
+
+    with closing(Serving(Netns(node.name), node.config_path, node.run_dir)) as serving:
+        serving.start()
+        wait_until(lambda: told() == [near, far], "both are told, the near one first")
+        other.stop_pod(pod.name)
+        gone = (0, "its container is gone")
+        wait_until(lambda: endpoints(node)["crane-2"] == gone, "it is out of the rotation")
+        assert near in decode_here((node.run_dir / HERE_FILE).read_bytes())[0].gone
+        wait_until(lambda: told() == [far], "who lives is told alone")
+        other.start_pod(pod.name)
         wait_until(lambda: told() == [near, far], "it is told again")
 
 
