@@ -32,6 +32,7 @@ from bench.policies.filtering import policies
 from bench.policies.port_security import port_security
 from bench.services.kube_proxy import services
 from bench.services.node_death import node_death
+from bench.services.recovery import recovery
 from bench.services.sockets import sockets
 from bench.services.whole_agent import whole_agent
 from bench.traffic.throughput import differences, link_settings, transfer
@@ -287,6 +288,7 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "whole-agent": (whole_agent, 2, 0),
     "sockets": (sockets, 24, 0),
     "node-death": (node_death, 1, 0),
+    "recovery": (recovery, 5, 0),
     "suite": (suite, 3, 0),
     "policies": (policies, 9, 0),
     "port-security": (port_security, 60, 0),
