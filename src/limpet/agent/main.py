@@ -25,6 +25,7 @@ from limpet.agent.settings import Settings, load_settings
 from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import (
+    KEPT_DESCRIPTORS,
     allow_many_files,
     for_ever,
     notify_service_manager,
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
     config = _config_of(arguments)
     os.umask(0o077)  # whatever we were started with
+    KEPT_DESCRIPTORS.begin()
     share_one_heap()
     try:
         settings = load_settings(config)
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     if restart_wanted:
         # The same process, for whoever minds it, without what was in memory for another task.
         hold_back()
+        KEPT_DESCRIPTORS.hand_on()
         os.execv(sys.executable, sys.orig_argv)
     return 0
 

@@ -3,13 +3,16 @@ Linux 5.12 to 6.8, as which this one is taken here. `make test-vm` asks Debian's
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from limpet.base.ownership import NFT_POLICY_SPARE_TABLE, NFT_POLICY_TABLE
+from limpet.base.process.lifetime import KeptDescriptors
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING
 from limpet.datapath.policy.table import Table, read_listing
@@ -169,3 +172,43 @@ def agent_away(bed: PolicyBed) -> Iterator[None]:
         bed.kernel.close()
         with bed.node.entered():
             bed.kernel = PolicyKernel(flags=OWNED)
+
+
+def test_twins_outlive_an_agent_whose_socket_a_service_manager_keeps(
+    bed: PolicyBed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They hold pods while the agent is dead and somebody deletes the others; the next one has them
+    for its own."""
+    keeping = KeptDescriptors()
+    monkeypatch.setattr("limpet.datapath.policy.apply.KEPT_DESCRIPTORS", keeping)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody-hears-it"))
+    with ExitStack() as undo:
+        bed.kernel.close()
+        renew(bed)
+        kept = keeping.find("policies")
+        assert kept is not None
+        undo.callback(os.close, kept)
+        bed.enforce(world())
+        bed.kernel.close()  # it is dead, and a copy of its socket is elsewhere
+
+        bed.node.run("nft", "flush ruleset")
+        delete = f"nft delete table inet {NFT_POLICY_SPARE_TABLE} 2>&1 || true"
+        refused = bed.node.run("sh", "-c", delete)
+        left = tables(bed.node)
+        renew(bed)
+        assert "Operation not permitted" in refused
+        assert left == TWINS
+        assert keeping.find("policies") == kept
+        bed.tables = bed.read()
+        bed.enforce(world(port=81))
+        assert tables(bed.node) == OURS | TWINS
+        assert are_alike(bed)
+        for version in (4, 6):
+            assert bed.passes(2, 0, version, "TCP", 81)
+            assert not bed.passes(2, 0, version, "TCP", 80)
+
+
+def renew(bed: PolicyBed) -> None:
+    """Another agent's kernel in place of the bed's, which is closed."""
+    with bed.node.entered():
+        bed.kernel = PolicyKernel(flags=OWNED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import faulthandler
@@ -9,7 +10,7 @@ import fcntl
 import os
 import resource
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ T = TypeVar("T")
 _OPEN_FILES = 65536
 """One for each connection."""
 _END_S = 10.0
+_FIRST_STORED = 3
+"""Number of the first descriptor that a service manager gives. Source: sd_listen_fds(3)."""
 
 
 def allow_many_files() -> None:
@@ -59,6 +62,72 @@ def notify_service_manager(state: str) -> None:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def stored_descriptors() -> list[tuple[str, int]]:
+    """Name and number of each descriptor that the service manager has kept for us; they are ours
+    from now on. Source: sd_listen_fds(3)."""
+    is_for_us = os.environ.pop("LISTEN_PID", "") == str(os.getpid())
+    count = int(os.environ.pop("LISTEN_FDS", "0") or 0)
+    names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
+    if not is_for_us:
+        return []
+    fds = range(_FIRST_STORED, _FIRST_STORED + count)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return list(zip([*names, *[""] * count][:count], fds, strict=True))
+
+
+def store_descriptors(name: str, fds: Sequence[int]) -> None:
+    """The service manager keeps these under that name, and none that it kept so before.
+
+    Source: sd_notify(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    target = "\0" + address[1:] if address[0] == "@" else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(f"FDSTOREREMOVE=1\nFDNAME={name}".encode(), target)
+        sender.connect(target)
+        # Not polled: an error that waits at a socket would have it thrown away.
+        said = f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}".encode()
+        sender.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+
+
+class KeptDescriptors:
+    """Descriptors that outlive this process, by name, where a service manager keeps them: what the
+    kernel ties to an open file goes on while nobody runs."""
+
+    def __init__(self) -> None:
+        self._fds: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Takes what an earlier process has left. Once, before others are begun."""
+        self._fds.update(stored_descriptors())
+
+    def find(self, name: str) -> int | None:
+        """It stays ours: who uses it takes a copy."""
+        return self._fds.get(name)
+
+    def keep(self, name: str, fd: int) -> None:
+        """From now on, if there is a service manager that can; `fd` is copied."""
+        if os.environ.get("NOTIFY_SOCKET") and name not in self._fds:
+            self._fds[name] = os.dup(fd)
+            store_descriptors(name, [fd])
+
+    def hand_on(self) -> None:
+        """To what this process executes next, which begins as after a start by the manager."""
+        first = _FIRST_STORED + len(self._fds)
+        copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in self._fds.values()]
+        for number, fd in enumerate(copies):
+            os.dup2(fd, _FIRST_STORED + number, inheritable=True)
+        os.environ["LISTEN_PID"], os.environ["LISTEN_FDS"] = str(os.getpid()), str(len(copies))
+        os.environ["LISTEN_FDNAMES"] = ":".join(self._fds)
+
+
+KEPT_DESCRIPTORS = KeptDescriptors()
+"""Those of this process."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:

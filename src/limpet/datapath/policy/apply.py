@@ -17,6 +17,7 @@ import structlog
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_POLICY_TABLE, NFT_POLICY_TRIAL_TABLE
+from limpet.base.process.lifetime import KEPT_DESCRIPTORS
 from limpet.datapath.policy.blocks import bounds_of_text, version_of
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, NOTHING, PolicyTables
 from limpet.datapath.policy.table import NamedSet, Table, put_commands, read_listing
@@ -32,6 +33,8 @@ from limpet.linux.set_elements import Frame, SetElements, SetPrint
 _log = structlog.get_logger("policy")
 
 _TABLES = [TableId(family, NFT_POLICY_TABLE) for family in ("inet", "bridge")]
+_KEPT = "policies"
+"""Name of the socket, where a service manager keeps it while no agent runs."""
 _MOST_LISTED = 50_000
 """Elements that libnftables may list: of each it keeps two kilobytes meanwhile."""
 _SAMPLES = 32
@@ -62,7 +65,7 @@ class PolicyKernel:
         """
         self.put_whole = 0
         """Times that the difference was refused."""
-        self._netlink = NftablesSocket()
+        self._netlink = NftablesSocket(KEPT_DESCRIPTORS.find(_KEPT))
         self._inet = Nftables(NFT_POLICY_TABLE, netlink=self._netlink)
         """What changes the tables."""
         self._bridge = Nftables(NFT_POLICY_TABLE, family="bridge")
@@ -75,7 +78,9 @@ class PolicyKernel:
         self._twins = (
             Twins(self._netlink, self._tables, self._inet) if able and not self._flags else None
         )
-        if not able:
+        if able:
+            KEPT_DESCRIPTORS.keep(_KEPT, self._netlink.fileno())
+        else:
             _log.info("other programs can delete the tables of policies: from Linux 5.12 on not")
         self._left: _Left | None = None
         """Where it has large sets only: others are read."""
@@ -87,7 +92,8 @@ class PolicyKernel:
         return next((each for each in some if self._tables.can(each, trial)), 0)
 
     def close(self) -> None:
-        """The tables stay, and are nobody's; twins go."""
+        """The tables stay, and are nobody's; twins go. Where a service manager has the socket, all
+        of them stay as they are."""
         if self._twins is not None:
             self._twins.close()
         self._inet.close()

@@ -7,19 +7,17 @@ a crash; where none runs, `keeper` does. Source: sd_notify(3), sd_listen_fds(3).
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
-import os
 import socket
 from collections.abc import Iterable, Sequence
 
 from limpet.base.addresses import Address
 from limpet.base.disk import cause
 from limpet.base.errors import LimpetError
+from limpet.base.process.lifetime import store_descriptors, stored_descriptors
 
 PORT = 53
-FIRST_FD = 3
 MOST_SOCKETS = 32
 _NAME = "dns"
 _RECEIVE_BYTES = 4 << 20
@@ -100,26 +98,9 @@ def _open(kind: int, address: str) -> socket.socket | None:
 
 def stored_fds() -> list[int]:
     """Descriptors that the service manager has kept for us; they are ours from now on."""
-    if os.environ.pop("LISTEN_PID", "") != str(os.getpid()):
-        return []
-    count = int(os.environ.pop("LISTEN_FDS", "0") or 0)
-    os.environ.pop("LISTEN_FDNAMES", None)
-    fds = list(range(FIRST_FD, FIRST_FD + count))
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    return fds
+    return [fd for _, fd in stored_descriptors()]
 
 
 def store(sockets: Sequence[socket.socket]) -> None:
     """The service manager keeps these, and none that it kept before."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    target = "\0" + address[1:] if address[0] == "@" else address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(f"FDSTOREREMOVE=1\nFDNAME={_NAME}".encode(), target)
-        sender.connect(target)
-        # Not polled: an upstream's ICMP error would have it thrown away.
-        said = f"FDSTORE=1\nFDPOLL=0\nFDNAME={_NAME}".encode()
-        fds = array.array("i", [each.fileno() for each in sockets])
-        sender.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    store_descriptors(_NAME, [each.fileno() for each in sockets])

@@ -43,11 +43,14 @@ class NetlinkSocket:
     the recv call for the one before: no call has to wait, so none asks whether it would.
     """
 
-    def __init__(self, protocol: int, *, most: int | None = None) -> None:
-        """`most`: answers to one dump; None: any number. Raises: KernelError."""
+    def __init__(
+        self, protocol: int, *, most: int | None = None, opened: socket.socket | None = None
+    ) -> None:
+        """`most`: answers to one dump; None: any number. `opened`: an open socket of that protocol,
+        which is this one's from now on. Raises: KernelError."""
         self._most = most
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._socket = _open_socket(kind, protocol)
+        self._socket = opened or _open_socket(kind, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)

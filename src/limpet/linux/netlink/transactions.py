@@ -27,16 +27,23 @@ _MOST_BYTES = 64 << 20
 class NftablesSocket(NetlinkSocket):
     """For the network namespace of the thread that makes it."""
 
-    def __init__(self) -> None:
-        """Raises: KernelError."""
-        super().__init__(NETLINK_NETFILTER)
+    def __init__(self, kept: int | None = None) -> None:
+        """`kept`: descriptor of one that an earlier process had, of which a copy is taken: what
+        belonged to that one belongs to this one. Raises: KernelError."""
+        before = None if kept is None else _adopted(kept)
+        super().__init__(NETLINK_NETFILTER, opened=before)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _MOST_BYTES)
         except PermissionError:  # in a user namespace: as much as the system allows
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
-        self._socket.bind((0, 0))
+        if before is None:
+            self._socket.bind((0, 0))
+        self.quiet()
         self.number: int = self._socket.getsockname()[0]
         """By which the kernel tells it from other sockets."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def stand_in_for(self, descriptor: int) -> None:
         """This socket has that number too from now on, in place of what had it."""
@@ -76,6 +83,20 @@ class NftablesSocket(NetlinkSocket):
                     if failure is not None:
                         raise failure
                     return
+
+
+def _adopted(kept: int) -> socket.socket | None:
+    """None: that is no netlink socket of nftables that has a number."""
+    found = socket.socket(fileno=os.dup(kept))
+    if (
+        found.family == socket.AF_NETLINK
+        and found.proto == NETLINK_NETFILTER
+        and found.getsockname()[0]
+    ):
+        found.setblocking(False)
+        return found
+    found.close()
+    return None
 
 
 class OwnTables:

@@ -35,6 +35,8 @@ ExecStart={command}
 Restart=always
 RestartSec=1
 TimeoutStartSec=60
+# Tables of policies belong to a socket that is kept here while no agent runs.
+FileDescriptorStoreMax=4
 # What the agent starts for tunnels outlives it.
 KillMode=process
 OOMScoreAdjust=-999
