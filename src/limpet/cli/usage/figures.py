@@ -68,6 +68,9 @@ def _lines() -> Iterator[str]:
         "",
         "Where they are served, and what to do with them: [metrics](../metrics.md). Names that end",
         "in `_total` count from the process's start; the others are as things are now.",
+        "",
+        "**Assumes** a Prometheus, or whatever reads its format. **Undo**: nothing to undo of",
+        "being read; a process that is to tell no figures has no `metrics_listen` in its settings.",
     )
     for whose, (prefix, tables) in TABLES.items():
         yield from ("", f"## {whose}", "", f"All names begin with `{prefix}`.")

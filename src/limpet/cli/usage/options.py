@@ -25,6 +25,9 @@ def _lines() -> Iterator[str]:
         "",
         "What `--help` says, in one place. What the commands are for and what to make of what they",
         "answer is told [noun by noun](../commands/index.md).",
+        "",
+        "**Assumes** that you know which command you want. **Undo**: nothing to undo here; what a",
+        "command changes, the page of its noun says how to change back.",
     )
     from limpet.cli.main import app  # it imports what this belongs to
 

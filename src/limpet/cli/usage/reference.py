@@ -41,6 +41,9 @@ is 1 because something is wrong; talk is on stderr. An error leaves stdout empty
 ASCII and otherwise exact. Moments (`…_at_s`) are seconds since 1970 by the clock of whoever says
 them, lengths of time end in `_s` or `_ms`, sizes in `_bytes`.
 
+**Assumes** a program of yours that reads what commands answer. **Undo**: nothing to undo; `-o`
+changes how an answer is written, never what a command does.
+
 Keys keep their names and meanings; later versions may have more, so leave alone those that you do
 not know. What each command answers, as JSON Schema:
 
@@ -53,6 +56,9 @@ def _exit_codes() -> Iterator[str]:
     yield "# Exit codes"
     yield ""
     yield "<!-- scripts/write-reference makes this page of src/limpet/cli/usage/exit_codes.py -->"
+    yield ""
+    yield "**Assumes** a script that asks how a command ended. **Undo**: nothing to undo; what"
+    yield "a command has done when it ends with 1, its own [page](../commands/index.md) says."
     yield ""
     yield "| code | meaning |"
     yield "|---|---|"
