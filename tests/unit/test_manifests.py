@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,32 @@ def test_each_added_capability_has_its_reason_beside_it() -> None:
     named = re.findall(r"^ +- [A-Z_]+(.*)$", text, re.MULTILINE)
     assert len(named) == 5
     assert all(rest.startswith("  # ") for rest in named)
+
+
+def _leaves(values: dict[str, Any], before: str = "") -> Iterator[str]:
+    """Whole name of each value that a person sets; a map with content is a folder of them."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value and key != "labels":
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield before + key
+
+
+def test_each_value_of_the_chart_has_a_row_in_the_documentation_and_nothing_else_has() -> None:
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    table = page.split("| value | by itself | what it is |", 1)[1].split("\n\n", 1)[0]
+    cells = [line.split(" | ") for line in table.splitlines()[2:]]
+    told = [name for first, *_ in cells for name in re.findall(r"`([\w.]+)`", first)]
+    values = yaml.safe_load((DEPLOY / "chart" / "values.yaml").read_text())
+
+    assert sorted(told) == sorted(_leaves(values))
+    for first, by_itself, meaning in cells:
+        assert meaning.removesuffix(" |"), first
+        for name in re.findall(r"`([\w.]+)`", first):
+            default = values
+            for key in name.split("."):
+                default = default[key]
+            if default != "" or by_itself == '`""`':
+                shown = re.search(r"`([^`]+)`", by_itself)
+                assert shown, first
+                assert yaml.safe_load(shown[1]) == default, first
