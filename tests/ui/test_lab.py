@@ -7,23 +7,31 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
+from limpet.base.decoding import convert
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
+from limpet.picture.pair import Direction, PairDetail
+from limpet.web.words import rung_words
 from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import free_port
 from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, with_endpoint
-from tests.ui.conftest import PICTURES, Links, SignIn, links_of, own_processes
-from tests.waiting import wait_until
+from tests.ui.conftest import DESKTOP, PHONE, PICTURES, Links, SignIn, links_of, own_processes
+from tests.waiting import PATIENCE_S, wait_until
 
 TURNS_S = 3.0
 TRIES = 3
 NAMES = ("crane-1", "crane-2", "digger-1")
+_PLACES = (
+    *("/nodes", "/pairs", "/segments", "/communities", "/relays", "/services", "/policies"),
+    *("/findings", "/timeline", "/nodes/crane-2", "/pairs/crane-1/digger-1"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +266,115 @@ def test_a_pair_that_is_cut_is_lost_on_the_page_in_the_cloud(
         wait_until(lambda: is_well(way_to(seen, "digger-1")))
 
 
+@pytest.mark.parametrize(("here", "there"), [("crane-1", "digger-1"), ("digger-1", "crane-1")])
+def test_round_trip_and_loss_are_shown_of_every_pair_at_either_end_of_it(
+    world: World, sign_in: SignIn, here: str, there: str
+) -> None:
+    """A node has measured its own direction alone, and one of the two ends has the higher uid."""
+    with links_of(world.machine(here)) as links:
+        seen = sign_in(links.next())
+        home = seen.url.rstrip("/")
+        seen.goto(home + "/pairs")
+        rows = seen.locator("#list tbody tr")
+        expect(rows).to_have_count(2)
+        expect(rows.filter(has_text=there)).to_have_count(1)
+        for row in rows.all():
+            round_trip, loss, since = row.locator("td").all()[2:]
+            expect(round_trip).to_have_text(re.compile(r"^[0-9.]+ ms$"))
+            expect(loss).to_have_text(re.compile(r"^[0-9]+ %$"))
+            expect(since).not_to_have_text("–")
+
+        seen.goto(f"{home}/nodes/{here}")
+        ways = seen.locator(".ways li")
+        expect(ways).to_have_count(2)
+        for way in ways.all():
+            expect(way).to_have_text(re.compile(r"[0-9.]+ ms, [0-9]+ % lost$"))
+
+
+@pytest.mark.parametrize(("here", "there"), [("crane-1", "digger-1"), ("digger-1", "crane-1")])
+def test_a_pair_shows_where_its_packets_go_and_the_last_probe_of_each_rung(
+    world: World, sign_in: SignIn, here: str, there: str
+) -> None:
+    machine = world.machine(here)
+    uids = {each["name"]: each["uid"] for each in machine.ask("picture")["nodes"]}
+    one, other = sorted((uids[here], uids[there]))
+
+    def direction() -> Direction:
+        detail = convert(machine.ask("pair", one=one, other=other), PairDetail)
+        found = detail.there if detail.one == uids[here] else detail.back
+        assert found is not None
+        return found
+
+    with links_of(machine) as links:
+        seen = sign_in(links.next())
+        seen.goto(f"{seen.url.rstrip('/')}/pairs/{here}/{there}")
+        shown = seen.get_by_role("region", name=f"From {here} to {there}")
+
+        def are_as_told() -> bool:
+            """What the agent says changes from probe to probe."""
+            seen.reload()
+            return all(_is_shown(shown, words) for words in _words_of(direction()))
+
+        wait_until(are_as_told, "the page shows what the agent tells")
+        told = direction()
+        assert {each.rung for each in told.probes} >= {"vxlan", "tunnel"}
+        assert told.outward.mtu_bytes
+        assert told.outward.underlay
+        (used,) = {each.rung for each in told.probes if each.in_use}
+        expect(shown.locator("tr.used").first).to_contain_text(rung_words()[used])
+
+
+def _words_of(told: Direction) -> Iterator[tuple[str, ...]]:
+    """What stands together in one place of the page."""
+    yield "MTU", f"{told.outward.mtu_bytes} bytes"
+    yield "Underlay", told.outward.underlay
+    yield "Device", told.outward.device
+    for probe in told.probes:
+        answered = {None: "never asked", True: "yes", False: "no"}[probe.answered]
+        tried = (rung_words()[probe.rung], probe.what, probe.to, probe.why)
+        yield (*tried, answered, "–" if probe.rtt_ms is None else " ms")
+
+
+def _is_shown(shown: Locator, words: tuple[str, ...]) -> bool:
+    places = shown.locator("dl.about div, table.probes tbody tr").all_inner_texts()
+    return any(all(word in place for word in words) for place in places)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_page_that_is_open_says_that_the_cloud_is_cut_off_and_since_when_and_nothing_hangs(
+    world: World, links: Links, sign_in: SignIn, size: tuple[int, int]
+) -> None:
+    crane = world.machine("crane-1")
+    seen = sign_in(links.next(), size=size)
+    said = seen.locator("#cloud")
+    expect(said).to_be_hidden()
+    seen.evaluate("window.stays = true")
+    before = datetime.now(UTC).replace(second=0, microsecond=0)
+
+    world.cut("cloud")
+    try:
+        expect(said).to_be_visible(timeout=PATIENCE_S * 1000)
+        expect(said).to_contain_text("Cut off from the cloud: crane-1 does not hear the controller")
+        since = re.search(r"since ([0-9-]{10} [0-9:]{5}) UTC", said.inner_text())
+        assert since
+        at = datetime.strptime(since[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+        assert before - timedelta(minutes=1) <= at <= datetime.now(UTC) + timedelta(minutes=1)
+        assert seen.evaluate("window.stays"), "nobody had to load the page again"
+        expect(seen.locator("#live")).to_have_attribute("data-state", "live")
+        home = seen.url.rstrip("/")
+        for path in _PLACES:
+            answer = seen.goto(home + path)
+            assert answer is not None
+            assert answer.status == 200, path
+            expect(said).to_be_visible()
+        seen.goto(home + "/pairs")
+        wait_until(lambda: is_well(way_to(seen, "digger-1")), "what it knows goes on")
+        assert crane.ask("picture")["viewer"]["connected"] is False
+    finally:
+        world.restore("cloud")
+    expect(said).to_be_hidden(timeout=PATIENCE_S * 1000)
+
+
 def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(
     world: World, links: Links, sign_in: SignIn
 ) -> None:
@@ -278,10 +395,7 @@ def test_an_agent_that_is_gone_is_told_and_the_last_that_it_said_stays(
 def test_every_place_of_a_real_node_is_there(world: World, links: Links, sign_in: SignIn) -> None:
     seen = sign_in(links.next())
     home = seen.url.rstrip("/")
-    for path in (
-        *("/nodes", "/pairs", "/segments", "/communities", "/relays", "/services", "/policies"),
-        *("/findings", "/timeline", "/nodes/crane-2", "/pairs/crane-1/digger-1"),
-    ):
+    for path in _PLACES:
         answer = seen.goto(home + path)
         assert answer is not None
         assert answer.status == 200, path

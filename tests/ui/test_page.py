@@ -117,6 +117,29 @@ def test_everybody_can_read_a_pair_beside_the_map_and_the_question_before_an_act
     assert small.source.acted == []
 
 
+@THEMES
+@SIZES
+def test_everybody_can_read_why_a_node_is_cut_off(
+    small: Served, sign_in: SignIn, theme: str, size: tuple[int, int]
+) -> None:
+    before = small.source.now
+    why = "does not hear the controller at 203.0.113.10:7470 since 2026-11-27 09:38 UTC: " + 9 * "x"
+    viewer = replace(before.viewer, kind="node", name="crane-1", connected=False, cloud=why)
+    seen = sign_in(small.link(), size=size, theme=theme)
+
+    small.source.now = replace(before, version="4", viewer=viewer)
+    try:
+        expect(seen.locator("#cloud")).to_have_text(f"Cut off from the cloud: crane-1 {why}")
+        found = violations(seen)
+        width = seen.evaluate("document.documentElement.scrollWidth")
+    finally:
+        small.source.now = replace(before, version="5")
+    expect(seen.locator("#cloud")).to_be_hidden()
+
+    assert found == []
+    assert width <= size[0]
+
+
 def test_no_place_is_wider_than_a_phone(small: Served, sign_in: SignIn) -> None:
     seen = sign_in(small.link(), size=PHONE)
     for path in ["/", *places(small)]:

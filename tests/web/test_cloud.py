@@ -219,8 +219,8 @@ def test_a_label_is_set_and_taken_off_by_what_the_page_of_the_node_shows(page: P
 
     assert page.controller.ask("node.show", node=uid)["labels"] == {}
     told = Act("fay", uid, "node.label", began_at_s)
-    assert_told(page, told, f"node label: node {uid}, add example.org/line=7")
-    assert_told(page, told, f"node label: node {uid}, drop example.org/line")
+    assert_told(page, told, f"node label: node dredger ({uid}), add example.org/line=7")
+    assert_told(page, told, f"node label: node dredger ({uid}), drop example.org/line")
 
 
 def nodes_of(controller: Controller, community: str) -> set[str]:
@@ -268,7 +268,16 @@ def test_a_node_is_taken_out_of_a_community_when_that_was_asked_again(page: Page
     assert nodes_of(page.controller, "harbour") == {"ferry"}
     wait_until(lambda: "Take out of harbour" not in page.ask("GET", f"/nodes/{uid}")[2])
     told = Act("cleo", uid, "community.take-out", began_at_s)
-    assert_told(page, told, f"community take-out: community harbour, nodes {uid}")
+    words = f"community take-out: community harbour, nodes barge ({uid})"
+    assert_told(page, told, words)
+    assert (done(page.controller, words) or {})["names"] == ["barge"]
+    assert words in page.ask("GET", f"/timeline?node={uid}")[2]
+    made = "community create: community harbour, nodes barge ferry"
+    for name in ("barge", "ferry"):
+        assert made in page.ask("GET", f"/timeline?node={name}")[2]
+    assert words not in page.ask("GET", "/timeline?node=ferry")[2]
+    found = page.controller.command("events", "barge", "--cluster").stdout
+    assert words in found
 
 
 def test_a_node_is_removed_when_that_was_asked_again_and_is_then_told_so(page: Page) -> None:
@@ -295,7 +304,7 @@ def test_a_node_is_removed_when_that_was_asked_again_and_is_then_told_so(page: P
             path = f"/nodes/{node.uid}"
             wait_until(lambda: page.ask("GET", path)[0] == 404, "the page has it no more")
             told = Act("dan", node.uid, "node.remove", began_at_s)
-            assert_told(page, told, f"node remove: node {node.uid}")
+            assert_told(page, told, f"node remove: node tender ({node.uid})")
 
     asyncio.run(body())
 

@@ -99,9 +99,13 @@ class Pages:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         seen = await self._feed.now()
-        node = views.PictureView(seen.picture).uid_of(request.query.get("node", "")) or ""
+        view = views.PictureView(seen.picture)
+        node = view.uid_of(request.query.get("node", "")) or ""
         timeline = await self._source.events(
-            before=_number(request.query.get("before")), node=node, limit=_EVENTS
+            before=_number(request.query.get("before")),
+            # By its name: what people did, and what became of a node, has no other.
+            node=view.name(node) if node else "",
+            limit=_EVENTS,
         )
         return await self._show(request, "timeline", "timeline.html", timeline=timeline, node=node)
 
@@ -197,7 +201,8 @@ class Pages:
             seen = await self._feed.now()
             await response.prepare(request)
             if request.query.get("version") not in (None, seen.picture.version):
-                await self._write(response, {"reload": True, "version": seen.picture.version})
+                asked_for = {"reload": True, "version": seen.picture.version}
+                await self._write(response, {**asked_for, "cloud": views.cut_off(seen.picture)})
             await self._stream(request, response, seen)
         except ConnectionError:
             pass
@@ -222,7 +227,10 @@ class Pages:
                     continue
                 after = following.result()
                 document = changes(seen.rows, after.rows, seen.picture.version, after.picture)
-                await self._write(response, {**document, "trouble": after.trouble})
+                await self._write(
+                    response,
+                    {**document, "trouble": after.trouble, "cloud": views.cut_off(after.picture)},
+                )
                 seen = after
                 await asyncio.sleep(_STREAM_WRITES_S)
                 following = asyncio.create_task(self._feed.after(seen))

@@ -50,6 +50,23 @@ class PairRow:
     other: Node
     worse: Way
 
+    @property
+    def rtt_ms(self) -> float | None:
+        """The longer round trip of those that the two ends told: a node measures by its own probes
+        alone, and may be either end."""
+        return max(_told(each.rtt_ms for each in (self.pair.there, self.pair.back)), default=None)
+
+    @property
+    def loss(self) -> float | None:
+        """The larger loss of those that the two ends told."""
+        return max(_told(each.loss for each in (self.pair.there, self.pair.back)), default=None)
+
+    @property
+    def since_at_s(self) -> float | None:
+        """Since when the worse way is as it is; where its end has not told, the other way."""
+        ways = (self.worse, self.pair.there, self.pair.back)
+        return next(iter(_told(each.since_at_s for each in ways)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
@@ -80,6 +97,10 @@ class PictureView:
         """`found`: findings that are not in the picture."""
         self.picture = picture
         self._found = found
+
+    @property
+    def cut_off(self) -> str:
+        return cut_off(self.picture)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
@@ -186,6 +207,15 @@ class PictureView:
         return sorted(found, key=lambda each: each.name)
 
 
+def cut_off(picture: Picture) -> str:
+    """That the node which looks does not hear its cloud, since when, and why; empty: it does, or it
+    has none."""
+    viewer = picture.viewer
+    if viewer.connected is not False:
+        return ""
+    return f"Cut off from the cloud: {viewer.name} {viewer.cloud}"
+
+
 def by_site(nodes: Iterable[Node]) -> list[tuple[str, list[Node]]]:
     """Neighbours in the list that are of one site."""
     return [(site, list(group)) for site, group in groupby(nodes, key=lambda each: each.site)]
@@ -195,11 +225,15 @@ def matching(rows: Iterable[T], text: str, words: Callable[[T], Iterable[str]]) 
     return [each for each in rows if _has(text, words(each))]
 
 
+def _told(figures: Iterable[float | None]) -> list[float]:
+    return [each for each in figures if each is not None]
+
+
 def _badness(row: PairRow) -> Any:
     way = row.worse
     return (
         _BADNESS.index(way.reach),
-        -(way.loss or 0.0),
+        -(row.loss or 0.0),
         -badness(way.rung),
         row.one.name,
         row.other.name,

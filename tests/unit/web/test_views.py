@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.picture.nodes import NodeState, Segment
-from limpet.picture.pair import Reach
+from limpet.picture.pair import Pair, Reach, Way
 from limpet.picture.said import Level
 from limpet.web.live.words import ago, counted, milliseconds, moment, percent, size, span
 from limpet.web.views import PictureView, SegmentRow, by_site, page_of
@@ -40,6 +40,35 @@ def test_bad_pairs_come_before_good_ones() -> None:
     assert len(reaches) == len(view.picture.pairs)
     assert reaches == sorted(reaches, key=[Reach.LOST, Reach.NO_PATH, Reach.REACHED].index)
     assert sum(count for _, count in view.rungs) == len(reaches)
+
+
+@pytest.mark.parametrize("measured", ["there", "back"])
+def test_figures_of_a_pair_are_shown_whichever_end_has_measured_them(measured: str) -> None:
+    """A node knows its own direction alone, and may have the higher uid or the lower one."""
+    seen = world(3)
+    mine = Way(reach=Reach.REACHED, rung="route", rtt_ms=3.0, loss=0.25, since_at_s=7.0)
+    told = Way(reach=Reach.REACHED, rung="route")
+    ways = {"there": told, "back": told, measured: mine}
+    one, other = seen.nodes[:2]
+    pair = Pair(one=one.uid, other=other.uid, **ways)
+
+    (row,) = PictureView(replace(seen, pairs=(pair,))).pair_rows("")
+
+    assert (row.rtt_ms, row.loss, row.since_at_s) == (3.0, 0.25, 7.0)
+
+
+def test_of_two_measured_ways_the_worse_figures_are_shown() -> None:
+    seen = world(3)
+    there = Way(reach=Reach.REACHED, rung="route", rtt_ms=3.0, loss=0.0)
+    back = Way(reach=Reach.REACHED, rung="route", rtt_ms=5.0, loss=0.1)
+    pair = Pair(one=seen.nodes[0].uid, other=seen.nodes[1].uid, there=there, back=back)
+    unknown = replace(pair, there=Way(), back=Way())
+
+    (row,) = PictureView(replace(seen, pairs=(pair,))).pair_rows("")
+    (dark,) = PictureView(replace(seen, pairs=(unknown,))).pair_rows("")
+
+    assert (row.rtt_ms, row.loss) == (5.0, 0.1)
+    assert (dark.rtt_ms, dark.loss, dark.since_at_s) == (None, None, None)
 
 
 def test_findings_that_matter_are_counted_and_the_worst_is_first() -> None:

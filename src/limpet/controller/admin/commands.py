@@ -145,7 +145,7 @@ class Admin:
             whom = Who(shortened(by or "root at the controller's machine", _WHOM))
             told = {"who": whom} if name in self._told else {}
             said = await verb(**asdict(arguments), **told)
-            self._cluster.timeline.done(name, plain, whom)
+            self._cluster.timeline.done(name, plain, whom, self._cluster.name_of)
             return web.Response(body=encode(said), content_type="application/json")
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,10 @@ CHANGING = frozenset(
 """Verbs by which a person changes something."""
 _KINDS = {"Joined": "membership", "Removed": "membership", "SegmentsGranted": "segment"}
 _WORDS = 300
+_NODES = ("node", "nodes")
+"""Arguments of a verb that name what it is done to."""
+_MOST_NAMES = 16
+"""Nodes of one act that an entry is found by."""
 
 
 class ClusterTimeline:
@@ -52,19 +56,48 @@ class ClusterTimeline:
             )
         )
 
-    def done(self, verb: str, arguments: Mapping[str, Any], who: str) -> None:
-        """What a person did. What is a secret is in no argument of a verb."""
+    def done(
+        self, verb: str, arguments: Mapping[str, Any], who: str, name_of: Callable[[str], str]
+    ) -> None:
+        """What a person did. What is a secret is in no argument of a verb.
+
+        `name_of`: the name of a node by its uid, by which a page names it; empty: there is none.
+        """
         if verb not in CHANGING or (verb == "recovery" and not any(arguments.values())):
             return
-        node = arguments.get("node")
+        nodes = tuple(_nodes(arguments))
+        told = {**arguments, **_with_names(arguments, name_of)}
         self.recorder.note(
             shown.Happening(
                 kind="person",
-                words=shortened(f"{verb.replace('.', ' ')}{_said(arguments)}", _WORDS),
-                names=(node,) if isinstance(node, str) else (),
+                words=shortened(f"{verb.replace('.', ' ')}{_said(told)}", _WORDS),
+                names=tuple(name_of(each) or each for each in nodes[:_MOST_NAMES]),
                 who=who,
             )
         )
+
+
+def _nodes(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Nodes that it was done to, as they were named: by name or uid."""
+    for key in _NODES:
+        said = arguments.get(key)
+        if isinstance(said, str):
+            yield said
+        elif isinstance(said, list | tuple):
+            yield from said
+
+
+def _with_names(arguments: Mapping[str, Any], name_of: Callable[[str], str]) -> dict[str, Any]:
+    """These nodes as a person reads them: `crane-1 (UID)` for one that was named by its uid."""
+
+    def told(said: str) -> str:
+        return f"{name} ({said})" if (name := name_of(said)) else said
+
+    nodes = {key: arguments[key] for key in _NODES if arguments.get(key)}
+    return {
+        key: told(said) if isinstance(said, str) else [told(each) for each in said]
+        for key, said in nodes.items()
+    }
 
 
 def _said(arguments: Mapping[str, Any]) -> str:

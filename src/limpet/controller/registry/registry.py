@@ -108,6 +108,11 @@ class Registry:
         grant = self._tables.grants.get(uid)
         return grant is not None and not grant.tombstone
 
+    def name_of(self, uid: str) -> str:
+        """Name of the node, removed or not; empty: none has ever had that uid."""
+        grant = self._tables.grants.get(uid)
+        return "" if grant is None else grant.name
+
     # What others have written
 
     def has_written(self, kind: str, name: str, version: str) -> bool:

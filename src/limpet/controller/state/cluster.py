@@ -102,6 +102,10 @@ class Cluster:
         """Whether the cluster has granted it something, and has not removed it."""
         return self._registry.is_member(uid)
 
+    def name_of(self, uid: str) -> str:
+        """Name of the node, removed or not; empty: none has ever had that uid."""
+        return self._registry.name_of(uid)
+
     async def follow_others(self) -> None:
         """For ever: what nodes and people write to the store themselves is heard."""
         for name in await self.change(lambda tables: sorted(tables.communities)):

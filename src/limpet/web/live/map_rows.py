@@ -76,7 +76,7 @@ def changes(before: MapRows, now: MapRows, known: str, picture: Picture) -> dict
 
 
 def worse(pair: Pair) -> Way:
-    """The worse of the pair's two ways."""
+    """The worse of the pair's two ways, with the figures of that direction alone."""
     ways = (pair.there, pair.back)
     told = [each for each in ways if each.reach is not Reach.UNKNOWN] or list(ways)
     return max(told, key=lambda each: (_WORST.index(each.reach), badness(each.rung)))

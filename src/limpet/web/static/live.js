@@ -24,10 +24,14 @@ function show(state, words, trouble) {
     live.dataset.state = state;
     live.querySelector(".what").textContent = words;
   }
-  if (trouble === undefined) return;
-  const said = document.getElementById("trouble");
-  if (said.textContent !== trouble) said.textContent = trouble;
-  said.hidden = !trouble;
+  tell("trouble", trouble);
+}
+
+function tell(id, words) {
+  if (words === undefined) return;
+  const said = document.getElementById(id);
+  if (said.textContent !== words) said.textContent = words;
+  said.hidden = !words;
 }
 
 function listen() {
@@ -37,6 +41,7 @@ function listen() {
     const told = JSON.parse(message.data);
     document.body.dataset.version = told.version;
     show(told.trouble ? "stale" : "live", told.trouble ? "not answering" : "live", told.trouble ?? "");
+    tell("cloud", told.cloud);
     dispatchEvent(new CustomEvent("limpet-changed", { detail: told }));
     refresh();
   };

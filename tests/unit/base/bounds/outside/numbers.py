@@ -121,6 +121,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "controller/picture/policies.py": "MOST_POLICIES _MOST_ON_PAIR",
         "controller/picture/services.py": "MOST_SERVICES _MOST_ENDPOINTS",
         "controller/picture/silence.py": "_MOST_NAMES",
+        "controller/picture/timeline.py": "_MOST_NAMES",
         "linux/conntrack.py": "_MOST_SEARCHED",
         "paths/report.py": "_MOST_MEND",
         "policies/between.py": "MOST_POLICIES _MOST_PODS",
