@@ -19,7 +19,7 @@ from typing import NamedTuple
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_TABLE
 from limpet.base.process.memory import give_memory_back
-from limpet.linux.netlink.socket import NETLINK_NETFILTER
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from limpet.linux.netlink.transactions import NftablesSocket
 
 _SONAME = "libnftables.so.1"
@@ -46,7 +46,7 @@ class Nftables:
     ) -> None:
         """`table`: the one of ours that it is for. `netlink`: what this does comes by another's
         socket, so that it may change tables that belong to it. Raises: LimpetError without the
-        library."""
+        library, KernelError without nftables in the kernel."""
         self._thread = threading.get_ident()
         self._table = table
         self._at = f"{family} {table}"
@@ -80,6 +80,9 @@ class Nftables:
         """What was put last, and what nft printed right after."""
 
     def _begin(self) -> ctypes.c_void_p:
+        """Raises: KernelError."""
+        # libnftables ends the whole process where it gets no socket (src/mnl.c).
+        NetlinkSocket(NETLINK_NETFILTER).close()
         context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
         self._lib.nft_ctx_buffer_output(context)
         self._lib.nft_ctx_buffer_error(context)

@@ -22,6 +22,7 @@ from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.picture.pair import Direction, PairDetail
+from tests.beds import lacking_kernel
 from tests.lab.bed import limpet
 from tests.lab.conftest import MakeWorld
 from tests.lab.rungs import CLIMBS_WITHIN_S
@@ -87,12 +88,19 @@ def is_heard(world: World, relay: str) -> bool:
 
 
 def netcheck(
-    world: World, stranger: str, *words: str, environment: dict[str, str] | None = None
+    world: World,
+    stranger: str,
+    *words: str,
+    environment: dict[str, str] | None = None,
+    lack: str = "",
 ) -> dict[str, Any]:
-    """What it prints, and its exit code as `exit`, of a machine without anything of Limpet's."""
+    """What it prints, and its exit code as `exit`, of a machine without anything of Limpet's.
+
+    `lack`: what its kernel lacks, of `tests.beds.lacking_kernel`."""
     machine = world.machine(stranger)
     settings = [f"{name}={value}" for name, value in (environment or {}).items()]
-    command = ("env", *settings, sys.executable, "-m", "limpet", "netcheck", *words)
+    kernel = (sys.executable, lacking_kernel.__file__, lack) if lack else ()
+    command = ("env", *settings, *kernel, sys.executable, "-m", "limpet", "netcheck", *words)
     nothing = str(machine.config_path.with_name("nothing.toml"))
     Path(nothing).touch()
     done = launcher().run(
@@ -214,6 +222,55 @@ def test_a_clock_that_is_wrong_is_told_by_the_controllers(world: World) -> None:
 
     assert told["clock_ahead_s"] < -365 * 86400
     assert any("the clock of this machine is" in what for what in whats(told, "warn"))
+
+
+LACKS = {
+    "packet": [
+        (
+            "packet sockets does not work: open a packet socket: EAFNOSUPPORT",
+            "gratuitous ARP need it",
+            "a kernel or package with CONFIG_PACKET",
+        ),
+    ],
+    "netfilter": [
+        (
+            "nftables with NAT does not work: open a netlink socket: EPROTONOSUPPORT",
+            "masquerade and hostPorts need it",
+            "CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET",
+        ),
+        (
+            "nftables where a link's packets come in does not work: "
+            "open a netlink socket: EPROTONOSUPPORT",
+            "refusing what is no peer's need it",
+            "a kernel or package with CONFIG_NETFILTER_INGRESS",
+        ),
+        (
+            "connection tracking by netlink does not work: open a netlink socket: EPROTONOSUPPORT",
+            "addresses that are used again need it",
+            "a kernel or package with CONFIG_NF_CT_NETLINK",
+        ),
+    ],
+}
+"""What is said, why it matters and what mends it, by what the kernel lacks."""
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_what_the_kernel_lacks_is_an_error_with_its_mend_and_all_else_is_told_too(
+    world: World, lack: str
+) -> None:
+    whole = fine(world, "gate", *everybody())
+    told = netcheck(world, "gate", *everybody(), lack=lack)
+
+    assert told["exit"] == 1
+    errors = [each for each in told["findings"] if each["level"] == "error"]
+    for finding, (what, why, mend) in zip(errors, LACKS[lack], strict=True):
+        assert (finding["what"], finding["why"]) == (what, why)
+        assert mend in finding["advice"]
+    assert "the kernel has all that pods need" in str(whats(whole, "ok"))
+    assert "the kernel has all that pods need" not in str(whats(told, "ok"))
+    assert [each["address"] for each in told["observers"]] == [
+        each["address"] for each in whole["observers"]
+    ]
 
 
 def test_in_words_it_reads_as_it_does_for_a_program(world: World) -> None:
