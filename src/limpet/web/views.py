@@ -208,7 +208,7 @@ class PictureView:
 
 
 def cut_off(picture: Picture) -> str:
-    """That the node which looks does not hear its cloud, since when, and why; empty: it does, or it
+    """Says that the node which looks hears no cloud, since when, and why; empty: it hears one, or
     has none."""
     viewer = picture.viewer
     if viewer.connected is not False:

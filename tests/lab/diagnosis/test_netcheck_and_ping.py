@@ -22,9 +22,9 @@ from limpet.lab.world.controller import LabController
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.picture.pair import Direction, PairDetail
-from tests.beds import lacking_kernel
 from tests.lab.bed import limpet
 from tests.lab.conftest import MakeWorld
+from tests.lab.diagnosis import lacking_kernel
 from tests.lab.rungs import CLIMBS_WITHIN_S
 from tests.waiting import wait_until
 
@@ -96,7 +96,7 @@ def netcheck(
 ) -> dict[str, Any]:
     """What it prints, and its exit code as `exit`, of a machine without anything of Limpet's.
 
-    `lack`: what its kernel lacks, of `tests.beds.lacking_kernel`."""
+    `lack`: what its kernel lacks, of `lacking_kernel`."""
     machine = world.machine(stranger)
     settings = [f"{name}={value}" for name, value in (environment or {}).items()]
     kernel = (sys.executable, lacking_kernel.__file__, lack) if lack else ()

@@ -1,7 +1,7 @@
 """Runs a command under a kernel that lacks something: what it asks for is refused as by a kernel
 that was built without it, by a seccomp filter that the command and its children inherit.
 
-`python tests/beds/lacking_kernel.py LACK COMMAND...`
+`python tests/lab/diagnosis/lacking_kernel.py LACK COMMAND...`
 """
 
 from __future__ import annotations
