@@ -1,5 +1,7 @@
 """KubeEdge's MetaServer as its source says it is (v1.20, edge/pkg/metamanager/metaserver), in front
-of a real API server: `python -m tests.kube.edge.metaserver URL CA CERTIFICATE KEY READY-FILE`.
+of a real API server: `python -m tests.kube.edge.metaserver URL CA READY-FILE`, with `--certificate`
+and `--key`, or `--token`, of whom it asks as, and `--copy`, a file of what it has kept: lists by
+path.
 
 What matters to a client: it listens on 127.0.0.1:10550, in clear; while the cloud is there it
 passes requests on and keeps what is answered; while it is not, lists and objects are what it has
@@ -13,11 +15,11 @@ github.com/kubeedge/beehive from a folder of its repository, and no proxy has th
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import ssl
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,16 @@ _AWAY_S = 2.0
 
 
 class MetaServer:
-    def __init__(self, upstream: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, upstream: str, session: aiohttp.ClientSession, copy: Mapping[str, dict[str, Any]]
+    ) -> None:
         self._upstream = upstream
         self._session = session
         self._kept: dict[str, dict[str, dict[str, Any]]] = {}
         """Objects by the path of their list, and by name."""
         self._versions: dict[str, str] = {}
+        for path, found in copy.items():
+            self._keep(path, found)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
@@ -125,19 +131,34 @@ def _line(kind: str, found: dict[str, Any]) -> bytes:
     return json.dumps({"type": kind, "object": found}).encode() + b"\n"
 
 
-async def main(upstream: str, ca: str, certificate: str, key: str, ready: str) -> None:
-    context = ssl.create_default_context(cafile=ca)
-    context.load_cert_chain(certificate, key)
+async def main(asked: argparse.Namespace) -> None:
+    context = ssl.create_default_context(cafile=asked.ca)
+    headers = {}
+    if asked.certificate:
+        context.load_cert_chain(asked.certificate, asked.key)
+    if asked.token:
+        headers["Authorization"] = f"Bearer {Path(asked.token).read_text().strip()}"
+    copy = json.loads(Path(asked.copy).read_text()) if asked.copy else {}
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         application = web.Application()
-        application.router.add_route("*", "/{path:.*}", MetaServer(upstream, session).answer)
+        server = MetaServer(asked.upstream, session, copy)
+        application.router.add_route("*", "/{path:.*}", server.answer)
         runner = web.AppRunner(application, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", PORT).start()
-        Path(ready).touch()
+        Path(asked.ready).touch()
         await asyncio.Event().wait()
 
 
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("upstream", "ca", "ready"):
+        parser.add_argument(name)
+    for name in ("--certificate", "--key", "--token", "--copy"):
+        parser.add_argument(name, default="")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(_asked()))

@@ -4,17 +4,16 @@ the cloud is away, watches that begin with everything, writes that fail."""
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.lab.kube.control_plane import ADMINISTRATORS
-from limpet.lab.process import Daemon
+from tests.kube.edge.cache_bed import running_cache
 from tests.kube.edge.metaserver import PORT
-from tests.kube.flannel.flannel_bed import ROOT, BesideWorld, beside_world
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kube.flannel.flannel_bed import BesideWorld, beside_world
+from tests.waiting import wait_until
 
 _TOPOLOGY = """
 disk_mib = 0
@@ -38,22 +37,9 @@ def _metaserver(world: BesideWorld) -> Iterator[None]:
     """On the node, with the rights of cloudcore."""
     plane, edge = world.plane, world.machines["edge"]
     user = plane.authority.issue("cloudcore", "cloudcore", groups=[ADMINISTRATORS])
-    ready = edge.folder / "metaserver.ready"
-    daemon = Daemon("metaserver", edge.folder / "meta.pid", edge.folder / "meta.log")
-    files = (plane.authority.certificate, user.certificate, user.key, ready)
-    daemon.start_and_ask(
-        [
-            *("nsenter", f"--net={edge.netns_path}", "env", f"PYTHONPATH={ROOT}"),
-            *(sys.executable, "-m", "tests.kube.edge.metaserver"),
-            *(plane.url_inside, *map(str, files)),
-        ],
-        ready.exists,
-        within_s=PATIENCE_S,
-    )
-    try:
+    words = ("--certificate", str(user.certificate), "--key", str(user.key))
+    with running_cache(edge, plane.url_inside, plane.authority.certificate, *words):
         yield
-    finally:
-        daemon.kill()
 
 
 def _known(world: BesideWorld) -> dict[str, list[str]]:

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from limpet.base.addresses import Prefix
 from limpet.lab.command import run_command
 from limpet.lab.kube.control_plane import ADMINISTRATORS, ControlPlane
-from limpet.lab.kube.programs import find_programs
+from limpet.lab.kube.programs import API_SERVER_PROGRAMS, find_programs
 from limpet.lab.kube.world import KubeWorld
 from limpet.lab.process import Daemon
 from limpet.lab.topology import parse_topology
@@ -182,10 +182,12 @@ class BesideWorld(KubeWorld):
 
     machine_type = BesideMachine
     machines: dict[str, BesideMachine]  # type: ignore[assignment]
+    programs: ClassVar[tuple[str, ...]] = (*API_SERVER_PROGRAMS, "flanneld")
+    """What has to be there before anything begins."""
 
     def begin(self) -> None:
         """The network, the API server and the controller; no node. Raises: LabError."""
-        find_programs("etcd", "kube-apiserver", "kubectl", "flanneld")
+        find_programs(*self.programs)
         self.build()
         self.plane.start(only_api=True)
         apply_manifest(self.plane)
