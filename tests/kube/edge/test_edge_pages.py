@@ -116,11 +116,14 @@ def metaserver(edge: Edge) -> Iterator[None]:
     files = {"ca": plane.authority.certificate, "crt": user.certificate, "key": user.key}
     for name, path in files.items():
         machine.write(f"/run/metaserver/{name}", path.read_text())
-    paths = [f"/run/metaserver/{name}" for name in (*files, "ready")]
-    words = (sys.executable, "-m", "tests.kube.edge.metaserver", plane.url_inside, *paths)
-    process = machine.start(*words, env={"PYTHONPATH": str(CHECKOUT)})
+    ca, certificate, key, ready = (f"/run/metaserver/{name}" for name in (*files, "ready"))
+    words = (plane.url_inside, ca, ready, "--certificate", certificate, "--key", key)
+    process = machine.start(
+        *(sys.executable, "-m", "tests.kube.edge.metaserver", *words),
+        env={"PYTHONPATH": str(CHECKOUT)},
+    )
     try:
-        wait_until(machine.path(paths[-1]).exists, "MetaServer listens")
+        wait_until(machine.path(ready).exists, "MetaServer listens")
         yield
     finally:
         process.kill()
