@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -57,7 +58,7 @@ def check_cpu(target: Target, data: bytes) -> bool:
 
 def check_cost(target: Target, data: bytes) -> Cost:
     """The cost, counted. Raises: OutOfProportionError; whatever else is a fault."""
-    found = Cost(_lines(target, data), _memory_bytes(target, data))
+    found = Cost(lines_of(lambda: target.attempt(data)), _memory_bytes(target, data))
     if found.lines > _LINES + _LINES_PER_BYTE * len(data):
         raise OutOfProportionError(f"{target.name}: {found.lines} lines for {len(data)} bytes")
     if found.memory_bytes > _MEMORY_BYTES + _MEMORY_PER_BYTE * len(data):
@@ -67,7 +68,8 @@ def check_cost(target: Target, data: bytes) -> Cost:
     return found
 
 
-def _lines(target: Target, data: bytes) -> int:
+def lines_of(call: Callable[[], object]) -> int:
+    """Lines of Python that the call runs."""
     lines = 0
 
     def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
@@ -78,7 +80,7 @@ def _lines(target: Target, data: bytes) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        target.attempt(data)
+        call()
     finally:
         sys.settrace(before)
     return lines

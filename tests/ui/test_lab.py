@@ -18,7 +18,7 @@ from limpet.base.decoding import convert
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.picture.pair import Direction, PairDetail
-from limpet.web.words import rung_words
+from limpet.web.live.words import rung_words
 from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import free_port
 from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, with_endpoint

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
-from limpet.policies.compiled import DirectionRules as CompiledSide
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.policy import Direction, Key, Policy, PolicyPod, PolicyWorld
@@ -81,10 +80,11 @@ def _policy_says(
     if not theirs:
         return f"no pod of {name} is known here"
     said: list[str] = []
-    sides = {id(side): side for at, side in compiled.sides.items() if at[1] == direction}.values()
+    different = {id(side): side for at, side in compiled.sides.items() if at[1] == direction}
+    sides = [(side.numbered, side.named) for side in different.values()]
     for number, rule in enumerate(policy.rules(direction)):
-        only = RuleId(policy.key, direction, number)
-        allowed = (_allowed(compiled, side, theirs, only) for side in sides)
+        only = {RuleId(policy.key, direction, number)}
+        allowed = (_allowed(compiled, only & one, only & other, theirs) for one, other in sides)
         if count := len(set[Key]().union(*allowed)):
             of = "all" if count == len(theirs) else f"{count} of {len(theirs)}"
             said.append(f"{ports_words(rule)} for {of}")
@@ -92,19 +92,19 @@ def _policy_says(
 
 
 def _allowed(
-    compiled: Compiled, side: CompiledSide, theirs: Iterable[PolicyPod], only: RuleId | None = None
+    compiled: Compiled,
+    numbered: Iterable[RuleId],
+    named: Iterable[RuleId],
+    theirs: Iterable[PolicyPod],
 ) -> set[Key]:
-    """Pods with which the side allows anything at all; `only`: by this rule."""
-    rules = side.always.union(*(window.rules for window in side.windows))
-    peers = [compiled.peers[rule] for rule in rules if only in (None, rule)]
-    named = {
-        at.address for rule in side.named if only in (None, rule) for at in compiled.named[rule]
-    }
+    """Pods with which these rules of a side allow anything at all."""
+    peers = [compiled.peers[rule] for rule in numbered]
+    ends = {at.address for rule in named for at in compiled.named[rule]}
     return {
         pod.key
         for pod in theirs
         for address in pod.addresses
-        if address in named or any(each.include(address) for each in peers)
+        if address in ends or any(each.include(address) for each in peers)
     }
 
 
@@ -128,7 +128,8 @@ def _all_say(
         return said
     open_pairs = 0
     for pod in isolated:
-        open_pairs += len(_allowed(compiled, compiled.sides[pod.key, direction], theirs))
+        side = compiled.sides[pod.key, direction]
+        open_pairs += len(_allowed(compiled, side.numbered, side.named, theirs))
     pairs = len(isolated) * len(theirs)
     way = "from" if direction == "ingress" else "to"
     allowed = "all" if open_pairs == pairs else str(open_pairs) if open_pairs else "none"

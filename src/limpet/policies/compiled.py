@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 from limpet.base.addresses import Address, bounds_of
@@ -78,6 +77,7 @@ class Window(NamedTuple):
 
     span: PortSpan
     rules: frozenset[RuleId]
+    """Rules with ports; those for all ports are beside them. Windows with equal ones share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,21 @@ class DirectionRules:
     always: frozenset[RuleId] = frozenset()
     """Rules that name no ports: they allow their peers all of all protocols."""
     windows: tuple[Window, ...] = ()
-    """In order; the rules of each have those of `always` among them."""
+    """In order; what `always` has holds at each of them too."""
     named: frozenset[RuleId] = frozenset()
     """Rules of egress with ports that have names: they allow what `Compiled.named` says."""
+    closed: str = ""
+    """Why nothing at all is allowed although there may be rules, in words; empty: they hold."""
+
+    @property
+    def sets_of_rules(self) -> list[frozenset[RuleId]]:
+        """Of windows, each once: there may be thousands of windows with the same."""
+        return [*{id(window.rules): window.rules for window in self.windows}.values()]
+
+    @property
+    def numbered(self) -> frozenset[RuleId]:
+        """Rules that allow something by what they say themselves, so without names of ports."""
+        return self.always.union(*self.sets_of_rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,11 @@ class Compiled:
     named: Mapping[RuleId, frozenset[At]] = field(default_factory=dict)
     pods: Mapping[Key, PolicyPod] = field(default_factory=dict)
     """Those that are isolated."""
+
+    @property
+    def closed(self) -> list[str]:
+        """What is closed although rules may allow something, and why; each once."""
+        return sorted({side.closed for side in self.sides.values() if side.closed})
 
     def allows(
         self,
@@ -121,7 +138,7 @@ class Compiled:
         for window in side.windows:
             span = window.span
             if span.protocol == protocol and span.first <= port <= span.last:
-                rules = window.rules
+                rules |= window.rules
         by = {each for each in rules if self.peers[each].include(peer)}
         if protocol is not None:
             at = At(peer, protocol, port)
@@ -174,45 +191,52 @@ def spans_of(rule: PolicyRule, receiver: PolicyPod | None) -> Iterable[PortSpan]
             yield PortSpan(port.protocol, number, number)
 
 
-def windows_of(
-    spans: Sequence[tuple[PortSpan, RuleId]], always: frozenset[RuleId]
-) -> Iterable[Window]:
-    """Windows of rules with ports, and of those for all ports: in order, none overlaps."""
+def windows_of(spans: Collection[tuple[PortSpan, RuleId]], most: int) -> tuple[Window, ...] | None:
+    """Windows of rules with ports: in order, none overlaps. None: rules of windows, counted once
+    where several windows have the same, are more than `most`."""
+    rules = list(dict.fromkeys(rule for _, rule in spans))
+    numbers = {rule: number for number, rule in enumerate(rules)}
+    sets: dict[int, frozenset[RuleId]] = {}
+    found: list[Window] = []
+    count = 0
     for protocol in PROTOCOLS:
-        mine = [(span, rule) for span, rule in spans if span.protocol == protocol]
-        yield from _joined(_cut(mine, protocol, always))
+        mine = [(span, numbers[rule]) for span, rule in spans if span.protocol == protocol]
+        for first, last, held in _cut(mine):
+            if held not in sets:
+                count += held.bit_count()
+                if count > most:
+                    return None
+                sets[held] = frozenset(rules[number] for number in _numbers(held))
+            found.append(Window(PortSpan(protocol, first, last), sets[held]))
+    return tuple(found)
 
 
-def _cut(
-    spans: Collection[tuple[PortSpan, RuleId]], protocol: Protocol, always: frozenset[RuleId]
-) -> Iterable[Window]:
-    """Between two neighbouring bounds the same rules hold."""
-    starts: dict[int, list[RuleId]] = defaultdict(list)
-    ends: dict[int, list[RuleId]] = defaultdict(list)
-    for span, rule in spans:
-        starts[span.first].append(rule)
-        ends[span.last + 1].append(rule)
-    count: dict[RuleId, int] = defaultdict(int)
-    for first, behind in pairwise(sorted(starts.keys() | ends.keys())):
-        for rule in starts.get(first, ()):
-            count[rule] += 1
-        for rule in ends.get(first, ()):
-            count[rule] -= 1
-        held = frozenset(rule for rule, times in count.items() if times)
-        if held:
-            yield Window(PortSpan(protocol, first, behind - 1), held | always)
+def _cut(spans: Iterable[tuple[PortSpan, int]]) -> Iterator[tuple[int, int, int]]:
+    """The first and the last port of each stretch at which the same rules hold, and which: a bit
+    is set for the number of each, so that a stretch costs what changes at its ends."""
+    edges: dict[int, Counter[int]] = defaultdict(Counter)
+    for span, number in spans:
+        edges[span.first][number] += 1
+        edges[span.last + 1][number] -= 1
+    times: Counter[int] = Counter()
+    first = held = 0
+    for at in sorted(edges):
+        before = held
+        for number, change in edges[at].items():
+            held_before = times[number] > 0
+            times[number] += change
+            if held_before != (times[number] > 0):
+                held ^= 1 << number
+        if held != before:
+            if before:
+                yield first, at - 1, before
+            first = at
 
 
-def _joined(windows: Iterable[Window]) -> Iterable[Window]:
-    """Neighbours with the same rules are one."""
-    last: Window | None = None
-    for each in windows:
-        touches = last is not None and last.span.last + 1 == each.span.first
-        if last is not None and touches and last.rules == each.rules:
-            last = Window(PortSpan(each.span.protocol, last.span.first, each.span.last), each.rules)
-            continue
-        if last is not None:
-            yield last
-        last = each
-    if last is not None:
-        yield last
+def _numbers(bits: int) -> Iterator[int]:
+    """Places of the bits that are set."""
+    text = f"{bits:b}"[::-1]
+    at = text.find("1")
+    while at >= 0:
+        yield at
+        at = text.find("1", at + 1)

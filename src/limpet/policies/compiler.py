@@ -15,6 +15,7 @@ from operator import is_not
 from typing import NamedTuple, TypeVar
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.tenants import POLICY_WINDOWS
 from limpet.policies.compiled import (
     DIRECTIONS,
     AllowedPeers,
@@ -135,8 +136,9 @@ class Compiler:
         different = {id(side): side for side in sides.values()}.values()
         peers = {
             rule: self._peers(rule)
-            for side in different
-            for rule in side.always.union(side.named, *(window.rules for window in side.windows))
+            for rule in frozenset[RuleId]().union(
+                *(side.numbered for side in different), *(side.named for side in different)
+            )
         }
         named = {rule: self._named_ports(rule) for side in different for rule in side.named}
         self._forget_others(peers)
@@ -274,7 +276,14 @@ class Compiler:
             for each, rule in rules.items()
             if direction == "egress" and any(isinstance(port, NamedPort) for port in rule.ports)
         )
-        return DirectionRules(always, tuple(windows_of(spans, always)), named)
+        windows = windows_of(spans, POLICY_WINDOWS.most)
+        if windows is None:
+            return DirectionRules(
+                closed=f"{direction} of pods of {pod.key.namespace} that "
+                f"{len(policies)} policies select, such as {policies[0].key}, is closed: their "
+                f"rules come to more than {POLICY_WINDOWS.most:,} {POLICY_WINDOWS.unit}"
+            )
+        return DirectionRules(always, windows, named)
 
     def _peers(self, rule_id: RuleId) -> AllowedPeers:
         rule = self._policies[rule_id.policy].rules(rule_id.direction)[rule_id.number]

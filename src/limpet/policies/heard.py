@@ -15,6 +15,9 @@ from limpet.base.bounds.tenants import (
     POLICY_BYTES,
     POLICY_BYTES_OF_ONE,
     POLICY_NAMESPACES,
+    POLICY_PARTS,
+    POLICY_PARTS_OF_ITSELF,
+    POLICY_PARTS_OF_ONE,
     POLICY_PODS,
     POLICY_PODS_OF_ONE,
 )
@@ -47,6 +50,7 @@ class ReadPolicies:
         self._documents: dict[Key, Document] = {}
         self._size_bytes: dict[Key, int] = {}
         self._policy_room = Room(POLICY_BYTES, POLICY_BYTES_OF_ONE)
+        self._part_room = Room(POLICY_PARTS, POLICY_PARTS_OF_ONE)
         self._pod_room = Room(POLICY_PODS, POLICY_PODS_OF_ONE)
         self._namespace_room = Room(POLICY_NAMESPACES)
 
@@ -61,15 +65,24 @@ class ReadPolicies:
         if refusal := self._policy_room.refusal(key.namespace, change):
             self.refuse_policy(key, refusal)
             return refusal
-        self._policy_room.change(key.namespace, change)
-        self._documents[key], self._size_bytes[key] = document, size_bytes
+        problem, before = "", self.policies.get(key)
         try:
-            self.policies[key] = parse_policy(document)
-            self.problems.pop(key, None)
+            policy, problem = _bounded(parse_policy(document))
         except PolicyError as error:
-            self.problems[key] = f"NetworkPolicy {key}: {error} (what it could allow is closed)"
-            if key not in self.policies:
-                self.policies[key] = _closed(key, document)
+            policy, problem = before or _closed(key, document), str(error)
+        more = policy.parts - (0 if before is None else before.parts)
+        if refusal := self._part_room.refusal(key.namespace, more):
+            self.refuse_policy(key, refusal)
+            return refusal
+        self._policy_room.change(key.namespace, change)
+        self._part_room.change(key.namespace, more)
+        self._documents[key], self._size_bytes[key] = document, size_bytes
+        self.policies[key] = policy
+        if problem:
+            closed = "what it could allow is closed"
+            self.problems[key] = f"NetworkPolicy {key}: {problem} ({closed})"
+        else:
+            self.problems.pop(key, None)
         return ""
 
     def put_unread(self, key: Key, cause: str) -> str:
@@ -112,6 +125,8 @@ class ReadPolicies:
         self.drop_policy(Key(namespace, _CROWDED))
 
     def drop_policy(self, key: Key) -> None:
+        if (policy := self.policies.get(key)) is not None:
+            self._part_room.change(key.namespace, -policy.parts)
         for held in (self.policies, self.problems, self._documents):
             held.pop(key, None)
         self._policy_room.change(key.namespace, -self._size_bytes.pop(key, 0))
@@ -234,6 +249,17 @@ def decode_heard(text: bytes) -> ReadPolicies:
     named = {key.namespace for key in heard.pods}
     heard.passes_over_namespaces = not named <= heard.namespaces.keys()
     return heard
+
+
+def _bounded(policy: Policy) -> tuple[Policy, str]:
+    """What of the policy holds, and why not all of it does, in words; empty: all."""
+    most = POLICY_PARTS_OF_ITSELF.most
+    if policy.parts <= most:
+        return policy, ""
+    closed = Policy(policy.key, policy.pods, policy.directions)
+    if closed.parts > most:
+        closed = replace(closed, pods=Selector())
+    return closed, f"more than {most:,} rules, ports of theirs and demands on labels"
 
 
 def _closed(key: Key, document: Document) -> Policy:

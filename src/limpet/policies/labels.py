@@ -40,6 +40,10 @@ class Selector:
     labels: tuple[tuple[str, str], ...] = ()
     expressions: tuple[Expression, ...] = ()
 
+    @property
+    def demands(self) -> int:
+        return len(self.labels) + len(self.expressions)
+
     def selects(self, labels: Labels) -> bool:
         return all(labels.get(key) == value for key, value in self.labels) and all(
             expression.holds(labels) for expression in self.expressions

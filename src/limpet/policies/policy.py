@@ -83,10 +83,27 @@ class Policy:
     def rules(self, direction: Direction) -> tuple[PolicyRule, ...]:
         return self.ingress if direction == "ingress" else self.egress
 
+    @property
+    def parts(self) -> int:
+        """How many things it says: rules, ports of theirs, and demands on labels; without
+        ipBlocks, each of which is looked at once."""
+        peers = (
+            _demands(peer)
+            for rule in (*self.ingress, *self.egress)
+            for peer in rule.peers
+            if isinstance(peer, PodPeer)
+        )
+        rules = sum(1 + len(rule.ports) for rule in (*self.ingress, *self.egress))
+        return self.pods.demands + rules + sum(peers)
+
     def may_select(self, pod: PolicyPod) -> bool:
         """Also one whose labels nobody has told yet."""
         mine = self.key.namespace == pod.key.namespace and not pod.host_network
         return mine and (pod.labels is None or self.pods.selects(pod.labels))
+
+
+def _demands(peer: PodPeer) -> int:
+    return 1 + peer.pods.demands + (0 if peer.namespaces is None else peer.namespaces.demands)
 
 
 @dataclass(frozen=True, slots=True)

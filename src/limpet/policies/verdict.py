@@ -36,6 +36,8 @@ class Verdict:
     """Rules that allow it."""
     always: str = ""
     """Why no policy is asked."""
+    closed: str = ""
+    """Why no rule allows it, whatever rules say."""
 
     @property
     def allowed(self) -> bool:
@@ -67,7 +69,10 @@ def _end(world: PolicyWorld, flow: Flow, direction: Direction, own: Collection[A
         for policy in world.policies.values()
         if direction in policy.directions and policy.may_select(pod)
     )
-    return Verdict(direction, mine, key, tuple(sorted(isolating)), tuple(sorted(rules)))
+    closed = compiled.sides[pod.key, direction].closed
+    return Verdict(
+        direction, mine, key, tuple(sorted(isolating)), tuple(sorted(rules)), closed=closed
+    )
 
 
 def _pod_at(world: PolicyWorld, address: Address) -> PolicyPod | None:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from limpet.base.bounds.tenants import POLICY_BYTES_OF_ONE
+from limpet.base.bounds.tenants import (
+    POLICY_BYTES_OF_ONE,
+    POLICY_PARTS_OF_ITSELF,
+    POLICY_PARTS_OF_ONE,
+)
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, decode_heard, encode_kept
 from limpet.policies.policy import Key, NamedPort, PolicyPod
@@ -179,3 +183,40 @@ def test_what_a_policy_allowed_before_it_had_no_room_is_closed() -> None:
     assert heard.put_policy(Key("shop", "web"), huge)
     assert not may(heard, 80)
     assert not may(decode_heard(encode_kept(heard.kept())), 80)
+
+
+def ports(count: int) -> list[dict[str, Any]]:
+    return [{"ports": [{"port": 80}] * count}]
+
+
+def test_a_policy_of_too_many_parts_is_refused_in_words_and_closes_what_it_selects() -> None:
+    heard = told()
+    key = Key("shop", "web")
+    most = POLICY_PARTS_OF_ITSELF.most - 2  # the rule, and the label that its pods have
+    assert heard.put_policy(key, document(ingress=ports(most))) == ""
+    assert may(heard, 80)
+
+    assert heard.put_policy(key, document(ingress=ports(most + 1))) == ""
+
+    for each in (heard, decode_heard(encode_kept(heard.kept()))):
+        assert not may(each, 80)
+        assert "more than 8,192 rules, ports of theirs and demands" in each.problems[key]
+    more = {**document(ingress=ports(1)), "metadata": {"namespace": "shop", "name": "more"}}
+    heard.put_policy(Key("shop", "more"), more)
+    assert may(heard, 80), "what another one allows is allowed"
+    heard.pods[WEB.key] = PolicyPod(WEB.key, (), {"app": "other"})
+    assert may(heard, 81), "no other pod is closed"
+
+
+def test_of_policies_with_too_many_parts_a_namespace_is_closed() -> None:
+    heard = told()
+    each = POLICY_PARTS_OF_ITSELF.most
+    count = POLICY_PARTS_OF_ONE.most // each
+    full = document(ingress=ports(each - 2))
+    refusals = [heard.put_policy(Key("shop", f"more-{n}"), full) for n in range(count)]
+
+    assert [bool(refusal) for refusal in refusals] == [False] * (count - 1) + [True]
+    assert refusals[-1] == "namespace shop has more than 32,768 parts"
+    assert heard.closed_namespaces == ["shop"]
+    heard.drop_policy(Key("shop", "more-0"))
+    assert heard.put_policy(Key("shop", "again"), full) == "", "what went has left its room"

@@ -142,17 +142,16 @@ class Policies(ABC):
     @property
     def problems(self) -> list[str]:
         """What is wrong with policies, or with who tells them."""
-        return self._source[1]
+        return [*self._source[1], *self.part.compiled.closed]
 
     def _list(self) -> SaidPolicies:
         local = self._local(self._ports())
         world = self._world(local)
         pods = [world.pods[key] for key in local]
-        source, problems = self._source
         return SaidPolicies(
-            source=source,
+            source=self._source[0],
             policies=[policy_line(each, pods) for _, each in sorted(world.policies.items())],
-            problems=problems,
+            problems=self.problems,
             dropped_packets=self.part.dropped_packets(),
         )
 

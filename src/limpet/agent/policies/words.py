@@ -28,6 +28,8 @@ def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
         )
     elif not verdict.isolated_by:
         why = f"no policy isolates the pod for {verdict.direction}"
+    elif verdict.closed:
+        why = verdict.closed
     elif verdict.rules:
         why = f"by {', '.join(f'{rule.policy} (rule {rule.number + 1})' for rule in verdict.rules)}"
     else:
@@ -70,13 +72,15 @@ def _side(world: PolicyWorld, pod: PolicyPod, direction: Direction, compiled: Co
         for _, policy in sorted(world.policies.items())
         if direction in policy.directions and policy.may_select(pod)
     ]
+    side = compiled.sides.get((pod.key, direction))
+    is_closed = pod.labels is None or (side is not None and bool(side.closed))
     return SideLine(
         direction=direction,
-        isolated=(pod.key, direction) in compiled.sides,
+        isolated=side is not None,
         policies=[str(policy.key) for policy in found],
-        rules=[line for policy in found for line in _rules(world, policy, direction)]
-        if pod.labels is not None
-        else [],
+        rules=[]
+        if is_closed
+        else [line for policy in found for line in _rules(world, policy, direction)],
     )
 
 

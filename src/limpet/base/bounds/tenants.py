@@ -74,6 +74,25 @@ POLICY_BYTES = Bound("policies, as JSON, that a node keeps", 64 << 20, "bytes", 
 """Then pods of the policy's namespace may do what those that are kept allow, and nothing else."""
 POLICY_BYTES_OF_ONE = Bound("... of one namespace", 16 << 20, "bytes", Above.REFUSED)
 """Some 400,000 ipBlocks, which take fifteen times as much in the agent."""
+POLICY_PARTS = Bound(
+    "rules of policies, their ports, and demands of their selectors on labels, that a node keeps",
+    262_144,
+    "parts",
+    Above.REFUSED,
+)
+"""As for their bytes. Each rule is gone by for each pod that its policy selects, each selector for
+each pod that comes with other labels."""
+POLICY_PARTS_OF_ONE = Bound("... of one namespace", 32_768, "parts", Above.REFUSED)
+POLICY_PARTS_OF_ITSELF = Bound("... of one policy", 8_192, "parts", Above.REFUSED)
+"""Then what it selects is closed, but for what other policies allow."""
+POLICY_WINDOWS = Bound(
+    "sets of rules with ports that hold together at some port of a pod, one way",
+    8_192,
+    "rules in such sets",
+    Above.REFUSED,
+)
+"""Then the pod is closed that way. What holds at several ports is counted once; each set becomes
+sets of addresses in the kernel."""
 POLICY_PODS = Bound(
     "labels, addresses and named ports of pods, that a node keeps for policies",
     1 << 22,

@@ -265,9 +265,9 @@ class _Inet:
         of a single port seldom are."""
         yield from self._peers(direction, side.always)
         if side.windows:
+            verdicts = {id(each): self._verdict(direction, each) for each in side.sets_of_rules}
             elements = frozenset(
-                f"{window.span.protocol} . {_span(window.span)} : "
-                f"{self._verdict(direction, window.rules - side.always)}"
+                f"{window.span.protocol} . {_span(window.span)} : {verdicts[id(window.rules)]}"
                 for window in side.windows
             )
             name = f"ports_{_hash(sorted(elements))}"

@@ -20,7 +20,10 @@ from limpet.kubernetes.policies import PODS, NamespaceView, PodView, PolicyView
 from limpet.kubernetes.reflector_state import ObjectChanges, ReflectorState
 from limpet.kubernetes.services import ENDPOINT_SLICES, SERVICES, EndpointView, SliceView, slice_of
 from limpet.kubernetes.watch_event import Unreadable, read_item
+from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies
+from limpet.policies.labels import Selector
+from limpet.policies.policy import Key, Policy, PolicyPod, PolicyRule, PolicyWorld, PortSpan
 from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 
@@ -217,6 +220,44 @@ def _all_policies(amount: int) -> bool:
 @probe(tenants.POLICY_BYTES_OF_ONE)
 def _policies_of_one(amount: int) -> bool:
     return _policy_bytes(1, amount)
+
+
+def _policy_parts(namespaces: int, amount: int, most_of_one: int = 1000) -> ReadPolicies:
+    """Policies that have a rule with so many ports, and what was made of them."""
+    views: list[PolicyView] = []
+    left = amount
+    while left:
+        size = min(left, most_of_one)
+        rule = {"ports": [{"port": 1}] * (size - 1)}
+        namespace = f"n{len(views) % namespaces}"
+        metadata = Metadata(name=f"p{len(views)}", namespace=namespace)
+        views.append(PolicyView(metadata=metadata, spec={"podSelector": {}, "ingress": [rule]}))
+        left -= size
+    return _policies(lambda source: source._hear_policies(ObjectChanges(put=views)))
+
+
+@probe(tenants.POLICY_PARTS)
+def _all_parts(amount: int) -> bool:
+    return not _policy_parts(16, amount).closed_namespaces
+
+
+@probe(tenants.POLICY_PARTS_OF_ONE)
+def _parts_of_one(amount: int) -> bool:
+    return not _policy_parts(1, amount).closed_namespaces
+
+
+@probe(tenants.POLICY_PARTS_OF_ITSELF)
+def _parts_of_itself(amount: int) -> bool:
+    return not _policy_parts(1, amount, amount).problems
+
+
+@probe(tenants.POLICY_WINDOWS)
+def _windows(amount: int) -> bool:
+    """Of rules with a port of their own each."""
+    rules = tuple(PolicyRule(ports=(PortSpan("tcp", n, n),)) for n in range(1, amount + 1))
+    pod = PolicyPod(Key("x", "x"), (), {})
+    policy = Policy(pod.key, Selector(), frozenset(["ingress"]), rules)
+    return not compile_sides(PolicyWorld({policy.key: policy}, {}, {}), [pod]).closed
 
 
 _LABELS = {f"label-{number}": "x" for number in range(tenants.OBJECT_LABELS.most)}
