@@ -95,7 +95,7 @@ class DirectionRules:
 
     @property
     def sets_of_rules(self) -> list[frozenset[RuleId]]:
-        """Of windows, each once: there may be thousands of windows with the same."""
+        """Sets of rules that windows have, each once: thousands of windows may have the same."""
         return [*{id(window.rules): window.rules for window in self.windows}.values()]
 
     @property
@@ -235,8 +235,7 @@ def _cut(spans: Iterable[tuple[PortSpan, int]]) -> Iterator[tuple[int, int, int]
 
 def _numbers(bits: int) -> Iterator[int]:
     """Places of the bits that are set."""
-    text = f"{bits:b}"[::-1]
-    at = text.find("1")
-    while at >= 0:
-        yield at
-        at = text.find("1", at + 1)
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest

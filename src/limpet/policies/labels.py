@@ -11,6 +11,8 @@ Operator = Literal["In", "NotIn", "Exists", "DoesNotExist"]
 
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """Every namespace has it, with its own name. Source: KEP-2161."""
+_WIDE = 16
+"""Weight of a demand that is not for certain values of a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class Selector:
 
     @property
     def demands(self) -> int:
-        return len(self.labels) + len(self.expressions)
+        """How much it asks of labels. What is not for certain values counts more: no label of a pod
+        tells that the pod need not be compared with it."""
+        wide = sum(each.operator != "In" for each in self.expressions)
+        return len(self.labels) + len(self.expressions) + (_WIDE - 1) * wide
 
     def selects(self, labels: Labels) -> bool:
         return all(labels.get(key) == value for key, value in self.labels) and all(

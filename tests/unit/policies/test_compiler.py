@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
 from limpet.policies.compiler import Compiler, compile_sides
+from limpet.policies.labels import Selector
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, PolicyPod, PolicyWorld
+from limpet.policies.policy import Key, PodPeer, Policy, PolicyPod, PolicyRule, PolicyWorld
 from tests.effort import examples
+from tests.fuzz.proportion import lines_of
 from tests.policy_cases import cases
 
 K = TypeVar("K")
@@ -99,3 +101,73 @@ def test_of_one_changed_pod_only_what_selects_it_is_made_anew() -> None:
     then = plan_tables(after, ports_of(world), planned)
     kept = [name for name, each in then.inet.sets.items() if each is tables.inet.sets.get(name)]
     assert len([name for name in kept if name.startswith("pods4_")]) == 1
+
+
+EVERYWHERE = Selector()
+
+
+def choosing(count: int, namespaces: Selector | None = None) -> Policy:
+    """A policy of one rule, of which each peer is pods with another value of a label."""
+    peers = tuple(PodPeer(Selector((("app", str(n)),)), namespaces) for n in range(count))
+    return Policy(
+        Key("shop", "many"),
+        Selector(),
+        frozenset(["ingress"]),
+        (PolicyRule(peers),) if peers else (),
+    )
+
+
+def labelled(count: int, namespace: str = "shop") -> dict[Key, PolicyPod]:
+    """Pods of which each has another value of the label."""
+    return {
+        key: PolicyPod(key, (ip_address(f"10.0.{n >> 8}.{n & 255}"),), {"app": str(n)})
+        for n in range(count)
+        for key in [Key(namespace, f"p{n}")]
+    }
+
+
+def test_selectors_are_not_compared_with_pods_of_other_labels() -> None:
+    """Selectors and pods, and not all the selectors for each of the pods."""
+
+    def lines(count: int) -> int:
+        policy, pods = choosing(count, EVERYWHERE), labelled(count)
+        world = PolicyWorld({policy.key: policy}, {}, pods)
+        return lines_of(lambda: compile_sides(world, [pods[Key("shop", "p0")]]))
+
+    assert lines(400) < 3 * lines(200)
+
+
+def test_a_changed_pod_of_another_namespace_costs_nothing_by_selectors_that_cannot_see_it() -> None:
+    def lines(count: int) -> int:
+        policy, pods = choosing(count), labelled(8)
+        compiler = Compiler()
+        world = PolicyWorld({policy.key: policy}, {}, pods)
+        compiler.compile(world, [pods[Key("shop", "p0")]])
+        after = replace(world, pods={**pods, **labelled(4, "other")})
+        return lines_of(lambda: compiler.compile(after, [pods[Key("shop", "p0")]]))
+
+    assert lines(400) == lines(200)
+
+
+def test_rules_that_choose_the_same_pods_by_the_same_words_share_what_is_found() -> None:
+    pods = labelled(50)
+    peers = (PodPeer(Selector(), EVERYWHERE), PodPeer(Selector((("app", "1"),)), EVERYWHERE))
+    rules = tuple(PolicyRule(peers) for _ in range(20))
+    policy = Policy(Key("shop", "same"), Selector(), frozenset(["ingress"]), rules)
+    compiler = Compiler()
+    world = PolicyWorld({policy.key: policy}, {}, pods)
+    compiler.compile(world, [pods[Key("shop", "p0")]])
+    more = PolicyPod(Key("shop", "more"), (ip_address("10.9.0.1"),), {"app": "1"})
+    after = compiler.compile(
+        replace(world, pods={**pods, more.key: more}), [pods[Key("shop", "p0")]]
+    )
+    assert len({id(each.addresses) for each in after.peers.values()}) == 1
+    assert {len(each.addresses) for each in after.peers.values()} == {51}
+
+
+def test_pods_that_the_same_policies_select_have_one_side() -> None:
+    policy, pods = choosing(3), labelled(10)
+    world = PolicyWorld({policy.key: policy}, {}, pods)
+    sides = compile_sides(world, pods.values()).sides
+    assert len({id(side) for side in sides.values()}) == 1
+    assert len(sides) == 10

@@ -220,3 +220,16 @@ def test_of_policies_with_too_many_parts_a_namespace_is_closed() -> None:
     assert heard.closed_namespaces == ["shop"]
     heard.drop_policy(Key("shop", "more-0"))
     assert heard.put_policy(Key("shop", "again"), full) == "", "what went has left its room"
+
+
+def test_demands_with_which_every_pod_is_compared_count_sixteen_times() -> None:
+    heard = told()
+    key = Key("shop", "web")
+    lacks = {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}
+    each = 1 + 16
+    count = (POLICY_PARTS_OF_ITSELF.most - 2) // each  # the rule, and the label that its pods have
+    peers = [{"podSelector": lacks}] * (count + 1)
+    heard.put_policy(key, document(ingress=[{"from": peers[1:]}]))
+    assert key not in heard.problems
+    heard.put_policy(key, document(ingress=[{"from": peers}]))
+    assert "more than 8,192" in heard.problems[key]
