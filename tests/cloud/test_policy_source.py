@@ -1,25 +1,28 @@
-"""What is heard of policies at an API server that has one which nobody can read."""
+"""What is heard of policies at an API server that has objects which nobody can read."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from limpet.base.bounds.tenants import OBJECT_LABELS
 from limpet.base.errors import LimpetError
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.objects import Metadata
 from limpet.kubernetes.policies import NamespaceView, PodView, PolicyView
 from limpet.kubernetes.reflector_state import ObjectChanges
+from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, decode_heard
-from limpet.policies.policy import Key
+from limpet.policies.policy import Key, PolicyPod
 from tests.beds.rogue import STREAM, answer, serving, take_request
 from tests.waiting import until
 
-NAMESPACE = {"metadata": {"name": "shop", "uid": "1", "resourceVersion": "10"}}
+NAMESPACE: dict[str, Any] = {"metadata": {"name": "shop", "uid": "1", "resourceVersion": "10"}}
 
 
 def policy(name: str, spec: Any) -> dict[str, Any]:
@@ -31,7 +34,12 @@ DOORS = policy("doors", {"podSelector": {}})
 
 
 def hear(
-    heard: ReadPolicies, path: Path, *policies: dict[str, Any], becomes: Callable[[], bool]
+    heard: ReadPolicies,
+    path: Path,
+    *policies: dict[str, Any],
+    becomes: Callable[[], bool],
+    namespaces: Sequence[dict[str, Any]] = (NAMESPACE,),
+    pods: Sequence[dict[str, Any]] = (),
 ) -> None:
     """A server's whole list, until it has become so."""
 
@@ -43,9 +51,9 @@ def hear(
                 await writer.drain()
                 await reader.read()  # until the other goes
                 return
-            items = list(policies) if "networkpolicies" in target else []
-            items = [NAMESPACE] if "namespaces" in target else items
-            listed = {"metadata": {"resourceVersion": "10"}, "items": items}
+            of = target.partition("?")[0].rpartition("/")[2]
+            items = {"networkpolicies": policies, "namespaces": namespaces, "pods": pods}[of]
+            listed = {"metadata": {"resourceVersion": "10"}, "items": [*items]}
             writer.write(answer(json.dumps(listed).encode()))
             await writer.drain()
 
@@ -139,3 +147,35 @@ def no_access() -> Access:
 
 def ignore(_why: str) -> None:
     """Nobody is there to be told."""
+
+
+def test_labels_that_a_namespace_which_nobody_could_read_might_have_open_nothing(
+    tmp_path: Path,
+) -> None:
+    """A selector for the lack of a label takes no pods of it, also after a restart."""
+    lacks = {"matchExpressions": [{"key": "bad", "operator": "DoesNotExist"}]}
+    ingress = [{"from": [{"namespaceSelector": lacks}]}]
+    labels = {"bad": "yes", **{f"l{number}": "x" for number in range(OBJECT_LABELS.most)}}
+    strange: dict[str, Any] = {"metadata": {**NAMESPACE["metadata"], "name": "strange", "uid": "2"}}
+    peer: dict[str, Any] = {
+        "metadata": {"namespace": "strange", "name": "p", "uid": "3", "resourceVersion": "10"},
+        "status": {"podIPs": [{"ip": "10.0.0.9"}]},
+    }
+    web = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"),), {})
+    pods = [peer, {"metadata": {**DOORS["metadata"], "name": "web", "uid": "4"}}]
+    for found, path, is_open in ((labels, tmp_path / "many", False), ({}, tmp_path / "few", True)):
+        strange["metadata"]["labels"] = found
+        heard = ReadPolicies()
+        hear(
+            heard,
+            path,
+            policy("doors", {"podSelector": {}, "ingress": ingress}),
+            namespaces=(NAMESPACE, strange),
+            pods=pods,
+            becomes=lambda heard=heard: heard.is_whole,  # type: ignore[misc]
+        )
+        for each in (heard, decode_heard(path.read_bytes())):
+            world = each.world({web.key: web})
+            sides = compile_sides(world, [world.pods[web.key]])
+            allowed = sides.allows(web.key, "ingress", ip_address("10.0.0.9"), "tcp", 80)
+            assert bool(allowed) == is_open

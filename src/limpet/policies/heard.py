@@ -46,7 +46,8 @@ class ReadPolicies:
         self.is_whole = False
         """All was told once; until then nobody knows what a pod may do, and it may do nothing."""
         self.passes_over_namespaces = False
-        """There were more than are kept: of those that are not here nobody knows the labels."""
+        """There were more than are kept, or some that cannot be read: of those that are not here
+        nobody knows the labels."""
         self._documents: dict[Key, Document] = {}
         self._size_bytes: dict[Key, int] = {}
         self._policy_room = Room(POLICY_BYTES, POLICY_BYTES_OF_ONE)

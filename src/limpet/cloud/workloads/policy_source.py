@@ -110,6 +110,11 @@ class PolicySource(WorkloadSource):
             labels = dict(each.metadata.labels or {})
             refusal = self._heard.put_namespace(each.metadata.name, labels)
             self._note_refusal(NAMESPACES.plural, "", each.metadata.name, refusal)
+        for unread in changes.unreadable:
+            if not unread.is_gone and unread.name not in self._heard.namespaces:
+                # Nobody knows its labels, and without any it would have none that closes.
+                self._heard.passes_over_namespaces = True
+                self._refused[NAMESPACES.plural].add("")
         if changes.listed and self._listed[NAMESPACES.plural].some:
             self._heard.passes_over_namespaces = bool(self._refused.pop(NAMESPACES.plural, None))
             self._reasons.listed.set()
