@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 from ipaddress import ip_address
-from itertools import islice
+from itertools import islice, takewhile
 
 from limpet.base.addresses import Address
 from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_NAMES, DNS_PORTS
 from limpet.base.bounds.tenants import DNS_ALIASES
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
+from limpet.services.headless import FAMILIES, HeadlessService, is_indexed
 from limpet.services.rotation import Here
-from limpet.services.values import Endpoint, EndpointSlice, Service, ServiceName
+from limpet.services.values import Endpoint, Service, ServiceName
 
 Labels = tuple[bytes, ...]
 
@@ -66,8 +68,8 @@ class ClusterNames:
         self._zone = tuple(label.encode() for label in domain.lower().split("."))
         self._own = own
         self._here = Here()
-        self._endpoints_of: dict[ServiceName, dict[str, tuple[str, ...]]] = {}
-        """Names below that of a Service, by Service and by the address that has them."""
+        self._headless: dict[ServiceName, HeadlessService | None] = {}
+        """Every Service, and endpoints of those that have names below theirs."""
         self._namespaces: Counter[str] = Counter()
         self._named: dict[str, set[ServiceName]] = {}
         """Services by the address that has a name below theirs."""
@@ -84,30 +86,47 @@ class ClusterNames:
     def changed(self, services: Iterable[ServiceName]) -> None:
         """These may be there, be others, or be gone."""
         for key in services:
-            for address in self._endpoints_of.get(key, ()):
-                self._named[address].discard(key)
-                if not self._named[address]:
-                    del self._named[address]
-            was_there = self._endpoints_of.pop(key, None) is not None
+            was_there = key in self._headless
+            before = self._headless.pop(key, None)
             service = self._catalog.service(*key)
             if service is not None:
-                names: dict[str, tuple[str, ...]] = {}
-                for each in self._named_endpoints(service):
-                    address = _as_usual(each.address)
-                    names[address] = (*names.get(address, ()), _hostname(each))
-                self._endpoints_of[key] = names
-                for address in names:
-                    self._named.setdefault(address, set()).add(key)
+                self._headless[key] = self._endpoints(service, before)
+            if before is not None and self._headless.get(key) is None:
+                self._forget_named(key, before.by_address)
             self._namespaces[key[0]] += (service is not None) - was_there
             if not self._namespaces[key[0]]:
                 del self._namespaces[key[0]]
+
+    def _endpoints(
+        self, service: Service, before: HeadlessService | None
+    ) -> HeadlessService | None:
+        """`before`: corrected by what has changed, where it is one of the same kind."""
+        if not is_indexed(service):
+            return None
+        found = before
+        if found is None or found.in_any_state != service.publish_not_ready:
+            if before is not None:
+                self._forget_named(service.key, before.by_address)
+            found = HeadlessService(in_any_state=service.publish_not_ready)
+        come, gone = found.update(self._catalog.slices(*service.key))
+        self._forget_named(service.key, gone)
+        for address in come:
+            self._named.setdefault(address, set()).add(service.key)
+        return found
+
+    def _forget_named(self, key: ServiceName, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if (of := self._named.get(address)) is not None:
+                of.discard(key)
+                if not of:
+                    del self._named[address]
 
     def set_here(self, here: Here) -> set[ServiceName]:
         """Who is near, and who is known to be dead, from now on; Services that this may change."""
         if here == self._here:
             return set()
         self._here = here
-        return {key for key, addresses in self._endpoints_of.items() if addresses}
+        return {key for key, found in self._headless.items() if found and found.by_address}
 
     def look_up(self, name: Labels, kind: int) -> Found | None:
         """None: upstreams are asked, it is no name of the cluster."""
@@ -145,8 +164,11 @@ class ClusterNames:
                 return Found(wire.NOERROR, tuple(found), of=of, because=because, target=aliased)
         return Found(wire.SERVFAIL, because="aliases that lead to each other")
 
-    def _at(self, name: Labels) -> tuple[list[Record], ServiceName | None, str] | None:
-        """All records of one name, whose they are, and why. None: there is no such name."""
+    def _at(
+        self, name: Labels, most: int = DNS_ADDRESSES.most
+    ) -> tuple[list[Record], ServiceName | None, str] | None:
+        """Records of one name, whose they are, and why. None: there is no such name. `most`: so
+        many endpoints of each family are looked at."""
         match name[: -len(self._zone)]:
             case ():
                 return [self.soa(), self._name_server()], None, "the cluster's domain"
@@ -168,7 +190,7 @@ class ClusterNames:
                 there = namespace.decode("ascii", "replace") in self._namespaces
                 return ([], None, f"namespace {namespace.decode()}") if there else None
             case (*below, _, _, b"svc"):
-                return self._at_service(name, tuple(below))
+                return self._at_service(name, tuple(below), most)
         return None
 
     def _service_named(self, name: Labels) -> ServiceName | None:
@@ -178,116 +200,80 @@ class ClusterNames:
         return parts[-2].decode("ascii", "replace"), parts[-3].decode("ascii", "replace")
 
     def _at_service(
-        self, name: Labels, below: Labels
+        self, name: Labels, below: Labels, most: int
     ) -> tuple[list[Record], ServiceName | None, str] | None:
         key = self._service_named(name)
         service = self._catalog.service(*key) if key is not None else None
         if service is None:
             return None
-        records = self._of_service(service, name, below)
+        records = self._of_service(service, name, below, most)
         if records is None:
             return None
         return records, service.key, f"Service {service.namespace}/{service.name}"
 
-    def _of_service(self, service: Service, name: Labels, below: Labels) -> list[Record] | None:
+    def _of_service(
+        self, service: Service, name: Labels, below: Labels, most: int
+    ) -> list[Record] | None:
         if service.external_name:
             target = service.external_name.rstrip(".") + "."
             return None if below else [Record(name, wire.CNAME, target)]
-        if not below:
-            if not service.is_headless:
-                return [_address_record(name)(ip_address(each)) for each in service.addresses]
-            endpoints = self._in_rotation(service, self._named_endpoints(service))
-            return self._records_of(name, endpoints) if endpoints else None
-        if below[-1] in _PROTOCOLS and len(below) <= 2:
+        if below and below[-1] in _PROTOCOLS and len(below) <= 2:
             return self._of_ports(service, name, below)
-        if len(below) > 1 or not service.is_headless:
+        found = self._headless.get(service.key)
+        if found is None:
+            if below or service.is_headless:
+                return None
+            return [_address_record(name)(ip_address(each)) for each in service.addresses]
+        if len(below) > 1:
             return None
-        wanted = below[0].decode("ascii", "replace")
-        named = (each for each in self._named_endpoints(service) if _hostname(each) == wanted)
-        endpoints = self._in_rotation(service, named)
-        return self._records_of(name, endpoints) if endpoints else None
+        endpoints = (
+            found.named(below[0].decode("ascii", "replace"), self._here, most)
+            if below
+            else found.nearest(self._here, most)
+        )
+        return self._records_of(name, (each.endpoint for each in endpoints)) or None
 
     def _of_ports(self, service: Service, name: Labels, below: Labels) -> list[Record] | None:
         """SRV records; a protocol alone is a name without records."""
         protocol = below[-1][1:].decode().upper()
         base = wire.text_of(self._name_of(service))
-        found: list[tuple[str, int, str]] = []
-        if service.is_headless:
-            ready = [*self._ready(service)]
-            used = set(self._in_rotation(service, (endpoint for _, endpoint in ready)))
-            for each, endpoint in sorted(ready, key=lambda one: self._here.distance(one[1])):
-                for port in each.ports if endpoint in used else ():
-                    if port.protocol == protocol and port.name:
-                        target = f"{_hostname(endpoint)}.{base}."
-                        found.append((port.name, port.port, target))
+        wanted = below[0][1:].decode("ascii", "replace") if below[0][:1] == b"_" else ""
+        found = self._headless.get(service.key)
+        fitting: Iterable[tuple[int, str]]
+        if found is None:
+            ports = [each for each in service.ports if each.protocol == protocol and each.name]
+            is_there = bool(ports)
+            fitting = ((each.port, f"{base}.") for each in ports if each.name == wanted)
         else:
-            found = [
-                (port.name, port.port, f"{base}.")
-                for port in service.ports
-                if port.protocol == protocol and port.name
-            ]
+            is_there = found.has_ports(protocol)
+            of_slices = found.ports(protocol, wanted)
+            most = DNS_PORTS.most
+            fitting = (
+                (port, f"{each.hostname}.{base}.")
+                for each in (found.nearest(self._here, most, of_slices) if of_slices else ())
+                for port in of_slices[each.piece]
+            )
         if len(below) == 1:
-            return [] if found else None
-        wanted = below[0]
-        fitting = dict.fromkeys(
-            (port, target) for each, port, target in found if b"_" + each.encode() == wanted
-        )
+            return [] if is_there else None
+        # The same may be there for each family.
+        some = dict.fromkeys(islice(fitting, len(FAMILIES) * DNS_PORTS.most))
         return [
             Record(name, wire.SRV, f"0 100 {port} {target}")
-            for port, target in islice(fitting, DNS_PORTS.most)
+            for port, target in islice(some, DNS_PORTS.most)
         ] or None
 
     # Endpoints
 
-    def _ready(self, service: Service) -> Iterator[tuple[EndpointSlice, Endpoint]]:
-        """Those too that were ready before the server could not hear their nodes."""
-        for each in self._catalog.slices(*service.key):
-            if each.version:
-                for endpoint in each.endpoints:
-                    if endpoint.is_ready or endpoint.is_doubted or service.publish_not_ready:
-                        yield each, endpoint
-
-    def _named_endpoints(self, service: Service) -> Iterator[Endpoint]:
-        """Those that have a name of their own; each address once."""
-        if not service.is_headless or service.external_name:
-            return
-        seen = set()
-        for _, endpoint in self._ready(service):
-            if (endpoint.address, endpoint.hostname) not in seen:
-                seen.add((endpoint.address, endpoint.hostname))
-                yield endpoint
-
-    def _in_rotation(self, service: Service, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
-        """The nearest first, and none that is known to be dead, unless all are: a doubt is no
-        reason to say nothing. Whose Service wants them in any state, gets those last."""
-        here = self._here
-        found = sorted(endpoints, key=here.distance)
-        if any(each.is_doubted for each in found) and not service.publish_not_ready:
-            served = {":" in each.address for each in found if each.is_ready}
-            found = [x for x in found if x.is_ready or (":" in x.address) not in served]
-        if not (here.silent or here.gone):
-            return found
-        doubted = [each for each in found if here.doubts(each)]
-        sound = [each for each in found if not here.doubts(each)]
-        if service.publish_not_ready:
-            return sound + doubted
-        # What asks for addresses of one family is helped by none of the other.
-        versions = {":" in each.address for each in sound}
-        return sound + [each for each in doubted if (":" in each.address) not in versions]
-
     def _turns(self, of: ServiceName | None, records: list[Record]) -> int:
         """How many of a headless Service's first addresses are equally near."""
-        service = self._catalog.service(*of) if of is not None else None
-        if service is None or not service.is_headless or len(records) < 2:
+        found = self._headless.get(of) if of is not None else None
+        if found is None or len(records) < 2:
             return 1
-        distances = {
-            ip_address(each.address): (self._here.doubts(each), self._here.distance(each))
-            for each in self._named_endpoints(service)
-        }
         if any(each.type not in (wire.A, wire.AAAA) for each in records):
             return 1
-        places = [distances[ip_address(each.value)] for each in records]
-        return next((n for n, place in enumerate(places) if place != places[0]), len(places))
+        places = (found.place(each.value, self._here) for each in records)
+        first = next(places)
+        return 1 + sum(1 for _ in takewhile(first.__eq__, places))
 
     def _records_of(self, name: Labels, endpoints: Iterable[Endpoint]) -> list[Record]:
         addresses = dict.fromkeys(ip_address(each.address) for each in endpoints)
@@ -295,15 +281,20 @@ class ClusterNames:
 
     def _addresses_of(self, records: list[Record]) -> tuple[Record, ...]:
         """Addresses of the targets of SRV records, and of name servers."""
-        found: dict[Record, None] = {}
-        for each in records:
-            if each.type in (wire.SRV, wire.NS):
-                target = tuple(each.value.split()[-1].rstrip(".").lower().encode().split(b"."))
-                there = self._at(target)
-                for record in there[0] if there is not None else ():
-                    if record.type in (wire.A, wire.AAAA):
-                        found[record] = None
-        return tuple(found)
+        targets = dict.fromkeys(
+            tuple(each.value.split()[-1].rstrip(".").lower().encode().split(b"."))
+            for each in records
+            if each.type in (wire.SRV, wire.NS)
+        )
+        of_one = DNS_ADDRESSES.most // max(len(targets), 1)
+        found = (
+            record
+            for target in targets
+            if (there := self._at(target, of_one)) is not None
+            for record in there[0]
+            if record.type in (wire.A, wire.AAAA)
+        )
+        return tuple(dict.fromkeys(islice(found, DNS_ADDRESSES.most)))
 
     # Names of addresses
 
@@ -316,7 +307,7 @@ class ClusterNames:
             names = [self._name_of(service)]
             because, of = f"Service {service.namespace}/{service.name}", service.key
         else:
-            keys = sorted(self._named.get(str(address), ()))
+            keys = nsmallest(DNS_NAMES.most, self._named.get(str(address), ()))
             if not keys:
                 return None
             names = list(islice(self._names_of_endpoint(str(address), keys), DNS_NAMES.most))
@@ -328,7 +319,10 @@ class ClusterNames:
     def _names_of_endpoint(self, address: str, keys: Iterable[ServiceName]) -> Iterator[Labels]:
         for key in keys:
             name = self._name_of(self._catalog.service(*key))
-            for hostname in self._endpoints_of[key][address]:
+            found = self._headless[key]
+            endpoints = [] if found is None else found.by_address.get(address, [])
+            first = nsmallest(DNS_NAMES.most, endpoints, key=lambda each: each[:2])
+            for hostname in dict.fromkeys(each.hostname for each in first):
                 yield (hostname.encode(), *name)
 
     # The domain itself
@@ -345,17 +339,6 @@ class ClusterNames:
         zone = wire.text_of(self._zone)
         times = f"1 7200 1800 86400 {TTL_S}"
         return Record(self._zone, wire.SOA, f"ns.dns.{zone}. hostmaster.{zone}. {times}")
-
-
-def _as_usual(address: str) -> str:
-    """One address in one spelling."""
-    return str(ip_address(address)) if ":" in address else address
-
-
-def _hostname(endpoint: Endpoint) -> str:
-    """Its own, in small letters, or one made of its address."""
-    address = endpoint.address.lower()
-    return endpoint.hostname.lower() or address.replace(".", "-").replace(":", "-")
 
 
 def _address_record(name: Labels) -> Callable[[Address], Record]:

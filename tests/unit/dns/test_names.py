@@ -30,6 +30,7 @@ from limpet.services.values import (
     Service,
     ServicePort,
 )
+from tests.fuzz.proportion import lines_of
 
 HTTP = ServicePort("http", "TCP", 80)
 ITEMS = (
@@ -332,3 +333,68 @@ def test_an_address_with_two_names_has_both_and_both_go() -> None:
     known.changed(catalog.remove_slice("default", "db-4"))
 
     assert known.look_up(wire.split_name(_wire("2.0.1.10.in-addr.arpa")), wire.PTR) is None
+
+
+def large(count: int) -> tuple[Catalog, ClusterNames]:
+    """A headless Service of so many endpoints, a hundred a slice."""
+    ports = (EndpointPort("sql", "TCP", 5432),)
+    slices = [
+        EndpointSlice(
+            "default", f"db-{piece:04}", "db", 4, ports,
+            tuple(
+                Endpoint(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", hostname=f"h{n}")
+                for n in range(piece * 100, piece * 100 + 100)
+            ),
+        )
+        for piece in range(count // 100)
+    ]  # fmt: skip
+    return names(Service("default", "db", cluster_ips=("None",)), *slices)
+
+
+ASKED = [
+    (DB, wire.A),
+    (f"_sql._tcp.{DB}", wire.SRV),
+    (f"_none._tcp.{DB}", wire.SRV),
+    (f"h7.{DB}", wire.A),
+    (f"none.{DB}", wire.A),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), ASKED)
+def test_what_is_asked_costs_the_same_however_many_endpoints_there_are(
+    name: str, kind: int
+) -> None:
+    """More than an answer holds are not looked at."""
+
+    def lines(count: int) -> int:
+        known = large(count)[1]
+        known.look_up(wire.split_name(_wire(name)), kind)
+        return lines_of(lambda: known.look_up(wire.split_name(_wire(name)), kind))
+
+    few, many = DNS_ADDRESSES.most + 904, 2 * DNS_ADDRESSES.most + 1808
+    assert lines(many) < 1.1 * lines(few)
+
+
+def test_targets_of_ports_bring_their_addresses_along_without_a_look_at_the_others() -> None:
+    """A port's 512 targets cost 512 looks, whatever there is."""
+
+    def lines(count: int) -> int:
+        known = large(count)[1]
+        name = wire.split_name(_wire(f"_sql._tcp.{DB}"))
+        found = known.look_up(name, wire.SRV)
+        assert found is not None
+        assert len(found.records) == len(found.further) == min(count, 512)
+        return lines_of(lambda: known.look_up(name, wire.SRV))
+
+    assert lines(400) < 3 * lines(200)
+
+
+def test_a_change_costs_what_has_changed_however_many_endpoints_there_are() -> None:
+    def lines(count: int) -> int:
+        catalog, known = large(count)
+        (piece,) = [each for each in catalog.slices("default", "db") if each.name == "db-0001"]
+        changed = catalog.put(structs.replace(piece, endpoints=piece.endpoints[1:]))
+        return lines_of(lambda: known.changed(changed))
+
+    # A few lines for each slice, of which some have changed.
+    assert lines(4000) < 1.5 * lines(2000)
