@@ -7,7 +7,19 @@ from ipaddress import ip_address
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.policies.policy import PROTOCOLS, Key
+from limpet.agent.policies.words import end_line, pod_policies
+from limpet.base.bounds.tenants import POLICY_WINDOWS
+from limpet.policies.compiler import compile_sides
+from limpet.policies.labels import Selector
+from limpet.policies.policy import (
+    PROTOCOLS,
+    Key,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+    PortSpan,
+)
 from limpet.policies.verdict import Flow, judge
 from tests.effort import examples
 from tests.policy_cases import Case, addresses_of, cases, flows
@@ -41,3 +53,24 @@ def test_a_node_reaches_its_own_pods_whatever_the_policies(case: Case) -> None:
     for flow in (Flow(node, pod, "tcp", 80), Flow(pod, node, "tcp", 80)):
         assert all(each.allowed for each in judge(world, flow, {node}))
     assert judge(world, Flow(node, pod))[1].pod == Key(case.pods[0].namespace, "p0")
+
+
+def test_an_end_that_is_closed_since_its_rules_are_too_many_says_so() -> None:
+    """A person who asks is told why rules that allow it do not."""
+    rules = tuple(
+        PolicyRule(ports=(PortSpan("tcp", n, n),)) for n in range(1, POLICY_WINDOWS.most + 2)
+    )
+    pod = PolicyPod(Key("shop", "web"), (ip_address("10.0.0.2"),), {})
+    flow = Flow(ip_address("10.0.0.9"), pod.addresses[0], "tcp", 1)
+    for held, allowed in ((rules[1:2], False), (rules[:1], True), (rules, False)):
+        policy = Policy(Key("shop", "x"), Selector(), frozenset(["ingress"]), held)
+        world = PolicyWorld({policy.key: policy}, {}, {pod.key: pod})
+        into = judge(world, flow)[1]
+        assert into.allowed == allowed
+        is_closed = len(held) > POLICY_WINDOWS.most
+        assert bool(into.closed) == is_closed
+        why = end_line(into, here=True, is_known=True).why
+        assert ("rules come to more than 8,192" in why) == is_closed
+        told = pod_policies(world, pod, compile_sides(world, [pod])).sides[0]
+        assert told.direction == "ingress"
+        assert bool(told.rules) == (not is_closed)
