@@ -7,32 +7,39 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from limpet.base.bounds.table import TABLE
+from tests.unit.base.bounds.outside.owners import Owners
 from tests.unit.base.bounds.outside.taken import UNBOUNDED
+from tests.unit.base.bounds.outside.uses import all_uses, modules, uses
 
-_SOURCE = Path(__file__).parents[5] / "src" / "limpet"
-_LEFT_OUT = ("base/bounds/", "lab/")
 _RECEIVES = re.compile(r"recv(from|msg)?(_into)?|receive|readline|readuntil|readexactly")
 _BEGINS = re.compile(r"create_task|in_thread|to_thread|run_in_executor|Thread")
 _COUNTERS = re.compile(
     r"TokenBuckets?|SourceRates|MemberRate|Places|Room|ClientTurns|Semaphore|OwnedConnections"
     r"|Crowd|Targets|UnprovenBudget|Admission"
 )
+_TAKEN_BY = {
+    "TokenBucket": "take",
+    "TokenBuckets": "take",
+    "SourceRates": "take",
+    "MemberRate": "take",
+    "UnprovenBudget": "may_ask",
+    "Admission": "arrive",
+    "Places": "put",
+    "OwnedConnections": "note",
+    "Room": "refusal",
+    "Targets": "refusal",
+    "Crowd": "admits",
+    "ClientTurns": "put",
+}
+"""The method without which each counts nothing; of others it is any."""
+_HANDED_ON = {("Guard", "_connections"), ("Rates", "unproven")}
+"""To others, who take of them."""
+_OTHERS = {("Status", "room")}
+"""Which are none: their class has the name of one."""
 _OF_COUNTERS = ("base/rate_limit.py", "base/process/log_limits.py")
 """Which are made of others, one of which is chosen each time."""
-
-
-@cache
-def _modules() -> dict[str, ast.Module]:
-    found = {path.relative_to(_SOURCE).as_posix(): path for path in _SOURCE.rglob("*.py")}
-    return {
-        name: ast.parse(path.read_text(encoding="utf-8"))
-        for name, path in sorted(found.items())
-        if not name.startswith(_LEFT_OUT)
-    }
 
 
 def _called(node: ast.AST) -> str:
@@ -63,7 +70,7 @@ def names_rows(tree: ast.Module) -> bool:
 
 def test_what_receives_or_begins_work_names_a_row_or_is_known_to_need_none() -> None:
     without = {
-        name for name, tree in _modules().items() if takes_of_others(tree) and not names_rows(tree)
+        name for name, tree in modules().items() if takes_of_others(tree) and not names_rows(tree)
     }
     listed = [
         f"{folder}/{name}"
@@ -77,59 +84,60 @@ def test_what_receives_or_begins_work_names_a_row_or_is_known_to_need_none() -> 
 
 
 def test_each_row_is_a_number_that_the_product_goes_by() -> None:
-    used = set()
-    for tree in _modules().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                used.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                used.add(node.attr)
-    rows = {name for rows in TABLE.values() for name in rows}
-    assert rows - used == set()
+    rows = {(party, name) for party, rows in TABLE.items() for name in rows}
+    assert rows - {use.row for _, use in all_uses()} == set()
 
 
-def _counters(tree: ast.Module) -> Iterator[str]:
-    """Names of attributes and of fields that count."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Attribute(attr=name)], value=value):
-                pass
-            case ast.AnnAssign(target=ast.Attribute(attr=name), value=ast.expr() as value):
-                pass
-            case _:
-                continue
-        if any(_COUNTERS.fullmatch(_called(each)) for each in ast.walk(value)):
-            yield name
+def _made(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Class and name of each attribute that is made as a counter."""
+    for owner in ast.walk(tree):
+        if isinstance(owner, ast.ClassDef):
+            for node in ast.walk(owner):
+                match node:
+                    case ast.Assign(targets=[ast.Attribute(attr=name)], value=value):
+                        pass
+                    case ast.AnnAssign(target=ast.Attribute(attr=name), value=ast.expr() as value):
+                        pass
+                    case _:
+                        continue
+                if any(_COUNTERS.fullmatch(_called(each)) for each in ast.walk(value)):
+                    yield owner.name, name
 
 
-def _asked() -> set[str]:
-    """Names of attributes of which a method is called, that are gone through, or waited for."""
-    found = set()
-    for tree in _modules().values():
-        for node in ast.walk(tree):
-            match node:
-                case ast.Call(func=ast.Attribute(value=within)):
-                    pass
-                case ast.comprehension(iter=within) | ast.For(iter=within):
-                    pass
-                case ast.withitem(context_expr=within):
-                    pass
-                case _:
-                    continue
-            found |= {each.attr for each in ast.walk(within) if isinstance(each, ast.Attribute)}
-    return found
+def counters(
+    trees: dict[str, ast.Module], kinds: dict[tuple[str, str], str]
+) -> set[tuple[str, str]]:
+    """Class and name of each attribute that counts; `kinds`: by these, what class it is of."""
+    left_out = {
+        node.name
+        for path in _OF_COUNTERS
+        for node in ast.walk(trees.get(path, ast.Module([], [])))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {each for tree in trees.values() for each in _made(tree)}
+    found |= {each for each, kind in kinds.items() if _COUNTERS.fullmatch(kind)}
+    return {each for each in found - _OTHERS if each[0] not in left_out}
+
+
+def unasked(trees: dict[str, ast.Module]) -> set[tuple[str, str]]:
+    """Those of which nobody ever takes anything."""
+    owners = Owners(trees.values())
+    kinds = owners.attributes()
+    counted = counters(trees, kinds)
+    taken: dict[tuple[str, str], set[str]] = {}
+    for owner, name, method in owners.asked({name for _, name in counted}):
+        taken.setdefault((owner, name), set()).add(method)
+    return {
+        each
+        for each in counted - _HANDED_ON
+        if each not in taken
+        or _TAKEN_BY.get(kinds.get(each, ""), min(taken[each])) not in taken[each]
+    }
 
 
 def test_each_counter_is_asked_by_somebody() -> None:
     """A probe goes to the counter itself: that a call of it was lost would not be seen there."""
-    made = {
-        name
-        for path, tree in _modules().items()
-        for name in _counters(tree)
-        if path not in _OF_COUNTERS
-    }
-    assert len(made) > 30
-    assert made - _asked() == set()
+    assert unasked(modules()) == set()
 
 
 def test_such_code_is_found() -> None:
@@ -140,5 +148,63 @@ def test_such_code_is_found() -> None:
     assert not takes_of_others(ast.parse("read(1)"))
     assert not names_rows(receives)
     assert names_rows(begins)
-    made = "self._rate = TokenBuckets(1, 2, most=3)\nself._n: Places[int] = Places[int](1, 1)"
-    assert list(_counters(ast.parse(made))) == ["_rate", "_n"]
+
+
+_RATED = """
+class Room: ...
+class TokenBuckets: ...
+
+class Rates:
+    def __init__(self) -> None:
+        self.paths = TokenBuckets()
+
+class Paths:
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._rates = Rates()
+        self._rooms = {"a": Room()}
+
+    @property
+    def rates(self) -> Rates:
+        return self._rates
+
+    def add(self) -> None:
+        self.paths.take()
+        room = self._rooms["a"]
+        room.change()
+"""
+_ASKED = """
+def ask(each: Paths) -> None:
+    each.rates.paths.{method}()
+    for room in each._rooms.values():
+        room.refusal()
+"""
+
+
+def test_a_counter_that_only_its_namesake_is_asked_instead_of_is_found() -> None:
+    rated = {"rated.py": ast.parse(_RATED)}
+    assert unasked(rated) == {("Rates", "paths"), ("Paths", "_rooms")}
+    assert unasked({**rated, "a.py": ast.parse(_ASKED.format(method="take"))}) == set()
+    known = {**rated, "a.py": ast.parse(_ASKED.format(method="know"))}
+    assert unasked(known) == {("Rates", "paths")}, "its taking is what counts"
+
+
+_USES = """
+from limpet.base.bounds import strangers, words as bounds
+from limpet.base.bounds.members import NUMBER as MOST
+from limpet.base.bounds.words import LABEL
+from somewhere import NAME, FILE
+
+read(bounds.LINE.most, room=strangers.HEADERS)
+check(NAME.most, FILE, MOST.most, row is strangers.JOIN_BODY)
+raise ValueError(f"more than {LABEL.most}")
+"""
+
+
+def test_a_row_is_known_by_where_its_name_comes_from() -> None:
+    found = [(*use.row, use.is_number) for use in uses(ast.parse(_USES))]
+    assert found == [
+        ("anybody", "LINE", True),
+        ("strangers", "HEADERS", False),
+        ("members", "NUMBER", True),
+    ]
