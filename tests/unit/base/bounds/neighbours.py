@@ -19,6 +19,8 @@ from limpet.cluster.exchange.change_rates import ChangeRates
 from limpet.cluster.exchange.exchange import ExchangeBudget
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import (
+    BUCKETS,
+    Digest,
     Item,
     Listing,
     Message,
@@ -341,24 +343,37 @@ def _suspicions() -> TokenBuckets:
     return _gossip()._rates.suspicions
 
 
+def _compares(gossip: Gossip, uid: str, documents: int, now_s: float = 0.0) -> bool:
+    """Whether what a member says is looked at, for which so many documents are: it begins, and goes
+    on with what it wants."""
+    place, before = Destination(_FROM, 7471), gossip.counters["over_rate"]
+    gossip.receive(uid, place, 1, Digest(_NONCE, bytes(4 * BUCKETS)), now_s)
+    if documents > 1:
+        gossip.receive(uid, place, 1, Want(_NONCE, (1,) * (documents - 2)), now_s)
+    assert not gossip.counters["unasked"]
+    return gossip.counters["over_rate"] == before
+
+
 @probe(neighbours.COMPARED_AT_ONCE)
 def _(amount: int) -> bool:
-    room = _gossip()._rates.looked_at
-    return room.take("a", 0.0, amount) and room.take("b", 0.0)
+    gossip = _gossip()
+    return _compares(gossip, "a", amount) and _compares(gossip, "b", amount)
 
 
 @probe(neighbours.COMPARED_PER_S)
 def _(amount: int) -> bool:
-    room = _gossip()._rates.looked_at
-    assert room.take("a", 0.0, neighbours.COMPARED_AT_ONCE.most)
-    return room.take("a", 1.0, amount)
+    gossip = _gossip()
+    assert _compares(gossip, "a", neighbours.COMPARED_AT_ONCE.most)
+    return _compares(gossip, "a", amount, 1.0)
 
 
 @probe(neighbours.COMPARED_MEMBERS)
 def _(amount: int) -> bool:
-    room = _gossip()._rates.looked_at
-    assert room.take(0, 0.0, neighbours.COMPARED_AT_ONCE.most)
-    return is_remembered(amount, room)
+    """Whether the first of so many has still used up its share."""
+    gossip = _gossip()
+    assert _compares(gossip, "0", neighbours.COMPARED_AT_ONCE.most)
+    assert all(_compares(gossip, f"{other}", 1) for other in range(1, amount))
+    return not _compares(gossip, "0", 1)
 
 
 @probe(neighbours.SUSPICIONS_AT_ONCE)

@@ -19,16 +19,17 @@ class Probe:
     """The least amount over the bound that can be sent."""
 
 
-PROBES: dict[int, Probe] = {}
-"""By the identity of the row: two rows may be equal."""
+PROBES: dict[int, list[Probe]] = {}
+"""By the identity of the row: two rows may be equal. A row that the product goes by in several
+places has a probe for each that the others do not go by."""
 
 
 def probe(bound: Bound, *, above: int | None = None) -> Callable[[Takes], Takes]:
     """The function sends so much to what has the bound, and says whether all of it was taken."""
 
     def note(takes: Takes) -> Takes:
-        assert id(bound) not in PROBES, bound
-        PROBES[id(bound)] = Probe(takes, bound.most + 1 if above is None else above)
+        made = Probe(takes, bound.most + 1 if above is None else above)
+        PROBES.setdefault(id(bound), []).append(made)
         return takes
 
     return note

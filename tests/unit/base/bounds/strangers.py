@@ -78,22 +78,43 @@ def _(amount: int) -> bool:
     return all(api.arrive(each, b"one", 0.0) is None for each in range(amount))
 
 
-def _are_let_in(amount: int, sources: int) -> bool:
+def _known(sources: int) -> Admission[int]:
+    """Nodes have come from all of them lately."""
     api = _api()
+    for source in range(sources):
+        api.know(bytes([source]))
+    return api
+
+
+@probe(strangers.API_WAITING)
+def _(amount: int) -> bool:
+    api = _known(256)
+    return all(api.arrive(each, bytes([each & 255]), 0.0) is None for each in range(amount))
+
+
+@probe(strangers.API_WAITING_OF_ONE)
+def _(amount: int) -> bool:
+    api = _known(1)
+    return all(api.arrive(each, bytes(1), 0.0) is None for each in range(amount))
+
+
+def _are_let_in(amount: int, sources: int, *, known: bool = False) -> bool:
+    api = _known(sources) if known else _api()
     for each in range(amount):
         api.arrive(each, bytes([each % sources]), 0.0)
         api.has_sent(each)
     return all(api.take(0.0) is not None for _ in range(amount))
 
 
-@probe(strangers.API_INSIDE)
-def _(amount: int) -> bool:
-    return _are_let_in(amount, sources=200)
+for _known_too in (False, True):
 
+    @probe(strangers.API_INSIDE)
+    def _(amount: int, known: bool = _known_too) -> bool:
+        return _are_let_in(amount, sources=200, known=known)
 
-@probe(strangers.API_INSIDE_OF_ONE)
-def _(amount: int) -> bool:
-    return _are_let_in(amount, sources=1)
+    @probe(strangers.API_INSIDE_OF_ONE)
+    def _(amount: int, known: bool = _known_too) -> bool:
+        return _are_let_in(amount, sources=1, known=known)
 
 
 def _let_in(*, ask: bool = False, others: int = 0) -> Admission[int]:

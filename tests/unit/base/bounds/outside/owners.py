@@ -42,13 +42,14 @@ class Owners:
         }
         """By the name of a function."""
         self._methods: set[tuple[str, str]] = set()
+        holders: list[tuple[str, list[ast.stmt]]] = [
+            *((node.name, node.body) for node in of_ours),
+            *(("", tree.body) for tree in trees),
+        ]
         self._functions = [
             _Function(each, owner, list(_assigned(each)))
-            for owner, holder in [
-                *((node.name, node) for node in of_ours),
-                *(("", tree) for tree in trees),
-            ]
-            for each in holder.body
+            for owner, body in holders
+            for each in body
             if isinstance(each, _FUNCTIONS)
         ]
         for node in of_ours:
