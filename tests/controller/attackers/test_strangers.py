@@ -127,6 +127,17 @@ def test_the_body_of_a_join_is_read_as_far_as_its_bound(controller: Controller) 
     asyncio.run(body())
 
 
+def test_a_request_has_no_more_headers_than_its_bound(controller: Controller) -> None:
+    async def body() -> None:
+        most = strangers.HEADERS.most
+        for count, status in ((most, b" 200 "), (most + 1, b" 400 ")):
+            more = b"".join(b"X-%d: y\r\n" % number for number in range(count - 1))
+            asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + more + b"\r\n"
+            assert status in (await answer_to(controller, asked)).partition(b"\r\n")[0]
+
+    asyncio.run(body())
+
+
 def test_a_stranger_is_answered_once_on_each_connection(controller: Controller) -> None:
     async def body() -> None:
         answered = await answer_to(controller, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 40)

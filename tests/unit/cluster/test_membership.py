@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from limpet.base.bounds.members import SEQUENCE, UNSIGNED_STEP
+from limpet.base.bounds.members import ABSENT_ADDRESSES, SEQUENCE, UNSIGNED_STEP
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import KINDS, PODS
+from limpet.cluster.kinds import ABSENCE, KINDS, PODS
 from limpet.cluster.kinds.pods import LabelledPod
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import News
@@ -238,6 +238,17 @@ async def test_a_node_whose_highest_sequence_was_used_up_says_so_and_joins_anew(
     await asyncio.wait_for(published.wait(), 10)
     assert anew.presence is not None
     anew.close()
+
+
+@on_a_loop
+async def test_of_pods_that_are_gone_a_node_tells_as_many_as_others_take(beside: Beside) -> None:
+    beside.offer(1)
+    many = ABSENT_ADDRESSES.most + 1
+
+    beside.membership.announce_gone(f"10.0.{number >> 8}.{number & 255}" for number in range(many))
+
+    (absence,) = beside.membership.replica.known.of(ABSENCE.name).values()
+    assert len(absence.value.addresses) == ABSENT_ADDRESSES.most
 
 
 @on_a_loop

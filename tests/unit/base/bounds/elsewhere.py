@@ -1,4 +1,5 @@
-"""Rows that take a real server, a kernel or a process to be probed, and the test that does it."""
+"""Rows that take a real server, a kernel or a process to be probed, and the test that does it: also
+in one place of several, of which others have a probe."""
 
 from __future__ import annotations
 
@@ -47,6 +48,7 @@ ELSEWHERE: list[tuple[Bound, str]] = [
     (members.HELLO_DOCUMENTS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
     (members.SEGMENT_VERSIONS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
     (strangers.API_HEAD, _STRANGERS + "a_stranger_s_head_is_read_as_far_as_its_bound"),
+    (strangers.HEADERS, _STRANGERS + "a_request_has_no_more_headers_than_its_bound"),
     (strangers.JOIN_BODY, _STRANGERS + "the_body_of_a_join_is_read_as_far_as_its_bound"),
     (
         strangers.FIGURES_CONNECTIONS,
@@ -86,6 +88,16 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         _MEMBERS + "who_asks_on_although_it_is_put_off_waits_for_each_answer",
     ),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
+    (
+        members.SEQUENCE,
+        "tests/unit/cluster/test_membership.py::test_a_node_whose_highest_sequence_was_used_up_says"
+        "_so_and_joins_anew",
+    ),
+    (
+        members.ABSENT_ADDRESSES,
+        "tests/unit/cluster/test_membership.py::test_of_pods_that_are_gone_a_node_tells_as_many_as_"
+        "others_take",
+    ),
     (
         members.UNSIGNED_STEP,
         "tests/unit/cluster/test_membership.py::test_a_sequence_that_the_controller_tells_and_does_"

@@ -356,7 +356,12 @@ def _compares(gossip: Gossip, uid: str, documents: int, now_s: float = 0.0) -> b
 
 @probe(neighbours.COMPARED_AT_ONCE)
 def _(amount: int) -> bool:
-    gossip = _gossip()
+    """Who says more than all of it in one message is looked at, for all of it."""
+    gossip, place = _gossip(), Destination(_FROM, 7471)
+    assert _compares(gossip, "c", 1)
+    large = Want(_NONCE, (1,) * (2 * neighbours.COMPARED_AT_ONCE.most))
+    gossip.receive("c", place, 1, large, 5.0)
+    assert not gossip.counters["over_rate"]
     return _compares(gossip, "a", amount) and _compares(gossip, "b", amount)
 
 

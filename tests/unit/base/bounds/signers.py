@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from limpet.base.bounds.signers import (
     DOCUMENT_BODY,
@@ -19,17 +20,30 @@ from limpet.base.bounds.signers import (
 from limpet.cluster.documents import Kind, Sealed, Source
 from limpet.cluster.key_alarms import KeyAlarms
 from limpet.cluster.keys import SealError, uid_of
-from limpet.cluster.kinds import GRANT, KINDS, PRESENCE
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
 from limpet.cluster.seal import read_sealed, seal
-from limpet.controller.registry.rotation import bury_forged, check_counts, rotate_key
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.rotation import (
+    _following,
+    bury_forged,
+    check_counts,
+    rotate_key,
+    take_keys,
+)
 from tests.unit.base.bounds.probes import probe
-from tests.unit.cluster_values import CLUSTER_KEY, documents, grant, node_key, presence
+from tests.unit.cluster_values import CLUSTER_KEY, documents, grant, network, node_key, presence
 from tests.unit.controller.state.cluster_tables import new_tables
 
 
 @probe(MAX_VERSION)
 def _(amount: int) -> bool:
     return _is_sealed(presence(1, sequence=amount), PRESENCE)
+
+
+@probe(MAX_VERSION)
+def _(amount: int) -> bool:
+    """Of the network at which the key was rotated."""
+    return _is_sealed(replace(network(), rotated_at=(amount,)), NETWORK)
 
 
 @probe(MAX_ERA)
@@ -63,6 +77,29 @@ def _(amount: int) -> bool:
     try:
         check_counts(seal(GRANT, grant(1, revision=amount), CLUSTER_KEY))
     except SealError:
+        return False
+    return True
+
+
+@probe(MAX_SHOWN_VERSION)
+def _(amount: int) -> bool:
+    """Of what is signed anew, whose number goes on."""
+    return _following(amount - 1) == amount
+
+
+@probe(MAX_ERA)
+def _(amount: int) -> bool:
+    """It was rotated so many times but one, and is once more."""
+    tables = new_tables()
+    had = tables.authority
+    keys = (hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(1, amount))
+    rotated = replace_fields(
+        had, cluster_keys=(*had.cluster_keys, *keys), rotated_at=tuple(range(1, amount))
+    )
+    take_keys(tables, rotated)
+    try:
+        rotate_key(tables, bytes(32))
+    except RefusedError:
         return False
     return True
 

@@ -20,6 +20,7 @@ from limpet.cluster.exchange.pod_messages import (
     encode,
     parse_ask,
     parse_told,
+    told,
 )
 from limpet.cluster.kinds import POLICY
 from limpet.cluster.kinds.policy import SignedPolicy
@@ -51,12 +52,17 @@ def _is_asked(ask: PodAsk) -> bool:
 
 @probe(members.TOLD_POD_ADDRESSES)
 def _addresses_told(amount: int) -> bool:
-    told = PodsTold(_NONCE, (ToldPod("shop", "web", ("10.0.0.1",) * amount),))
+    said = PodsTold(_NONCE, (ToldPod("shop", "web", ("10.0.0.1",) * amount),))
     try:
-        parse_told(encode(told))
+        parse_told(encode(said))
     except DatagramError:
         return False
     return True
+
+
+@probe(neighbours.FOUND_PODS)
+def _pods_told(amount: int) -> bool:
+    return len(told(_NONCE, [ToldPod("shop", "web", ())] * amount).pods) == amount
 
 
 @probe(words.NAME)

@@ -135,13 +135,18 @@ def _in_fork(copy: Path, row: Row, modules: list[str]) -> int:
     """In a process that has loaded what Limpet needs, and loads Limpet from the copy."""
     child = os.fork()
     if not child:
+        said, silent = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_LONGEST_S)
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
         try:
             os._exit(_probe(copy, row, modules))
+        except AssertionError:
+            os._exit(_NOTICED)
         except BaseException as error:  # noqa: BLE001 - the child has to end here
-            _say(f"  {type(error).__name__}: {error}")
+            os.write(said, f"  {type(error).__name__}: {error}\n".encode())
             os._exit(_NOTICED)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return _NOTICED if code == -signal.SIGALRM else code if code >= 0 else _FAILED

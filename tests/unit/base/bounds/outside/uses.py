@@ -54,6 +54,8 @@ def uses(tree: ast.Module, *, texts: bool = False) -> Iterator[Use]:
         match node:
             case ast.JoinedStr() if not texts:
                 return
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="_log"))):
+                return
             case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
                 return
             case ast.Attribute(value=value, attr=attribute) if (row := row_of(value)) is not None:
