@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
+from limpet.base.bounds.administrators import ADMIN_BODY, ADMIN_CONNECTIONS
 from limpet.cluster.api import ADMIN_HEADER
 from tests.controller.machines import Controller, served_here
 from tests.waiting import until
@@ -42,5 +42,30 @@ def test_an_account_has_a_few_connections_and_others_have_their_own(tmp_path: Pa
             assert not any(reader.at_eof() for reader, _ in (*opened[1:], (other, None)))
             for writer in (other_writer, *(writer for _, writer in opened)):
                 writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_what_an_account_sends_has_a_bound(tmp_path: Path) -> None:
+    """By the road of nodes, too."""
+    controller = Controller(tmp_path)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def ask(size: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", controller.port, ssl=context)
+        head = f"POST /v1/admin/node.list HTTP/1.1\r\nHost: x\r\n{ADMIN_HEADER}: ann\r\n"
+        writer.write(f"{head}Content-Length: {size}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(b"{" + b" " * (size - 1))
+        answer = await reader.read()
+        writer.transport.abort()
+        return answer
+
+    async def scenario() -> None:
+        async with served_here(controller, _named):
+            words = f"more than {ADMIN_BODY.most:,} bytes".encode()
+            assert words not in await ask(ADMIN_BODY.most)
+            assert words in await ask(ADMIN_BODY.most + 1)
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ _STRANGERS = "tests/controller/attackers/test_strangers.py::test_"
 _FIGURES = "tests/unit/base/metrics/test_metrics_server.py::test_"
 _HEALTH = "tests/agent/test_service_health.py::test_"
 _RELAY = "tests/relay/test_relay_tls_faults.py::test_"
+_OWN = "tests/unit/datapath/test_own_node.py::test_"
 _HALF_OPEN = "tests/datapath/tunnel/ipsec/test_ipsec_half_open.py::test_"
 _HALF_OPEN_SO_MANY = (
     _HALF_OPEN + "who_ends_no_key_exchange_has_so_many_and_all_together_have_so_many"
@@ -38,6 +39,10 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         administrators.ADMIN_CONNECTIONS,
         "tests/controller/attackers/test_administrators.py::test_an_account_has_a_few_connections_"
         "and_others_have_their_own",
+    ),
+    (
+        administrators.ADMIN_BODY,
+        "tests/controller/attackers/test_administrators.py::test_what_an_account_sends_has_a_bound",
     ),
     (members.PATHS_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.REPORT_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
@@ -88,6 +93,19 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         _MEMBERS + "who_asks_on_although_it_is_put_off_waits_for_each_answer",
     ),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
+    (
+        members.PRESENCE_ADDRESSES,
+        _OWN + "a_link_with_hundreds_of_addresses_leaves_room_for_one_of_each_other",
+    ),
+    (
+        members.PRESENCE_ENDPOINTS,
+        _OWN + "of_too_many_endpoints_those_that_are_reached_from_everywhere_are_told",
+    ),
+    (
+        members.REPORTED_PODS,
+        "tests/unit/cloud/test_pod_reports.py::test_more_than_fits_one_report_is_told_in_several_"
+        "and_no_more_than_a_controller_takes",
+    ),
     (
         members.SEQUENCE,
         "tests/unit/cluster/test_membership.py::test_a_node_whose_highest_sequence_was_used_up_says"

@@ -20,7 +20,6 @@ from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames, Found, Record
 from limpet.dns.resolver import Resolver, _Looked
 from limpet.dns.server import DnsServer
-from limpet.dns.turns import ClientTurns
 from limpet.dns.wire import Query
 from limpet.services.catalog import Catalog
 from limpet.services.values import NONE, Endpoint, EndpointPort, EndpointSlice, Service
@@ -146,20 +145,37 @@ def _(amount: int) -> bool:
     return _run(body)
 
 
+def _wait(amount: int, clients: int) -> bool:
+    """All of so many wait, those with them that have come faster than they are answered."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            server, _ = undo.enter_context(_serving())
+            at, client = (
+                undo.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(2)
+            )
+            at.setblocking(False)
+            at.bind(("127.0.0.1", 0))
+            for _ in range(150):
+                client.sendto(_QUESTION, at.getsockname())
+            server._read(at)
+            turns = server._turns[at]
+            assert turns
+            who = ["127.0.0.1", *(f"10.1.0.{number}" for number in range(1, clients))]
+            more = range(amount - len(turns))
+            return all(turns.put(who[n % clients], (_QUESTION, (who[n % clients],))) for n in more)
+
+    return _run(body)
+
+
 @probe(strangers.DNS_WAITING)
 def _(amount: int) -> bool:
-    turns: ClientTurns[int] = ClientTurns(
-        strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most
-    )
-    return all(turns.put(str(number % 200), number) for number in range(amount))
+    return _wait(amount, clients=200)
 
 
 @probe(strangers.DNS_WAITING_OF_ONE)
 def _(amount: int) -> bool:
-    turns: ClientTurns[int] = ClientTurns(
-        strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most
-    )
-    return all(turns.put("pod", number) for number in range(amount))
+    return _wait(amount, clients=1)
 
 
 def _ready() -> Resolver[Any]:

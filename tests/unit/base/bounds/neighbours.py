@@ -37,7 +37,7 @@ from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import KINDS, PRESENCE
 from limpet.cluster.nodes import NodeEntry
-from limpet.datapath.overlay.plan import _addresses, _tunnel_ends
+from limpet.datapath.overlay.plan import View, _addresses, _outer, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
@@ -557,3 +557,12 @@ def _(amount: int) -> bool:
     taken = {len(each(entry, None)) == amount for each in (_addresses, _tunnel_ends)}
     assert len(taken) == 1
     return taken.pop()
+
+
+@probe(PACKET_SOURCES)
+def _(amount: int) -> bool:
+    """In clear, of a node of flannel's, whose addresses the cluster has signed."""
+    said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)))
+    grant = SimpleNamespace(is_flannel=True)
+    entry = cast(NodeEntry, SimpleNamespace(presence=said, grant=grant))
+    return len(_outer(cast(View, None), entry, None)) == amount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,11 +11,13 @@ import dns.message
 import dns.rrset
 
 from limpet.base.bounds import servers
+from limpet.base.settings import DnsSettings
 from limpet.dns import wire
 from limpet.dns.forward.cache import _ENTRY_BYTES, Cache
 from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
+from limpet.dns.process import _Process
 from limpet.dns.wire import DnsAnswer
 from tests.unit.base.bounds.probes import probe
 
@@ -47,10 +50,24 @@ def _(amount: int) -> bool:
     return kept.until_s == amount
 
 
+def _cache() -> Cache:
+    """That of the names' process."""
+
+    async def make(folder: Path) -> Cache:
+        process = _Process(DnsSettings(), folder, folder)
+        try:
+            return process._resolver.forwarder.cache
+        finally:
+            process.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(make(Path(folder)))
+
+
 @probe(servers.DNS_CACHE)
 def _(amount: int) -> bool:
     """The first of two answers is still there."""
-    cache = Cache(most_bytes=servers.DNS_CACHE.most, stale_s=0.0)
+    cache = _cache()
     small, rest = bytes(100), bytes(amount - 2 * (_ENTRY_BYTES + 1) - 100)
     for name, records in ((b"a", small), (b"b", rest)):
         cache.put((name, 0), DnsAnswer(wire.NOERROR, (1, 0, 0), records, ttl_s=60), 0.0)

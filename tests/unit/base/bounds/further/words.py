@@ -22,7 +22,7 @@ from limpet.cluster.exchange.pod_messages import (
     parse_told,
     told,
 )
-from limpet.cluster.kinds import POLICY
+from limpet.cluster.kinds import POLICY, fields
 from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import _document
 from limpet.kubernetes.objects import Viewed
@@ -63,6 +63,14 @@ def _addresses_told(amount: int) -> bool:
 @probe(neighbours.FOUND_PODS)
 def _pods_told(amount: int) -> bool:
     return len(told(_NONCE, [ToldPod("shop", "web", ())] * amount).pods) == amount
+
+
+@probe(words.NAME)
+def _word_of_a_document(amount: int) -> bool:
+    try:
+        return fields.word("x" * amount) == "x" * amount
+    except ValueError:
+        return False
 
 
 @probe(words.NAME)

@@ -14,6 +14,10 @@ from limpet.base.errors import LimpetError
 from limpet.cloud.workloads.keeping import WritingRate
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.cloud.workloads.service_source import ServiceSource
+from limpet.controller.registry.records import TOKEN
+from limpet.controller.store.kubernetes.crowd import Crowd
+from limpet.controller.store.kubernetes.items import ItemObject
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.objects import Metadata, Resource, Viewed
 from limpet.kubernetes.policies import PODS, NamespaceView, PodView, PolicyView
@@ -59,6 +63,14 @@ def _all_objects(amount: int) -> bool:
 @probe(tenants.OBJECTS_OF_ONE)
 def _objects_of_one(amount: int) -> bool:
     return _objects(1, amount)
+
+
+@probe(tenants.OBJECTS)
+def _records(amount: int) -> bool:
+    """That a controller keeps of one kind of its own."""
+    crowd = Crowd(row_of(TOKEN))
+    found = (ItemObject(metadata=Metadata(name="x", uid=str(n))) for n in range(amount))
+    return all(crowd.admits(each) for each in found)
 
 
 @probe(tenants.LIST_PAGES)
