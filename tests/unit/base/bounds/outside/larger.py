@@ -36,6 +36,7 @@ _ALIKE = {
     ("cli/netcheck/tcp.py", "NETCHECK_ANSWER", 0): "what is read next is cut by the same bound",
     ("cluster/exchange/digest.py", "MAX_VERSION", 0): "where a bit of a number stands",
     ("cluster/exchange/digest.py", "MAX_VERSION", 1): "where a bit of a number stands",
+    ("dns/wire.py", "DNS_TTL_S", 1): "the record's own time is cut by the same bound",
     ("dns/forward/forwarder.py", "DNS_FORWARDED", 1): "when it is looked which of them are over",
 }
 """File, row, and which of its places in the file, where nobody could see a larger bound; and why
