@@ -36,8 +36,9 @@ from limpet.cluster.exchange.pod_messages import PodsTold, ToldPod, parse_told
 from limpet.cluster.exchange.pod_messages import encode as encode_pods
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import KINDS, PRESENCE
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.nodes import NodeEntry
-from limpet.datapath.overlay.plan import View, _addresses, _outer, _tunnel_ends
+from limpet.datapath.overlay.plan import _addresses, _outer, _tunnel_ends
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
@@ -46,6 +47,7 @@ from limpet.paths.ladder.peer_ladders import Peer
 from tests.beds.member import member_without_disk
 from tests.unit.base.bounds.probes import is_remembered, probe
 from tests.unit.cluster_values import PINNED, grant, node_key, presence, seal_presence, told
+from tests.unit.datapath.overlay.overlay_values import view
 
 _NONCE = bytes(8)
 _FROM = IPv4Address("192.0.2.1")
@@ -563,6 +565,5 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     """In clear, of a node of flannel's, whose addresses the cluster has signed."""
     said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)))
-    grant = SimpleNamespace(is_flannel=True)
-    entry = cast(NodeEntry, SimpleNamespace(presence=said, grant=grant))
-    return len(_outer(cast(View, None), entry, None)) == amount
+    entry = NodeEntry(grant(1, roles=frozenset((Role.FLANNEL,))), said)
+    return len(_outer(view(entry, paths={}), entry, None)) == amount

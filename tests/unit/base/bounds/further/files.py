@@ -7,20 +7,24 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from tarfile import TarFile, TarInfo
 from threading import Thread
+from unittest.mock import patch
 
-from limpet.base.bounds.servers import API_TOKEN
+from limpet.base import disk
+from limpet.base.bounds.servers import API_TOKEN, KUBECONFIG
 from limpet.base.bounds.strangers import JOIN_TOKEN
-from limpet.base.bounds.words import FILE
-from limpet.base.disk import read_if_there
+from limpet.base.bounds.words import FILE, SNAPSHOT
+from limpet.base.disk import read_if_there, read_kept
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cli.bundle.site_bundle import SUMS, _sums
 from limpet.cli.commands.serving.policy import _documents
 from limpet.cli.options import given_token
 from limpet.cloud.enrollment import read_token
+from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from tests.unit.base.bounds.probes import probe
 
 _ROOM = 16 << 10
@@ -83,6 +87,23 @@ def _file_that_may_be_there(amount: int) -> bool:
         file.truncate(amount)
         try:
             return len(read_if_there(Path(file.name)) or b"") == amount
+        except StorageError:
+            return False
+
+
+@probe(KUBECONFIG, above=KUBECONFIG.most + _ROOM)
+def _endless_kubeconfig(amount: int) -> bool:
+    return _read_of_an_endless(lambda path: read_kubeconfig([path])) >= amount
+
+
+@probe(SNAPSHOT)
+def _kept(amount: int) -> bool:
+    """A thousand bytes stand for as many as there may be."""
+    most = replace(SNAPSHOT, most=1000)
+    with tempfile.NamedTemporaryFile() as file, patch.object(disk, "SNAPSHOT", most):
+        file.truncate(amount - SNAPSHOT.most + most.most)
+        try:
+            return read_kept(Path(file.name)) is not None
         except StorageError:
             return False
 
