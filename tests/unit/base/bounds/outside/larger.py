@@ -45,8 +45,8 @@ _REDIRECTING = """
 import sys
 
 for finder in sys.meta_path:
-    for where in (getattr(finder, "known_source_files", {}),):
-        where.update({name: path.replace(BEFORE, AFTER) for name, path in where.items()})
+    files = getattr(finder, "known_source_files", {})
+    files.update({name: path.replace(BEFORE, AFTER) for name, path in files.items()})
     for name, places in getattr(finder, "submodule_search_locations", {}).items():
         places[:] = [each.replace(BEFORE, AFTER) for each in places]
 """
@@ -103,7 +103,7 @@ def _copied(copy: Path) -> Path:
 def _larger(file: Path, path: str, use: Use, times: int) -> Iterator[None]:
     """While it lasts, the file goes by a larger bound in this one place."""
     before, at = file.read_bytes(), file.stat()
-    changed = _Larger(use, times).visit(ast.parse(before))
+    changed = Larger(use, times).visit(ast.parse(before))
     file.write_text(ast.unparse(ast.fix_missing_locations(changed)), encoding="utf-8")
     try:
         yield
@@ -112,7 +112,9 @@ def _larger(file: Path, path: str, use: Use, times: int) -> Iterator[None]:
         os.utime(file, ns=(at.st_atime_ns, at.st_mtime_ns))  # what is compiled of it is good
 
 
-class _Larger(ast.NodeTransformer):
+class Larger(ast.NodeTransformer):
+    """Puts a larger bound in one place."""
+
     def __init__(self, use: Use, times: int) -> None:
         self._use, self._times = use, times
         self._text = ast.unparse(use.node)
@@ -131,10 +133,10 @@ def _told(copy: Path, row: Row, *, by_tests: bool) -> str:
     results = [_in_fork(copy, row, modules)] if modules else []
     if by_tests and _NOTICED not in results:
         results += [_by_test(copy, test) for test in tests]
-    if not results:
-        return f"left to {', '.join(tests) or 'nobody'}"
     if _NOTICED in results:
         return "noticed"
+    if tests and not by_tests:
+        return f"left to {', '.join(tests)}"
     return _UNNOTICED if _MISSED in results else "it could not be tried"
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from limpet.base.bounds.table import TABLE
+from tests.unit.base.bounds.outside.larger import Larger
 from tests.unit.base.bounds.outside.owners import Owners
 from tests.unit.base.bounds.outside.taken import UNBOUNDED
 from tests.unit.base.bounds.outside.uses import all_uses, modules, uses
@@ -208,3 +209,14 @@ def test_a_row_is_known_by_where_its_name_comes_from() -> None:
         ("strangers", "HEADERS", False),
         ("members", "NUMBER", True),
     ]
+
+
+def test_a_bound_is_made_larger_in_one_place_alone() -> None:
+    number, row, _ = uses(ast.parse(_USES))
+
+    larger = ast.unparse(Larger(number, 7).visit(ast.parse(_USES)))
+    assert larger.count(" * 7") == 1
+    assert "replace(bounds.LINE, most=bounds.LINE.most * 7).most, room=strangers.HEADERS)" in larger
+    larger = ast.unparse(Larger(row, 7).visit(ast.parse(_USES)))
+    assert larger.count(" * 7") == 1
+    assert "replace(strangers.HEADERS, most=strangers.HEADERS.most * 7))" in larger
