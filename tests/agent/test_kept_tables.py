@@ -15,7 +15,7 @@ from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.agent.test_policies import CLOSED, FROM_CLIENTS, Knock, apply, pod
 from tests.beds.own_tables import others_can_delete
-from tests.beds.service_manager import ServiceManager
+from tests.beds.services.service_manager import ServiceManager
 from tests.conftest import SEGMENTS, NodeFactory
 
 TABLES = ("inet", "bridge")

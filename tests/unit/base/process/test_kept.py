@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.beds.service_manager import ServiceManager
+from tests.beds.services.service_manager import ServiceManager
 from tests.waiting import PATIENCE_S, wait_until
 
 _SERVICE = """
