@@ -10,6 +10,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from limpet.agent.serving import health
 from limpet.agent.serving.health import ServiceHealth
@@ -108,8 +109,10 @@ def test_ports_follow_services_and_one_that_is_taken_holds_up_no_other(
             world.put(balanced("taken", PORT))
             world.put(balanced("other", PORT + 1))
             world.put(balanced("everywhere", PORT + 2, is_local=False))
-            await until(lambda: world.health.ports == {PORT + 1})
-            await until(lambda: world.health.troubles.keys() == {PORT})
+            with capture_logs() as logs:
+                await until(lambda: world.health.ports == {PORT + 1})
+                await until(lambda: world.health.troubles.keys() == {PORT})
+            assert [(each["service"], each["by_others"]) for each in logs] == [("shop/taken", True)]
         world.put(balanced("other", PORT + 3))
         await until(lambda: world.health.ports == {PORT, PORT + 3})
         assert world.health.troubles == {}

@@ -121,6 +121,7 @@ class ServiceHealth:
             namespace, name = self._whose[port]
             _log.warning(
                 "nobody can ask whether this node serves a Service",
+                by_others=True,
                 service=f"{namespace}/{name}",
                 port=port,
                 error=why,

@@ -152,7 +152,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         for name, why in self._planner.troubles.items():
             if known.get(name) != why:
                 words = "a Service is not served as it asks"
-                _log.warning(words, service="/".join(name), why=why)
+                _log.warning(words, by_others=True, service="/".join(name), why=why)
         serving = self._planner.serving()
         if set(serving) != set(self._serving):
             self._serving = serving
