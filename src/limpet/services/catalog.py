@@ -94,10 +94,14 @@ class Catalog:
     def refusal(self, item: Item) -> str:
         """Why there is no room for it beside the others, in words; empty: there is."""
         if isinstance(item, Service):
-            return self._targets.refusal(item.key, ports=len(item.ports))
+            return self._targets.refusal(item)
         before = self._slices.get(item.service_key, _NO_SLICES).get(item.name)
-        more = _weight(item) - (0 if before is None else _weight(before))
-        return self._targets.refusal(item.service_key, endpoints=more)
+        return self._targets.refusal_of_slice(item, before)
+
+    @property
+    def targets(self) -> int:
+        """How much room all of it takes, as bounds count it."""
+        return self._targets.in_all
 
     # Changing
 
@@ -108,7 +112,7 @@ class Catalog:
         if isinstance(item, Service):
             self._forget_addresses(item.key)
             self._services[item.key] = item
-            self._targets.set_ports(item.key, len(item.ports))
+            self._targets.put(item)
             self._note_left_out(item)
             for address in item.addresses:
                 self._by_address[address] = item.key
@@ -116,7 +120,7 @@ class Catalog:
         before = self.remove_slice(*item.key)
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
-        self._targets.add_endpoints(item.service_key, _weight(item))
+        self._targets.put_slice(item)
         self._note_left_out(item)
         if self._zoned:
             self._hear_zone(item)
@@ -127,7 +131,7 @@ class Catalog:
         key = (namespace, name)
         self._forget_addresses(key)
         self._incomplete.pop((Service, key), None)
-        self._targets.set_ports(key, None)
+        self._targets.remove(key)
         return () if self._services.pop(key, None) is None else (key,)
 
     def remove_slice(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
@@ -137,7 +141,7 @@ class Catalog:
             return ()
         self._incomplete.pop((EndpointSlice, (namespace, name)), None)
         slices = self._slices[service]
-        self._targets.add_endpoints(service, -_weight(slices.pop(name)))
+        self._targets.remove_slice(slices.pop(name))
         if not slices:
             del self._slices[service]
         return (service,)
@@ -158,10 +162,6 @@ class Catalog:
         for address in old.addresses if old is not None else ():
             if self._by_address.get(address) == key:
                 del self._by_address[address]
-
-
-def _weight(piece: EndpointSlice) -> int:
-    return 1 + len(piece.endpoints)
 
 
 def called(item: Item) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.services.catalog import Catalog, left_out_in_words
-from limpet.services.values import NONE, EndpointSlice, Service
+from limpet.services.values import NONE, Endpoint, EndpointSlice, Service, ServicePort
 
 NAMES = st.sampled_from(("a", "b", "c"))
 services = st.builds(
@@ -15,6 +15,7 @@ services = st.builds(
     namespace=st.just("default"),
     name=NAMES,
     cluster_ips=st.sampled_from(((), (NONE,), ("10.96.0.1",), ("10.96.0.2", "fd00::2"))),
+    ports=st.sampled_from(((), (ServicePort("http", "TCP", 80, 30080),))),
     left_out=st.sampled_from(((), ("a port",))),
 )
 slices = st.builds(
@@ -23,6 +24,7 @@ slices = st.builds(
     name=NAMES,
     service=NAMES,
     version=st.sampled_from((4, 6)),
+    endpoints=st.sampled_from(((), (Endpoint("10.244.0.1"),))),
     left_out=st.sampled_from(((), ("an address",))),
 )
 steps = st.lists(
@@ -52,6 +54,7 @@ def test_what_is_left_is_there_and_each_change_tells_the_services_that_it_change
     for item in left.values():
         fresh.put(item)
     assert {key: parts(catalog, key) for key in "abc"} == {key: parts(fresh, key) for key in "abc"}
+    assert catalog.targets == fresh.targets
     incomplete = [each for each in left.values() if each.left_out]
     assert set(catalog.incomplete) == {(type(each), each.key) for each in incomplete}
     assert all(catalog.incomplete[type(each), each.key] == each for each in incomplete)

@@ -26,6 +26,11 @@ class Room:
         """What owners have above that which is small."""
         self._by_owner: dict[str, int] = {}
 
+    @property
+    def used(self) -> int:
+        """By all of them."""
+        return self._used
+
     def refusal(self, owner: str, change: int) -> str:
         """Why `owner` cannot have so much more, in words; empty: it can. Less is always taken."""
         if change <= 0:

@@ -66,8 +66,12 @@ POD_CONTAINERS = Bound("containers of one pod", 256, "containers", Above.REFUSED
 POD_PORTS = Bound("ports of one container", 256, "ports", Above.REFUSED)
 POD_ADDRESSES = Bound("addresses of one pod", 16, "addresses", Above.REFUSED)
 SERVICE_TARGETS = Bound(
-    "ports of Services times their endpoints, that a node keeps", 524_288, "targets", Above.REFUSED
+    "ports of Services, times their addresses and endpoints, that a node keeps",
+    524_288,
+    "targets",
+    Above.REFUSED,
 )
+"""A port of the node counts as an address, and a source range at each port as a target."""
 SERVICE_TARGETS_OF_ONE = Bound("... of one namespace", 131_072, "targets", Above.REFUSED)
 """Some 1.3 kB each in the agent."""
 POLICY_BYTES = Bound("policies, as JSON, that a node keeps", 64 << 20, "bytes", Above.REFUSED)

@@ -1,0 +1,119 @@
+"""What a node keeps of Services, and makes of them, is as much as the bounds count."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.unit.datapath.services.test_plan import services, slices
+
+from limpet.base.bounds.tenants import SERVICE_TARGETS_OF_ONE
+from limpet.datapath.services.plan import Planner
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+from limpet.services.values import (
+    NONE,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Exposure,
+    Service,
+    ServicePort,
+)
+
+REFUSED = "namespace shop has more than 131,072 targets"
+HERE = Here("here", distances={"far": 1})
+
+
+def asked_at(
+    ports: int, *, external: int = 0, balanced: int = 0, ranges: int = 0, node_ports: bool = False
+) -> Service:
+    made = tuple(
+        ServicePort(f"p{number}", "TCP", number, 30000 + number if node_ports else 0)
+        for number in range(1, ports + 1)
+    )
+    exposure = Exposure(
+        external_ips=tuple(f"192.0.2.{number}" for number in range(external)),
+        load_balancer_ips=tuple(f"198.51.100.{number}" for number in range(balanced)),
+        source_ranges=tuple(f"10.{n >> 8}.{n & 255}.0/24" for n in range(ranges)),
+    )
+    return Service("shop", "web", cluster_ips=("10.96.0.7",), ports=made, exposure=exposure)
+
+
+def piece_of(service: Service, endpoints: int, node: str = "far") -> EndpointSlice:
+    ports = tuple(EndpointPort(each.name, "TCP", 8000 + each.port) for each in service.ports)
+    found = tuple(
+        Endpoint(f"10.244.{n >> 8}.{n & 255}", node=node) for n in range(1, endpoints + 1)
+    )
+    return EndpointSlice("shop", "web-1", "web", 4, ports, found)
+
+
+def kept(*items: Service | EndpointSlice) -> tuple[Catalog, list[str]]:
+    """What has room, and why others have none."""
+    catalog, refused = Catalog(), []
+    for item in items:
+        if refusal := catalog.refusal(item):
+            refused.append(refusal)
+        else:
+            catalog.put(item)
+    return catalog, refused
+
+
+def planned(catalog: Catalog, here: Here = HERE) -> Planner:
+    planner = Planner()
+    planner.replan([each.key for each in catalog], catalog, here)
+    return planner
+
+
+def elements_of(catalog: Catalog) -> int:
+    return planned(catalog).count
+
+
+def test_a_small_service_with_many_addresses_fills_no_node() -> None:
+    """Of 7 kB each, Service and slice: every port is at every address, with every endpoint."""
+    service = asked_at(100, external=255)
+    for items in ((service, piece_of(service, 100)), (piece_of(service, 100), service)):
+        catalog, refused = kept(*items)
+        assert refused == [REFUSED]
+        assert elements_of(catalog) < SERVICE_TARGETS_OF_ONE.most
+    for each in (
+        asked_at(100, external=128, balanced=127),
+        asked_at(1000, node_ports=True),
+    ):
+        _, refused = kept(each, piece_of(each, 100))
+        assert refused == [REFUSED]
+
+
+def test_the_largest_service_that_is_kept_is_what_was_counted() -> None:
+    service = asked_at(40, external=31)
+    catalog, refused = kept(service, piece_of(service, 100))
+    assert refused == []
+    assert 40 * 32 * 100 <= elements_of(catalog) <= catalog.targets
+    more = replace(service, exposure=asked_at(1, external=32).exposure)
+    assert catalog.refusal(more) == REFUSED
+    assert catalog.refusal(replace(service, exposure=Exposure())) == ""
+
+
+def test_addresses_and_ranges_without_an_endpoint_are_counted_too() -> None:
+    """Also of a headless Service, whose addresses lead nowhere."""
+    plain = kept(replace(asked_at(1), cluster_ips=(NONE,)))[0].targets
+    exposure = asked_at(1, external=255, ranges=1024).exposure
+    headless = replace(asked_at(1), cluster_ips=(NONE,), exposure=exposure)
+    assert kept(headless)[0].targets >= plain + 255 + 1024
+    # Where ports have different endpoints, each has its ranges in a chain of its own.
+    assert kept(asked_at(1000, balanced=1, ranges=1024))[1] == [REFUSED]
+
+
+@given(
+    st.lists(services | slices, max_size=12),
+    st.sampled_from((HERE, Here(), Here("far", distances={"here": 2}))),
+)
+def test_of_each_target_there_are_three_elements_at_most_and_it_waits_once(
+    items: list[Service | EndpointSlice], here: Here
+) -> None:
+    """Those of this node stand twice where some traffic must not leave it, and near ones several
+    times beside far ones, which are as many again at most."""
+    catalog, refused = kept(*items)
+    assert refused == []
+    planner = planned(catalog, here)
+    assert planner.count <= 3 * catalog.targets
