@@ -73,6 +73,8 @@ class ServiceSide:
         self._membership = membership
         self._node = node
         self._probing = probing
+        self._nodes = self._node_addresses()
+        """Addresses of nodes, as of the last look."""
         self._own_endpoints = OwnEndpoints(self.catalog)
         self._gone = GonePods(
             membership,
@@ -122,6 +124,7 @@ class ServiceSide:
 
     def network_changed(self) -> None:
         self.source.network_changed()
+        self.look_around()
 
     def close(self) -> None:
         """What is in the kernel stays."""
@@ -158,6 +161,7 @@ class ServiceSide:
 
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""
+        self._nodes = self._node_addresses()
         self.part.look_around("nodes or this node's pods changed")
 
     def _pins_taken(self) -> None:
@@ -179,6 +183,13 @@ class ServiceSide:
         if self._zone() != self.part.here.zone:
             self.around()
 
+    def _node_addresses(self) -> frozenset[Address]:
+        """This node's by its own word, others' where their signatures have answered: who could
+        name any would take Services' addresses away."""
+        own = self._membership.presence
+        proven = {x.underlay for x in self._probing.paths.values() if x.underlay is not None}
+        return frozenset((*(own.addresses if own is not None else ()), *proven))
+
     # What the part asks
 
     def _surroundings(self, node_ports: tuple[Prefix, ...]) -> Surroundings:
@@ -189,6 +200,7 @@ class ServiceSide:
             gateways=tuple(_gateways(node)),
             is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
             node_ports=node_ports,
+            nodes=self._nodes,
         )
 
     def _name(self) -> str:

@@ -248,15 +248,19 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
     balanced = [each.ip for each in ingress if each.ip_mode in (None, "", "VIP")]
     if spec.type != "LoadBalancer":
         balanced = []
+    external_ips = _addresses(spec.external_ips or (), "externalIPs", out)
+    load_balancer_ips = _addresses(balanced, "status.loadBalancer.ingress", out)
+    made = view.metadata.creation_timestamp or ""
     found = Exposure(
-        external_ips=_addresses(spec.external_ips or (), "externalIPs", out),
-        load_balancer_ips=_addresses(balanced, "status.loadBalancer.ingress", out),
+        external_ips=external_ips,
+        load_balancer_ips=load_balancer_ips,
         source_ranges=_prefixes(spec.load_balancer_source_ranges or (), out),
         is_local=spec.external_traffic_policy == "Local",
         health_check_node_port=_port_or_none(
             spec.health_check_node_port, "healthCheckNodePort", out
         ),
         is_others=PROXY_LABEL in (view.metadata.labels or {}),
+        since=made[: NAME.most] if external_ips or load_balancer_ips else "",
     )
     return NOT_EXPOSED if found == NOT_EXPOSED else found
 

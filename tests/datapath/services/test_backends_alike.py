@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from limpet.services.rotation import Here
 from limpet.services.values import (
@@ -31,7 +32,8 @@ from limpet.services.values import (
 )
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import NODE, OUTSIDE, STATE
-from tests.beds.services.service_bed import ADDRESSES, EXTERNAL
+from tests.beds.services.service_bed import ADDRESSES, EXTERNAL, endpoints_of
+from tests.beds.services.service_bed import slices as pieces_of
 from tests.beds.services.socket_bed import SocketBed
 from tests.service_oracle import Answer, Question, answer
 from tests.waiting import PATIENCE_S
@@ -133,6 +135,47 @@ def test_real_sockets_are_served_alike_by_both_backends(
                 )  # fmt: skip
                 if wanted(asked) != "let be":
                     _check(bed.outside, asked, wanted(asked), servers)
+
+
+def test_packets_to_a_cluster_address_reach_its_service_by_both_backends_though_another_asks_first(
+    bed: SocketBed, servers: Servers
+) -> None:
+    """As CVE-2020-8554: who may write a Service names another's address as an external one. Each
+    line about it counts as others', of which a log has few."""
+    one, two = bed.pods
+    ports = (ServicePort("http", "TCP", 80), ServicePort("ask", "UDP", 53))
+    thief = Service(
+        *("shop", "a"),
+        cluster_ips=("10.96.0.66", "fd96::66"),
+        ports=ports,
+        exposure=Exposure(external_ips=ADDRESSES),
+    )
+    victim = Service("shop", "web", cluster_ips=ADDRESSES, ports=ports)
+    bed.put(thief, *pieces_of(*endpoints_of(*one.addresses), service="a"))
+    for address in ADDRESSES:
+        taken = Question(OUTSIDE[ADDRESSES.index(address)], address, "TCP", 80)
+        assert _ask(bed.outside, taken, servers, PATIENCE_S) in {(x, 8080) for x in one.addresses}
+    with capture_logs() as logs:
+        bed.put(victim, *pieces_of(*endpoints_of(*two.addresses)))
+    assert bed.why_not == ""
+    (line,) = (each for each in logs if each["event"] == "a Service is not served as it asks")
+    assert line["service"] == "shop/a"
+    assert line["why"].endswith("is the cluster address of shop/web")
+    assert line["by_others"] is True
+
+    for number, address in enumerate(ADDRESSES):
+        for port, at in zip(ports, (8080, 5353), strict=True):
+            for backend in (nullcontext(), bed.cgroup.left()):
+                with backend:
+                    for client, source in ((one.netns, one), (bed.node, None)):
+                        asked = Question(
+                            source.addresses[number] if source else NODE[number],
+                            address, port.protocol, port.port, client is bed.node,
+                        )  # fmt: skip
+                        got = _ask(client, asked, servers, PATIENCE_S)
+                        assert got == (two.addresses[number], at)
+            asked = Question(OUTSIDE[number], address, port.protocol, port.port)
+            assert _ask(bed.outside, asked, servers, PATIENCE_S) == (two.addresses[number], at)
 
 
 def _of(bed: SocketBed, world: dict[str, Any]) -> tuple[Service, tuple[EndpointSlice, ...], Here]:

@@ -67,6 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.machine("crane-1").settings |= names
         for name in ("crane-1", *SERVERS):
             told = [*web(*pods[1:]), *pair, *balanced, *headless, *zoned(pods[1:])]
+            told += outer(world, pods[1])
             tell(world.machine(name), told)
         yield world
 
@@ -85,6 +86,43 @@ def zoned(pods: list[tuple[Machine, LabPod]]) -> list[Service | EndpointSlice]:
         )
         found += [service, msgspec.structs.replace(piece, endpoints=ends)]
     return found
+
+
+OUTER = ("of-crane-1", "of-crane-2", "of-nobody")
+"""Services that ask for an external address: one of a node, or a free one."""
+
+
+def outer(world: World, pod: tuple[Machine, LabPod]) -> list[Service | EndpointSlice]:
+    found = []
+    for number, name in enumerate(OUTER):
+        label = name.removeprefix("of-")
+        is_free = label == "nobody"
+        address = "198.51.100.9" if is_free else ipv4_of(world.machine(label))
+        exposure = Exposure(external_ips=(address,))
+        found += web(pod, name=name, address=f"10.96.0.{20 + number}", exposure=exposure)
+    return found
+
+
+def ipv4_of(machine: Machine) -> str:
+    return next(str(each.ip) for each in machine.addresses if each.version == 4)
+
+
+def test_no_service_has_an_address_of_its_node_or_of_a_neighbour_as_an_external_one(
+    world: World,
+) -> None:
+    """A neighbour's counts as soon as it has answered there."""
+    node = world.machine("crane-1")
+
+    def troubles() -> dict[str, str]:
+        shown = (node.ask("service", name=f"shop/{name}")["service"] for name in OUTER)
+        return {each["name"]: each["trouble"] for each in shown}
+
+    wanted = {
+        f"of-{label}": f"{ipv4_of(world.machine(label))} is an address of a node or of an API "
+        "server, and is no Service's"
+        for label in ("crane-1", "crane-2")
+    }
+    wait_until(lambda: troubles() == {**wanted, "of-nobody": ""}, "both are the nodes'")
 
 
 def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(

@@ -95,6 +95,17 @@ def test_a_service_says_what_a_node_needs_of_it() -> None:
     )
 
 
+def test_since_when_a_service_is_there_is_kept_where_others_may_ask_for_its_addresses() -> None:
+    made = "2026-01-01T00:00:00Z"
+
+    def read(spec: dict[str, Any]) -> str:
+        view = {"metadata": {"name": "web", "creationTimestamp": made}, "spec": spec}
+        return service_of(msgspec.convert(view, ServiceView)).exposure.since
+
+    assert read({"clusterIP": "10.96.0.7", "externalIPs": ["192.0.2.7"]}) == made
+    assert read({"clusterIP": "10.96.0.7"}) == ""
+
+
 def test_headless_services_and_names_have_no_address() -> None:
     headless = service({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]})
     assert headless.is_headless

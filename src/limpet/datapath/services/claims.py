@@ -3,40 +3,114 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from ipaddress import ip_address
 
-from limpet.services.values import ServiceName
+from limpet.base.addresses import Prefix, packed
+from limpet.datapath.services.state import Surroundings
+from limpet.services.catalog import Catalog
+from limpet.services.values import Service, ServiceName
 
 Place = tuple[str, bytes]
 """A map, and a key in it."""
+Rank = tuple[int, str, ServiceName]
+"""The least of those that want one place has it. First in it stands what it asks by: who may write
+a Service chooses its external addresses, and not its cluster address. Then since when it is there,
+and its name: whoever plans the same Services finds the same, in whatever order they came."""
+
+_API_SERVER = ("default", "kubernetes")
+"""The Service whose endpoints are the API servers. Source: pkg/controlplane/reconcilers."""
 
 
 class Claims:
-    """The first that asks has it until it wants it no more."""
+    """Who has what, and who would have it next; of one that wants it no more nothing is kept.
+
+    A Service that is planned anew is released first, asks for what it wants, and is settled.
+    """
 
     def __init__(self) -> None:
         self._holder: dict[str, dict[bytes, ServiceName]] = defaultdict(dict)
         """By map and key: a pair for each would take 2 MB of 10,000 Services."""
-        self._contested: dict[Place, set[ServiceName]] = {}
-        """Who has come too late."""
+        self._ranks: dict[Place, Rank] = {}
+        """Ranks of holders, where it is not that of a cluster address."""
+        self._waiting: dict[Place, dict[ServiceName, Rank]] = {}
+        """Who wants what another has."""
+        self._waits: dict[ServiceName, set[Place]] = {}
+        """The same by who waits."""
+        self._free: dict[Place, Rank] = {}
+        """What was given back and is wanted by others, and the rank of who had it."""
 
-    def claim(self, place: Place, name: ServiceName) -> ServiceName:
-        """Who has it now."""
-        map_name, key = place
-        holder = self._holder[map_name].setdefault(key, name)
-        if holder != name:
-            self._contested.setdefault(place, set()).add(name)
-        return holder
+    @property
+    def waiting(self) -> int:
+        """How often somebody wants what another has."""
+        return sum(map(len, self._waits.values()))
 
-    def give_back(self, places: Collection[Place], name: ServiceName) -> set[ServiceName]:
-        """What of it is its own; who may have it now."""
-        waiting: set[ServiceName] = set()
-        for map_name, key in places:
+    def release(self, name: ServiceName, places: Collection[Place]) -> None:
+        """It has and wants nothing, until it asks again. `places`: at least all that it has."""
+        for place in self._waits.pop(name, ()):
+            waiting = self._waiting[place]
+            rank = waiting.pop(name)
+            if not waiting:
+                del self._waiting[place]
+            elif place[1] not in self._holder[place[0]]:
+                self._free.setdefault(place, rank)
+        for place in places:
+            map_name, key = place
             held = self._holder[map_name]
             if held.get(key) == name:
                 del held[key]
-                waiting |= self._contested.pop((map_name, key), set())
-        return waiting - {name}
+                rank = self._ranks.pop(place, (0, "", name))
+                if place in self._waiting:
+                    self._free[place] = rank
+
+    def claim(self, place: Place, rank: Rank) -> tuple[ServiceName, ServiceName | None]:
+        """Who has it now, or will when it is planned, and who had to leave it for the one that
+        asks: that one has to be planned anew, too."""
+        name = rank[2]
+        map_name, key = place
+        held = self._holder[map_name]
+        holder = held.get(key)
+        if holder == name:
+            return name, None
+        if holder is None:
+            waiting = self._waiting.get(place)
+            # Who had it is before all that wait; else it may be another's turn.
+            if waiting and self._free.get(place) != rank:
+                best = min(waiting.values())
+                if best < rank:
+                    self._wait(place, rank)
+                    return best[2], None
+            self._take(place, rank)
+            return name, None
+        held_by = self._ranks.get(place, (0, "", holder))
+        if held_by < rank:
+            self._wait(place, rank)
+            return holder, None
+        self._wait(place, held_by)
+        self._take(place, rank)
+        return name, holder
+
+    def share(self, place: Place, name: ServiceName) -> bool:
+        """Whether it is the one to write what all that want the place would write alike."""
+        held = self._holder[place[0]]
+        if held.setdefault(place[1], name) == name:
+            return True
+        self._wait(place, (0, "", name))
+        return False
+
+    def settle(self) -> set[ServiceName]:
+        """Who may have now what others have given back: each has to be planned anew."""
+        due = {
+            min(waiting.values())[2]
+            for place in self._free
+            if place[1] not in self._holder[place[0]] and (waiting := self._waiting.get(place))
+        }
+        self._free.clear()
+        return due
+
+    def holder(self, place: Place) -> ServiceName | None:
+        return self._holder[place[0]].get(place[1])
 
     def of(self, name: ServiceName) -> set[Place]:
         """All that it has. Looks at everybody's."""
@@ -46,3 +120,115 @@ class Claims:
             for key, holder in held.items()
             if holder == name
         }
+
+    def _take(self, place: Place, rank: Rank) -> None:
+        self._holder[place[0]][place[1]] = rank[2]
+        if rank[0]:
+            self._ranks[place] = rank
+        else:
+            self._ranks.pop(place, None)
+
+    def _wait(self, place: Place, rank: Rank) -> None:
+        self._waiting.setdefault(place, {})[rank[2]] = rank
+        self._waits.setdefault(rank[2], set()).add(place)
+
+
+class Reserved:
+    """Addresses that no Service has as an outer one (an external or a load balancer's), and which
+    Services ask by such."""
+
+    def __init__(self) -> None:
+        self._nodes: frozenset[bytes] = frozenset()
+        self._pods: frozenset[Prefix] = frozenset()
+        self._servers: frozenset[bytes] = frozenset()
+        """API servers."""
+        self._is_other = False
+        """They are others than when `look` was called last."""
+        self._outer = _Addresses()
+        self._elsewhere = _Addresses()
+        """Cluster addresses of Services that another proxy serves."""
+
+    def put(self, around: Surroundings) -> None:
+        nodes = frozenset(each.packed for each in around.nodes)
+        pods = frozenset((*around.cluster, *around.pods))
+        self._is_other |= (nodes, pods) != (self._nodes, self._pods)
+        self._nodes, self._pods = nodes, pods
+
+    def look(self, catalog: Catalog) -> Collection[ServiceName]:
+        """Who has to be planned anew, since these addresses are others than before."""
+        servers = _packed(
+            endpoint.address
+            for piece in catalog.slices(*_API_SERVER)
+            for endpoint in piece.endpoints
+        )
+        is_other = self._is_other or servers != self._servers
+        self._servers, self._is_other = servers, False
+        return self._outer.names if is_other else ()
+
+    def note(self, name: ServiceName, service: Service | None) -> set[ServiceName]:
+        """What the Service of that name asks for now. Others that have to be planned anew by it."""
+        outer = elsewhere = frozenset[bytes]()
+        if service is not None:
+            exposure = service.exposure
+            outer = _packed((*exposure.external_ips, *exposure.load_balancer_ips))
+            elsewhere = _packed(service.addresses) if service.is_others else elsewhere
+        self._outer.put(name, outer)
+        return self.claimants(self._elsewhere.put(name, elsewhere))
+
+    def claimants(self, addresses: Iterable[bytes]) -> set[ServiceName]:
+        """Who asks for one of them as an outer one."""
+        return {name for each in addresses for name in self._outer.of(each)}
+
+    def refusal(self, address: bytes, *, is_external: bool) -> str:
+        """The owner of an address, in words; empty: nobody that is known here. What a controller of
+        load balancers says may be an address of a node."""
+        if names := self._elsewhere.of(address):
+            return cluster_address_of(min(names))
+        if is_external and (address in self._nodes or address in self._servers):
+            return "an address of a node or of an API server"
+        found = ip_address(address)
+        if is_external and any(found in x for x in self._pods if x.version == found.version):
+            return "an address of a pod"
+        return ""
+
+
+class _Addresses:
+    """Addresses of Services, and which Services have one."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[ServiceName, frozenset[bytes]] = {}
+        self._by_address: dict[bytes, set[ServiceName]] = {}
+
+    @property
+    def names(self) -> Collection[ServiceName]:
+        return tuple(self._by_name)
+
+    def of(self, address: bytes) -> Collection[ServiceName]:
+        return self._by_address.get(address, ())
+
+    def put(self, name: ServiceName, addresses: frozenset[bytes]) -> frozenset[bytes]:
+        """In the place of those that it had. Those that are one's and not the other's."""
+        before = self._by_name.pop(name, frozenset())
+        for address in before - addresses:
+            names = self._by_address[address]
+            names.discard(name)
+            if not names:
+                del self._by_address[address]
+        for address in addresses - before:
+            self._by_address.setdefault(address, set()).add(name)
+        if addresses:
+            self._by_name[name] = addresses
+        return before ^ addresses
+
+
+def cluster_address_of(name: ServiceName) -> str:
+    return f"the cluster address of {'/'.join(name)}"
+
+
+def _packed(addresses: Iterable[str]) -> frozenset[bytes]:
+    """Without what is no address: that is told when its Service is planned."""
+    found = set()
+    for each in addresses:
+        with suppress(ValueError):
+            found.add(packed(each))
+    return frozenset(found)

@@ -11,7 +11,14 @@ from typing import NamedTuple
 from limpet.base.addresses import packed
 from limpet.datapath.services.sockets.layout import End
 from limpet.datapath.services.state import VERSIONS
-from limpet.services.rotation import RotationTarget
+from limpet.services.rotation import (
+    Candidate,
+    Here,
+    Rotation,
+    RotationTarget,
+    may_answer,
+    rotate,
+)
 from limpet.services.values import Service, ServicePort
 
 MOST_SLOTS = 1 << 16
@@ -23,6 +30,9 @@ _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
 _PORT = struct.Struct(">H2x")
 _SLOT = struct.Struct("=I")
+CLUSTER, BALANCED, EXTERNAL = 0, 1, 2
+"""By what a Service is asked for: what the API server gave to it alone (ports of nodes, too), what
+a load balancer's controller says, what anybody writes who may write Services."""
 
 
 class Frontend(NamedTuple):
@@ -36,6 +46,8 @@ class Frontend(NamedTuple):
     """Meant for who comes from outside of the cluster."""
     sources: tuple[str, ...] = ()
     """Prefixes that may ask; empty: all."""
+    precedence: int = CLUSTER
+    """The least of several that ask for one address and port has it."""
 
 
 def frontend_key(address: bytes, protocol: str, port: int) -> bytes:
@@ -104,6 +116,43 @@ def fill_slots(targets: Iterable[RotationTarget], before: Sequence[bytes]) -> li
     return [next(rest) if value is None else value for value in slots]
 
 
+class Choice(NamedTuple):
+    """The choice among a port's endpoints of one family."""
+
+    rotation: Rotation
+    found: Sequence[Candidate]
+    """All that there are."""
+    here: Here
+    able: frozenset[bytes] = frozenset()
+    """Who may answer, in rotation or not, as values of maps; of ports where anything sticks."""
+    able_here: frozenset[bytes] = frozenset()
+    """Those of this node."""
+
+    def is_dead(self, value: bytes) -> bool:
+        """Nobody is expected to answer there. `value`: as in maps."""
+        return not any(
+            target_value(each[0].address, each[1]) == value and may_answer(each, self.here)
+            for each in self.found
+        )
+
+
+def choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> Choice:
+    able: list[tuple[bytes, bool]] = []
+    if service.affinity_s or port.protocol == "UDP":
+        able = [
+            (target_value(each.address, number), each.node == here.node)
+            for each, number in found
+            if may_answer((each, number), here)
+        ]
+    return Choice(
+        rotate(service, found, here),
+        found,
+        here,
+        frozenset(value for value, _ in able),
+        frozenset(value for value, is_here in able if is_here),
+    )
+
+
 def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
     """By which addresses and ports a port of a Service is asked for; each once."""
     if service.is_others:
@@ -122,7 +171,8 @@ def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
             is_balanced = address in exposure.load_balancer_ips
             sources = exposure.source_ranges if is_balanced else ()
             if _version(key := packed(address)) in versions:
-                yield Frontend(_version(key), key, port.port, True, sources)
+                precedence = BALANCED if is_balanced else EXTERNAL
+                yield Frontend(_version(key), key, port.port, True, sources, precedence)
     if port.node_port and not service.is_headless:
         for version in VERSIONS:
             if version in versions:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from sys import intern
 from typing import NamedTuple
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains, Leaving
-from limpet.datapath.services.claims import Claims, Place
+from limpet.datapath.services.claims import Claims, Place, Rank, Reserved, cluster_address_of
 from limpet.datapath.services.elements import (
+    EXTERNAL,
     TARGET_BYTES,
+    Choice,
     Frontend,
+    choose,
     fill_slots,
     frontend_key,
     frontends,
@@ -21,7 +24,6 @@ from limpet.datapath.services.elements import (
     read_frontend,
     slot_key,
     slot_keys,
-    target_value,
 )
 from limpet.datapath.services.flows import FlowNotes, ServedPort, ServiceTurn
 from limpet.datapath.services.ruleset import (
@@ -46,14 +48,7 @@ from limpet.datapath.services.state import (
     Surroundings,
 )
 from limpet.services.catalog import Catalog
-from limpet.services.rotation import (
-    Candidate,
-    Here,
-    Rotation,
-    candidates,
-    may_answer,
-    rotate,
-)
+from limpet.services.rotation import Here, candidates
 from limpet.services.serving_nodes import ServingNodes
 from limpet.services.values import Service, ServiceName, ServicePort
 
@@ -74,27 +69,8 @@ _REMEMBERED = {
 """Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
 _CLAIMED = ("services", "node_ports", "hairpin", "addresses")
 """Maps with keys that several Services may want."""
+_OWN_ADDRESSES = tuple(f"addresses{version}" for version in VERSIONS)
 _BASE = base_text()
-
-
-class _Choice(NamedTuple):
-    """The choice among a port's endpoints of one family."""
-
-    rotation: Rotation
-    found: Sequence[Candidate]
-    """All that there are."""
-    here: Here
-    able: frozenset[bytes] = frozenset()
-    """Who may answer, in rotation or not, as values of maps; of ports where anything sticks."""
-    able_here: frozenset[bytes] = frozenset()
-    """Those of this node."""
-
-    def is_dead(self, value: bytes) -> bool:
-        """Nobody is expected to answer there. `value`: as in maps."""
-        return not any(
-            target_value(each[0].address, each[1]) == value and may_answer(each, self.here)
-            for each in self.found
-        )
 
 
 Held = dict[str, dict[bytes, bytes]]
@@ -124,6 +100,9 @@ class Planner:
         self._keys: dict[ServiceName, list[tuple[str, tuple[bytes, ...]]]] = {}
         """What each Service has in the maps: keys by the map's name."""
         self._claims = Claims()
+        self._lifted: dict[ServiceName, Held] = {}
+        """What Services had that have to be planned anew, since another has what was theirs."""
+        self._reserved = Reserved()
         self._nodes = ServingNodes()
         self._flows = FlowNotes()
         self.troubles: dict[ServiceName, str] = {}
@@ -131,6 +110,7 @@ class Planner:
 
     def surround(self, around: Surroundings) -> None:
         self._leaving.put(around)
+        self._reserved.put(around)
 
     def want(self) -> ServicesState:
         text = self._leaving.text(self.elements)
@@ -144,9 +124,14 @@ class Planner:
         return sum(len(self.elements[name]) for name in MAPS)
 
     @property
+    def waiting(self) -> int:
+        """How often a Service wants what another has."""
+        return self._claims.waiting
+
+    @property
     def services(self) -> Collection[ServiceName]:
-        """Services that have elements."""
-        return self._keys.keys()
+        """Services that have elements, or had them until another took some."""
+        return self._keys.keys() | self._lifted.keys()
 
     def serving(self) -> tuple[str, ...]:
         """Nodes with endpoints in rotation, those of the most Services first."""
@@ -183,6 +168,7 @@ class Planner:
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
         """These Services are as the catalog has them."""
         due = dict.fromkeys(names)
+        due.update(dict.fromkeys(self._reserved.look(catalog)))
         while due:
             name = next(iter(due))
             del due[name]
@@ -195,11 +181,11 @@ class Planner:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
         self.troubles.pop(name, None)
-        before: Held = {}
-        for map_name, keys in self._keys.pop(name, ()):
-            before[map_name] = dict(zip(keys, map(self.elements[map_name].pop, keys), strict=True))
+        due = self._reserved.note(name, service)
+        before = self._lifted.pop(name, None) or self._lift(name)
+        self._claims.release(name, _claimed(before))
         after: Held = {}
-        nodes, claimed = set[str](), set[Place]()
+        nodes = set[str]()
         turn = self._flows.turn(name)
         try:
             if service is not None:
@@ -207,10 +193,9 @@ class Planner:
         except (ValueError, KeyError, struct.error) as error:
             # Others are served all the same; what it has claimed so far is given back.
             self.troubles[name] = f"nobody can serve what it says: {error}"
-            claimed = self._claims.of(name)
+            self._claims.release(name, self._claims.of(name))
             after.clear()
             nodes.clear()
-            service = None
         self._nodes.note(name, nodes)
         for map_name, held in after.items():
             after[map_name] = held = keep_objects(before.get(map_name, _NONE), held)
@@ -227,13 +212,17 @@ class Planner:
             for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
                 turn.forget(version, key, _served(before, key, version, at_node=at_node))
         self._flows.take(name, turn)
-        left = {
-            (map_name, key)
-            for map_name, held in before.items()
-            if map_name.startswith(_CLAIMED)
-            for key in held.keys() - after.get(map_name, _NONE).keys()
+        for map_name in _OWN_ADDRESSES:
+            changed = before.get(map_name, _NONE).keys() ^ after.get(map_name, _NONE).keys()
+            due |= self._reserved.claimants(changed)
+        return (due | self._lifted.keys() | self._claims.settle()) - {name}
+
+    def _lift(self, name: ServiceName) -> Held:
+        """What it had; it is in no map any more."""
+        return {
+            map_name: dict(zip(keys, map(self.elements[map_name].pop, keys), strict=True))
+            for map_name, keys in self._keys.pop(name, ())
         }
-        return self._claims.give_back(left | claimed, name)
 
     def _add_all(
         self,
@@ -247,21 +236,44 @@ class Planner:
     ) -> None:
         """Raises: ValueError, KeyError and struct.error for what was written in no map's terms."""
         for port in service.ports:
-            choices: dict[int, _Choice] = {}
+            choices: dict[int, Choice] = {}
             for frontend in frontends(service, port):
                 version = frontend.version
                 if version not in choices:
                     found = candidates(catalog.slices(*service.key), port, version)
-                    choices[version] = _choose(service, port, found, here)
+                    choices[version] = choose(service, port, found, here)
                     nodes.update(each.node for each in choices[version].rotation.near)
                 self._add(service, port, frontend, choices[version], before, after, turn)
+
+    def _refusal(self, place: Place, frontend: Frontend, protocol: str, service: Service) -> str:
+        """Why the Service is not asked for there, in words; empty: it is."""
+        asked = str(ip_address(frontend.address)) if frontend.address else "a node's"
+        if frontend.precedence:
+            address = frontend.address
+            owner = self._claims.holder((f"addresses{frontend.version}", address))
+            if owner is not None and owner != service.key:
+                return f"{asked} is {cluster_address_of(owner)}"
+            if whose := self._reserved.refusal(
+                address, is_external=frontend.precedence == EXTERNAL
+            ):
+                return f"{asked} is {whose}, and is no Service's"
+        rank = _rank(frontend, service)
+        holder, displaced = self._claims.claim(place, rank)
+        if displaced is not None and displaced in self._keys:
+            self._lifted[displaced] = self._lift(displaced)
+        if holder == service.key:
+            return ""
+        return (
+            f"{asked} port {frontend.port}/{protocol} is of {'/'.join(holder)}, which goes first: "
+            "cluster addresses do, then load balancers', then the older Service's"
+        )
 
     def _add(
         self,
         service: Service,
         port: ServicePort,
         frontend: Frontend,
-        choice: _Choice,
+        choice: Choice,
         before: Held,
         after: Held,
         turn: ServiceTurn,
@@ -270,12 +282,8 @@ class Planner:
         key = frontend_key(frontend.address, port.protocol, frontend.port)
         verdicts = _VERDICTS_OF[at_node, version]
         slots = slots_name(version, port.protocol, at_node=at_node)
-        if (holder := self._claims.claim((verdicts, key), service.key)) != service.key:
-            asked = str(ip_address(frontend.address)) if frontend.address else "a node's"
-            self.troubles[service.key] = (
-                f"{asked} port {frontend.port}/{port.protocol} is of {'/'.join(holder)}, which has "
-                "asked for it before"
-            )
+        if trouble := self._refusal((verdicts, key), frontend, port.protocol, service):
+            self.troubles[service.key] = trouble
             return
         is_local = frontend.is_outside and service.exposure.is_local
         wanted = rotation.near if frontend.is_outside else rotation.internal(service)
@@ -309,7 +317,7 @@ class Planner:
             # At its other ports nobody is meant: not to be sent out of the node after all. Who
             # comes with the address of one that is about to go has to have it then.
             others = f"addresses{version}"
-            if self._claims.claim((others, frontend.address), service.key) == service.key:
+            if self._claims.share((others, frontend.address), service.key):
                 after.setdefault(others, {})[frontend.address] = _REFUSED
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
@@ -327,7 +335,7 @@ class Planner:
         }:
             # One that asks itself has to be asked by another address.
             own = packed(address)
-            if self._claims.claim((f"hairpin{version}", own + own), service.key) == service.key:
+            if self._claims.share((f"hairpin{version}", own + own), service.key):
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
         dead: frozenset[bytes] = frozenset()
@@ -341,21 +349,20 @@ class Planner:
                 turn.left |= able - {*local, *choice.able_here}
 
 
-def _choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> _Choice:
-    able: list[tuple[bytes, bool]] = []
-    if service.affinity_s or port.protocol == "UDP":
-        able = [
-            (target_value(each.address, number), each.node == here.node)
-            for each, number in found
-            if may_answer((each, number), here)
-        ]
-    return _Choice(
-        rotate(service, found, here),
-        found,
-        here,
-        frozenset(value for value, _ in able),
-        frozenset(value for value, is_here in able if is_here),
-    )
+def _rank(frontend: Frontend, service: Service) -> Rank:
+    """Between cluster addresses the names decide; a Service that says no time is the youngest."""
+    since = (service.exposure.since or "~") if frontend.precedence else ""
+    return frontend.precedence, since, service.key
+
+
+def _claimed(held: Held) -> list[Place]:
+    """Places that other Services may want, too."""
+    return [
+        (map_name, key)
+        for map_name, keys in held.items()
+        if map_name.startswith(_CLAIMED)
+        for key in keys
+    ]
 
 
 def _served(

@@ -39,6 +39,8 @@ class Surroundings:
     node_ports: tuple[Prefix, ...] = ()
     """Addresses of this node with ports of Services; none of an IP version: all of it but
     loopback's."""
+    nodes: frozenset[Address] = frozenset()
+    """Addresses of nodes, which no Service has by its externalIPs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,3 +117,4 @@ def test_of_each_target_there_are_three_elements_at_most_and_it_waits_once(
     assert refused == []
     planner = planned(catalog, here)
     assert planner.count <= 3 * catalog.targets
+    assert planner.waiting <= catalog.targets

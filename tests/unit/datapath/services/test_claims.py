@@ -1,0 +1,232 @@
+"""Which Service has an address and port that several ask for, whatever order they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+from itertools import permutations
+
+import pytest
+from msgspec.structs import replace
+
+from limpet.base.addresses import packed
+from limpet.datapath.services.elements import frontend_key, read_target, slot_key
+from limpet.datapath.services.plan import Planner, SocketWishes
+from limpet.datapath.services.sockets import layout
+from limpet.datapath.services.state import Surroundings
+from limpet.services.catalog import Catalog, Item
+from limpet.services.rotation import Here
+from limpet.services.values import (
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Exposure,
+    Service,
+    ServicePort,
+)
+
+HERE = Here("here")
+PORTS = (ServicePort("ask", "UDP", 53), ServicePort("http", "TCP", 80))
+DNS = Service("kube-system", "kube-dns", cluster_ips=("10.96.0.10",), ports=PORTS[:1])
+THIEF = Service("aaa", "x", cluster_ips=("10.96.0.66",), ports=PORTS)
+ENDPOINTS = {"kube-dns": "10.244.0.10", "x": "10.244.0.66", "y": "10.244.0.77"}
+
+
+def slice_of(service: Service) -> EndpointSlice:
+    ports = tuple(EndpointPort(each.name, each.protocol, each.port) for each in service.ports)
+    endpoints = (Endpoint(ENDPOINTS[service.name]),)
+    return EndpointSlice(service.namespace, service.name, service.name, 4, ports, endpoints)
+
+
+def external(service: Service, *addresses: str, since: str = "") -> Service:
+    return replace(service, exposure=Exposure(external_ips=addresses, since=since))
+
+
+def balanced(service: Service, *addresses: str, since: str = "") -> Service:
+    return replace(service, exposure=Exposure(load_balancer_ips=addresses, since=since))
+
+
+class World:
+    """A node that plans for both backends."""
+
+    def __init__(self, *items: Item) -> None:
+        self.catalog = Catalog()
+        self.planner = Planner(SocketWishes(ends_flows=True))
+        for item in items:
+            self.put(item)
+
+    def put(self, item: Item) -> None:
+        self.planner.replan(self.catalog.put(item), self.catalog, HERE)
+
+    def remove(self, service: Service) -> None:
+        self.planner.replan(self.catalog.remove_service(*service.key), self.catalog, HERE)
+
+    def surround(self, around: Surroundings) -> None:
+        self.planner.surround(around)
+        self.planner.replan((), self.catalog, HERE)
+
+    def leads_to(self, address: str, protocol: str = "UDP", port: int = 53) -> str:
+        """The endpoint that a packet gets, by nftables and by the programs; empty: none."""
+        key = frontend_key(packed(address), protocol, port)
+        slot = self.planner.elements[f"slots_{protocol.lower()}_4"].get(slot_key(key, 0))
+        assert (slot is None) == (key not in self.planner.elements["services4"])
+        at_socket = self.planner.elements[layout.FRONTENDS].get(layout.service(key))
+        if at_socket is not None:
+            assert slot is not None
+            assert layout.target(slot) in at_socket
+        return str(ip_address(read_target(slot)[0])) if slot is not None else ""
+
+    def is_at_socket(self, address: str) -> bool:
+        key = layout.service(frontend_key(packed(address), "UDP", 53))
+        return key in self.planner.elements[layout.FRONTENDS]
+
+
+def served(*services: Service) -> list[Item]:
+    return [item for each in services for item in (each, slice_of(each))]
+
+
+@pytest.mark.parametrize("outer", [external, balanced])
+def test_a_cluster_address_leads_to_its_service_whatever_others_ask_for_and_when(
+    outer: type,
+) -> None:
+    """As CVE-2020-8554: who may write a Service takes no packet that is meant for another."""
+    thief = outer(THIEF, "10.96.0.10", since="2020-01-01T00:00:00Z")
+    for order in permutations(served(thief, DNS)):
+        world = World(*order)
+        assert world.leads_to("10.96.0.10") == ENDPOINTS["kube-dns"], order
+        assert world.is_at_socket("10.96.0.10")
+        assert world.leads_to("10.96.0.66") == ENDPOINTS["x"]
+        assert world.planner.troubles == {
+            THIEF.key: "10.96.0.10 is the cluster address of kube-system/kube-dns"
+        }
+
+
+def test_no_other_port_of_a_cluster_address_leads_to_who_asks_for_it_from_outside() -> None:
+    thief = external(THIEF, "10.96.0.10")
+    world = World(*served(thief))
+    assert world.leads_to("10.96.0.10", "TCP", 80) == ENDPOINTS["x"]
+    for item in served(DNS):
+        world.put(item)
+    assert world.leads_to("10.96.0.10", "TCP", 80) == ""
+    assert world.planner.elements["addresses4"][packed("10.96.0.10")] == b"goto refuse"
+    world.remove(DNS)
+    assert world.leads_to("10.96.0.10", "TCP", 80) == ENDPOINTS["x"]
+    assert world.planner.troubles == {}
+
+
+def test_a_cluster_address_that_another_proxy_serves_is_left_to_it() -> None:
+    thief, elsewhere = (
+        external(THIEF, "10.96.0.10"),
+        replace(DNS, exposure=Exposure(is_others=True)),
+    )
+    for order in permutations([*served(thief), elsewhere]):
+        world = World(*order)
+        assert world.leads_to("10.96.0.10") == ""
+        world.remove(elsewhere)
+        assert world.leads_to("10.96.0.10") == ENDPOINTS["x"]
+
+
+OTHER = replace(THIEF, namespace="bbb", name="y", cluster_ips=("10.96.0.77",))
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+OUTER = "192.0.2.7"
+
+
+@pytest.mark.parametrize(
+    ("services", "holder"),
+    [
+        ((external(THIEF, OUTER, since=NEW), external(OTHER, OUTER, since=OLD)), OTHER),
+        ((external(THIEF, OUTER, since=OLD), external(OTHER, OUTER, since=OLD)), THIEF),
+        ((external(THIEF, OUTER), external(OTHER, OUTER, since=NEW)), OTHER),
+        ((external(THIEF, OUTER, since=OLD), balanced(OTHER, OUTER, since=NEW)), OTHER),
+        ((balanced(THIEF, OUTER, since=OLD), balanced(OTHER, OUTER, since=NEW)), THIEF),
+    ],
+)
+def test_of_several_that_ask_for_an_outer_address_one_has_it_in_any_order(
+    services: Sequence[Service], holder: Service
+) -> None:
+    """A load balancer's controller is believed rather than who writes a Service, then the older."""
+    other = THIEF if holder is OTHER else OTHER
+    for order in permutations(served(*services)):
+        world = World(*order)
+        assert world.leads_to(OUTER) == ENDPOINTS[holder.name], order
+        assert world.planner.troubles.keys() == {other.key}
+        assert (
+            f"is of {'/'.join(holder.key)}, which goes first" in world.planner.troubles[other.key]
+        )
+        world.remove(holder)
+        assert world.leads_to(OUTER) == ENDPOINTS[other.name]
+        assert world.planner.troubles == {}
+
+
+def test_of_two_with_one_cluster_address_the_name_decides_and_the_other_is_told_whose_it_is() -> (
+    None
+):
+    late = replace(DNS, namespace="shop", name="x")
+    words = (
+        "10.96.0.10 port 53/UDP is of kube-system/kube-dns, which goes first: cluster addresses "
+        "do, then load balancers', then the older Service's"
+    )
+    for order in permutations(served(DNS, late)):
+        world = World(*order)
+        assert world.planner.troubles == {late.key: words}
+        assert world.leads_to("10.96.0.10") == ENDPOINTS["kube-dns"]
+        world.remove(DNS)
+        assert world.planner.troubles == {}
+        assert world.leads_to("10.96.0.10") == ENDPOINTS["x"]
+
+
+def test_no_external_address_is_one_of_a_node_an_api_server_or_a_pod_and_each_change_counts() -> (
+    None
+):
+    """Packets between nodes go by UDP, and an agent to the API server: none is led elsewhere."""
+    node, server, pod, free = "203.0.113.5", "203.0.113.6", "10.244.3.4", "203.0.113.7"
+    thief = external(THIEF, node, server, pod, free)
+    world = World(*served(thief))
+    assert {world.leads_to(each) for each in (node, server, pod, free)} == {ENDPOINTS["x"]}
+
+    around = Surroundings(
+        nodes=frozenset({ip_address(node)}), cluster=(ip_network("10.244.0.0/16"),)
+    )
+    world.surround(around)
+    ports = (EndpointPort("https", "TCP", 6443),)
+    servers = EndpointSlice("default", "kubernetes", "kubernetes", 4, ports, (Endpoint(server),))
+    world.put(servers)
+    assert [world.leads_to(each) for each in (node, server, pod)] == [""] * 3
+    assert world.leads_to(free) == ENDPOINTS["x"]
+    assert world.planner.troubles[THIEF.key] in {
+        f"{node} is an address of a node or of an API server, and is no Service's",
+        f"{pod} is an address of a pod, and is no Service's",
+    }
+
+    world.surround(Surroundings())
+    world.planner.replan(world.catalog.remove_slice("default", "kubernetes"), world.catalog, HERE)
+    assert {world.leads_to(each) for each in (node, server, pod, free)} == {ENDPOINTS["x"]}
+    assert world.planner.troubles == {}
+
+
+def test_a_load_balancer_may_have_an_address_of_a_node() -> None:
+    """As those do that forward from the nodes themselves: their controller says so."""
+    world = World(*served(balanced(THIEF, "203.0.113.5")))
+    world.surround(Surroundings(nodes=frozenset({ip_address("203.0.113.5")})))
+    assert world.leads_to("203.0.113.5") == ENDPOINTS["x"]
+
+
+def test_of_a_service_that_came_too_late_nothing_is_kept_when_it_goes_or_asks_no_more() -> None:
+    many = tuple(ServicePort(f"p{number}", "TCP", number) for number in range(1, 41))
+    addresses = tuple(f"192.0.2.{number}" for number in range(1, 31))
+    holder = external(replace(THIEF, ports=many), *addresses)
+    world = World(holder)
+    for number in range(5):
+        late = replace(
+            external(holder, *addresses),
+            namespace="bbb",
+            name=f"late{number}",
+            cluster_ips=("10.96.0.77",),
+        )
+        world.put(late)
+        assert world.planner.waiting == len(many) * len(addresses)
+        if number % 2:
+            world.put(replace(late, exposure=Exposure()))
+            assert world.planner.waiting == 0
+        world.remove(late)
+        assert world.planner.waiting == 0
