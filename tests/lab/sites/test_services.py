@@ -107,22 +107,24 @@ def ipv4_of(machine: Machine) -> str:
     return next(str(each.ip) for each in machine.addresses if each.version == 4)
 
 
-def test_no_service_has_an_address_of_its_node_or_of_a_neighbour_as_an_external_one(
+def test_a_service_has_an_address_of_this_node_and_of_no_neighbour_as_an_external_one(
     world: World,
 ) -> None:
-    """A neighbour's counts as soon as it has answered there."""
+    """The neighbour serves it itself. Its address counts as soon as it has answered there."""
     node = world.machine("crane-1")
 
     def troubles() -> dict[str, str]:
         shown = (node.ask("service", name=f"shop/{name}")["service"] for name in OUTER)
         return {each["name"]: each["trouble"] for each in shown}
 
+    neighbour = ipv4_of(world.machine("crane-2"))
     wanted = {
-        f"of-{label}": f"{ipv4_of(world.machine(label))} is an address of a node or of an API "
-        "server, and is no Service's"
-        for label in ("crane-1", "crane-2")
+        "of-crane-1": "",
+        "of-crane-2": f"{neighbour} is another node's address: that node serves it, and no other "
+        "does",
+        "of-nobody": "",
     }
-    wait_until(lambda: troubles() == {**wanted, "of-nobody": ""}, "both are the nodes'")
+    wait_until(lambda: troubles() == wanted, "the neighbour's is its own")
 
 
 def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from limpet.base.addresses import Prefix, packed
-from limpet.datapath.services.state import Surroundings
+from limpet.datapath.services.state import PortRange, Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.values import Service, ServiceName
 
@@ -19,6 +19,19 @@ Rank = tuple[int, str, ServiceName]
 a Service chooses its external addresses, and not its cluster address. Then since when it is there,
 and its name: whoever plans the same Services finds the same, in whatever order they came."""
 
+_PORTS_OF_A_NODE: frozenset[PortRange] = frozenset(
+    {
+        ("TCP", 22, 22),
+        ("TCP", 2379, 2380),  # etcd
+        ("TCP", 6443, 6443),  # an API server
+        ("TCP", 10248, 10259),  # kubelet and its neighbours
+        ("UDP", 500, 500),  # key exchange of IPsec ...
+        ("UDP", 4500, 4500),  # ... and what it protects
+        ("UDP", 8472, 8472),  # VXLAN
+    }
+)
+"""Without which a node cannot be reached, or loses its pods. Source of Kubernetes' own:
+kubernetes.io/docs/reference/networking/ports-and-protocols."""
 _API_SERVER = ("default", "kubernetes")
 """The Service whose endpoints are the API servers. Source: pkg/controlplane/reconcilers."""
 
@@ -139,6 +152,9 @@ class Reserved:
 
     def __init__(self) -> None:
         self._nodes: frozenset[bytes] = frozenset()
+        """Others."""
+        self._own: frozenset[bytes] = frozenset()
+        self._own_ports: frozenset[PortRange] = frozenset()
         self._pods: frozenset[Prefix] = frozenset()
         self._servers: frozenset[bytes] = frozenset()
         """API servers."""
@@ -149,10 +165,12 @@ class Reserved:
         """Cluster addresses of Services that another proxy serves."""
 
     def put(self, around: Surroundings) -> None:
-        nodes = frozenset(each.packed for each in around.nodes)
-        pods = frozenset((*around.cluster, *around.pods))
-        self._is_other |= (nodes, pods) != (self._nodes, self._pods)
-        self._nodes, self._pods = nodes, pods
+        before = self._nodes, self._own, self._own_ports, self._pods
+        self._nodes = frozenset(each.packed for each in around.nodes)
+        self._own = frozenset(each.packed for each in around.own)
+        self._own_ports = _PORTS_OF_A_NODE | around.own_ports
+        self._pods = frozenset((*around.cluster, *around.pods))
+        self._is_other |= before != (self._nodes, self._own, self._own_ports, self._pods)
 
     def look(self, catalog: Catalog) -> Collection[ServiceName]:
         """Who has to be planned anew, since these addresses are others than before."""
@@ -179,16 +197,21 @@ class Reserved:
         """Who asks for one of them as an outer one."""
         return {name for each in addresses for name in self._outer.of(each)}
 
-    def refusal(self, address: bytes, *, is_external: bool) -> str:
-        """The owner of an address, in words; empty: nobody that is known here. What a controller of
-        load balancers says may be an address of a node."""
+    def refusal(self, address: bytes, protocol: str, port: int, *, is_external: bool) -> str:
+        """Why no Service has that address and port, behind the address: `is a pod's …`; empty: one
+        may. What a controller of load balancers says may be an address of a node."""
         if names := self._elsewhere.of(address):
-            return cluster_address_of(min(names))
-        if is_external and (address in self._nodes or address in self._servers):
-            return "an address of a node or of an API server"
+            return f"is {cluster_address_of(min(names))}"
+        if is_external and address in self._servers:
+            return "is an address of an API server, which no Service may have"
+        if is_external and address in self._own:
+            own = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)
+            return f"is this node's, which needs port {port}/{protocol} itself" if own else ""
+        if is_external and address in self._nodes:
+            return "is another node's address: that node serves it, and no other does"
         found = ip_address(address)
         if is_external and any(found in x for x in self._pods if x.version == found.version):
-            return "an address of a pod"
+            return "is an address of a pod, which no Service may have"
         return ""
 
 

@@ -253,10 +253,11 @@ class Planner:
             owner = self._claims.holder((f"addresses{frontend.version}", address))
             if owner is not None and owner != service.key:
                 return f"{asked} is {cluster_address_of(owner)}"
+            is_external = frontend.precedence == EXTERNAL
             if whose := self._reserved.refusal(
-                address, is_external=frontend.precedence == EXTERNAL
+                address, protocol, frontend.port, is_external=is_external
             ):
-                return f"{asked} is {whose}, and is no Service's"
+                return f"{asked} {whose}"
         rank = _rank(frontend, service)
         holder, displaced = self._claims.claim(place, rank)
         if displaced is not None and displaced in self._keys:

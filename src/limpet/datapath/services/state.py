@@ -24,6 +24,10 @@ Elements = Mapping[str, Mapping[bytes, bytes]]
 """By name of the map: values by key, as the kernel holds them (`linux.netlink.set_codec`)."""
 
 
+PortRange = tuple[str, int, int]
+"""Protocol as in a Service, first and last port."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the table has to know of the node's pods."""
@@ -40,7 +44,12 @@ class Surroundings:
     """Addresses of this node with ports of Services; none of an IP version: all of it but
     loopback's."""
     nodes: frozenset[Address] = frozenset()
-    """Addresses of nodes, which no Service has by its externalIPs."""
+    """Addresses of other nodes. A packet for an external one of a Service that is one of these goes
+    there: that node serves it."""
+    own: frozenset[Address] = frozenset()
+    """Addresses of this node, which Services may have by their externalIPs ..."""
+    own_ports: frozenset[PortRange] = frozenset()
+    """... but for these ports."""
 
 
 @dataclass(frozen=True, slots=True)

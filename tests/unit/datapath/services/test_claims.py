@@ -194,14 +194,30 @@ def test_no_external_address_is_one_of_a_node_an_api_server_or_a_pod_and_each_ch
     assert [world.leads_to(each) for each in (node, server, pod)] == [""] * 3
     assert world.leads_to(free) == ENDPOINTS["x"]
     assert world.planner.troubles[THIEF.key] in {
-        f"{node} is an address of a node or of an API server, and is no Service's",
-        f"{pod} is an address of a pod, and is no Service's",
+        f"{node} is another node's address: that node serves it, and no other does",
+        f"{server} is an address of an API server, which no Service may have",
+        f"{pod} is an address of a pod, which no Service may have",
     }
 
     world.surround(Surroundings())
     world.planner.replan(world.catalog.remove_slice("default", "kubernetes"), world.catalog, HERE)
     assert {world.leads_to(each) for each in (node, server, pod, free)} == {ENDPOINTS["x"]}
     assert world.planner.troubles == {}
+
+
+def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs() -> None:
+    """As kube-proxy serves it, and no tenant takes the tunnels, the kubelet or ssh of a node."""
+    own = "203.0.113.5"
+    ports = tuple(ServicePort(str(number), "TCP", number) for number in (22, 80, 10250, 7471))
+    udp = ServicePort("peers", "UDP", 7471)
+    world = World(*served(external(replace(THIEF, ports=(*ports, udp)), own)))
+    world.surround(
+        Surroundings(own=frozenset({ip_address(own)}), own_ports=frozenset({("UDP", 7471, 7471)}))
+    )
+    has = [world.leads_to(own, "TCP", port) != "" for port in (22, 80, 10250, 7471)]
+    assert has == [False, True, False, True]
+    assert world.leads_to(own, "UDP", 7471) == ""
+    assert "this node's, which needs port" in world.planner.troubles[THIEF.key]
 
 
 def test_a_load_balancer_may_have_an_address_of_a_node() -> None:
