@@ -345,6 +345,15 @@ def _suspicions() -> TokenBuckets:
     return _gossip()._rates.suspicions
 
 
+_COMPARING = [grant(number).uid for number in (2, 3, 4)]
+
+
+def _comparing() -> Gossip:
+    """Of a node that knows of three others, and of no document besides."""
+    own = member_without_disk(*(sealed for number in (2, 3, 4) for sealed in told(number)))
+    return Gossip(own, Known(KINDS), below=lambda _: 0, nonce=lambda: _NONCE, now_s=0.0)
+
+
 def _compares(gossip: Gossip, uid: str, documents: int, now_s: float = 0.0) -> bool:
     """Whether what a member says is looked at, for which so many documents are: it begins, and goes
     on with what it wants."""
@@ -353,34 +362,34 @@ def _compares(gossip: Gossip, uid: str, documents: int, now_s: float = 0.0) -> b
     if documents > 1:
         gossip.receive(uid, place, 1, Want(_NONCE, (1,) * (documents - 2)), now_s)
     assert not gossip.counters["unasked"]
+    assert not gossip.counters["stranger"]
     return gossip.counters["over_rate"] == before
 
 
 @probe(neighbours.COMPARED_AT_ONCE)
 def _(amount: int) -> bool:
     """Who says more than all of it in one message is looked at, for all of it."""
-    gossip, place = _gossip(), Destination(_FROM, 7471)
-    assert _compares(gossip, "c", 1)
+    one, other, third = _COMPARING
+    gossip, place = _comparing(), Destination(_FROM, 7471)
+    assert _compares(gossip, third, 1)
     large = Want(_NONCE, (1,) * (2 * neighbours.COMPARED_AT_ONCE.most))
-    gossip.receive("c", place, 1, large, 5.0)
+    gossip.receive(third, place, 1, large, 5.0)
     assert not gossip.counters["over_rate"]
-    return _compares(gossip, "a", amount) and _compares(gossip, "b", amount)
+    return _compares(gossip, one, amount) and _compares(gossip, other, amount)
 
 
 @probe(neighbours.COMPARED_PER_S)
 def _(amount: int) -> bool:
-    gossip = _gossip()
-    assert _compares(gossip, "a", neighbours.COMPARED_AT_ONCE.most)
-    return _compares(gossip, "a", amount, 1.0)
+    gossip, uid = _comparing(), _COMPARING[0]
+    assert _compares(gossip, uid, neighbours.COMPARED_AT_ONCE.most)
+    return _compares(gossip, uid, amount, 1.0)
 
 
 @probe(neighbours.COMPARED_MEMBERS)
 def _(amount: int) -> bool:
-    """Whether the first of so many has still used up its share."""
-    gossip = _gossip()
-    assert _compares(gossip, "0", neighbours.COMPARED_AT_ONCE.most)
-    assert all(_compares(gossip, f"{other}", 1) for other in range(1, amount))
-    return not _compares(gossip, "0", 1)
+    room = _gossip()._rates.looked_at
+    assert room.take(0, 0.0, neighbours.COMPARED_AT_ONCE.most)
+    return is_remembered(amount, room)
 
 
 @probe(neighbours.SUSPICIONS_AT_ONCE)
