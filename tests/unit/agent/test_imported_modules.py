@@ -70,6 +70,8 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         # What has happened is kept on each node.
         *(each for each in rooms if each.split(".")[1] == "timeline"),
         *("limpet.picture", "limpet.picture.said", "limpet.picture.timeline"),
+        # Structs alone, as `agent.status` is put together of them.
+        *("limpet.nat", "limpet.nat.status", "limpet.relay", "limpet.relay.status"),
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
         f"limpet.agent.{each}"
