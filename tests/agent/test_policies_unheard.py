@@ -17,6 +17,7 @@ from limpet.agent.policies.said import Judged
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.base.settings import SourceSettings
 from limpet.datapath.loop import Loop
+from limpet.policies.compiled import Compiled, DirectionRules
 from limpet.policies.heard import ReadPolicies, encode_kept
 from limpet.policies.policy import Key, PolicyPod
 from tests.beds.namespaces import NetnsFactory
@@ -101,3 +102,15 @@ def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
     (flow,) = judged.flows
     assert flow.allowed is allowed
     assert all(words in end.why for end in flow.ends)
+
+
+def test_what_is_closed_since_its_rules_are_too_many_is_told(make: Make) -> None:
+    policies = make()
+    closed = DirectionRules(closed="ingress of pods of shop is closed")
+    keys = [Key("shop", "one"), Key("shop", "two")]
+    policies.part.compiled = Compiled({(key, "ingress"): closed for key in keys})
+
+    listed: SaidPolicies = ask(policies, "policy.list")
+
+    assert listed.problems.count(closed.closed) == 1
+    assert closed.closed in policies.problems
