@@ -250,7 +250,7 @@ def _policy_parts(namespaces: int, amount: int, most_of_one: int = 1000) -> Read
 
 @probe(tenants.POLICY_PARTS)
 def _all_parts(amount: int) -> bool:
-    return not _policy_parts(16, amount).closed_namespaces
+    return not _policy_parts(_MANY, amount, 128).closed_namespaces
 
 
 @probe(tenants.POLICY_PARTS_OF_ONE)
