@@ -19,15 +19,14 @@ from limpet.agent.names.here import here_of
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.agent.serving.health import ServiceHealth
 from limpet.agent.serving.sockets import AtSocket
+from limpet.agent.serving.surroundings import ServiceSurroundings
 from limpet.agent.settings import Settings
-from limpet.base.addresses import Address
 from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
 from limpet.base.settings import Folders
 from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
-from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.datapath.loop import Loop
@@ -37,7 +36,6 @@ from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
-from limpet.datapath.services.state import PortRange, Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
 from limpet.services.own_endpoints import OwnEndpoints
@@ -72,20 +70,25 @@ class ServiceSide:
         journal.replay(self.catalog)
         self._loop = loop
         self._membership = membership
-        self._node = node
         self._probing = probing
-        self._nodes = self._others()
-        """Addresses of other nodes, as of the last look."""
+        self._surroundings = ServiceSurroundings(
+            membership,
+            node,
+            probing,
+            peers=settings.peers,
+            relay=settings.relay,
+            node_ports=settings.services.node_port_addresses,
+        )
         self._own_endpoints = OwnEndpoints(self.catalog)
+        self.around = self.look_around
+        """Called when what is known of pods or of this node's zone is other than before."""
         self._gone = GonePods(
             membership,
             endpoints=lambda: self._own_endpoints.of(self._name()),
             attached=attached,
             changed=lambda: self.around(),
         )
-        self.around = self.look_around
-        """Called when what is known of pods or of this node's zone is other than before."""
-        asked = ServicesContext(partial(self._surroundings, settings), self._here)
+        asked = ServicesContext(self._surroundings.now, self._here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.sockets = sockets
@@ -161,7 +164,7 @@ class ServiceSide:
 
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""
-        self._nodes = self._others()
+        self._surroundings.look()
         self.part.look_around("nodes or this node's pods changed")
 
     def _pins_taken(self) -> None:
@@ -183,38 +186,7 @@ class ServiceSide:
         if self._zone() != self.part.here.zone:
             self.around()
 
-    def _others(self) -> frozenset[Address]:
-        """Where nodes' signatures have answered: who could name any address would take Services'
-        addresses away."""
-        return frozenset(
-            each.underlay for each in self._probing.paths.values() if each.underlay is not None
-        )
-
-    def _own_ports(self, settings: Settings) -> frozenset[PortRange]:
-        """Those that other nodes, and relays' clients, know this one by."""
-        ports = {("UDP", settings.peers.port, settings.peers.port)}
-        presence, grant = self._membership.presence, self._membership.grant
-        if presence is not None and presence.tunnel_port:
-            ports.add(("UDP", presence.tunnel_port, presence.tunnel_port))
-        if grant is not None and Role.RELAY in grant.roles:
-            ports.add(("UDP", *settings.relay.ports))
-            ports |= {("TCP", port, port) for _, port in settings.relay.tls_listen}
-        return frozenset(ports)
-
     # What the part asks
-
-    def _surroundings(self, settings: Settings) -> Surroundings:
-        node, presence = self._node(), self._membership.presence
-        return Surroundings(
-            pods=node.segments,
-            cluster=node.cluster_cidrs,
-            gateways=tuple(_gateways(node)),
-            is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
-            node_ports=settings.services.node_port_addresses,
-            nodes=self._nodes,
-            own=frozenset(presence.addresses if presence is not None else ()),
-            own_ports=self._own_ports(settings),
-        )
 
     def _name(self) -> str:
         grant = self._membership.grant
@@ -249,11 +221,3 @@ def _count(asked: Collection[FlowEnd], counter: SocketCounter | None) -> Mapping
         with closing(counter):
             found += counter.count(asked)
     return found
-
-
-def _gateways(node: NodeState) -> list[Address]:
-    """Addresses of this node among pods: one in the first segment of each IP version."""
-    found: dict[int, Address] = {}
-    for segment in node.segments:
-        found.setdefault(segment.version, ip_address(int(segment.network_address) + 1))
-    return list(found.values())

@@ -1,0 +1,78 @@
+"""What the table of Services has to know of this node and of those around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from limpet.base.addresses import Address, Prefix
+from limpet.base.node_state import NodeState
+from limpet.base.settings import PeerSettings, RelaySettings
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.membership import Membership
+from limpet.datapath.services.apply import ServicesKernel
+from limpet.datapath.services.state import PortRange, Surroundings
+from limpet.paths.prober import Prober
+
+
+class ServiceSurroundings:
+    """Asked often, so addresses of other nodes are those of the last look."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        node: Callable[[], NodeState],
+        probing: Prober,
+        *,
+        peers: PeerSettings,
+        relay: RelaySettings,
+        node_ports: tuple[Prefix, ...],
+    ) -> None:
+        """`node`: this node as it is now. `node_ports`: prefixes of its addresses at which ports of
+        Services are served."""
+        self._peers = peers
+        self._relay = relay
+        self._node_ports = node_ports
+        self._membership = membership
+        self._node = node
+        self._probing = probing
+        self._others: frozenset[Address] = frozenset()
+        self.look()
+
+    def look(self) -> None:
+        """Others count where their signatures have answered: who could name any address would take
+        Services' addresses away."""
+        found = (each.underlay for each in self._probing.paths.values())
+        self._others = frozenset(each for each in found if each is not None)
+
+    def now(self) -> Surroundings:
+        node, presence = self._node(), self._membership.presence
+        return Surroundings(
+            pods=node.segments,
+            cluster=node.cluster_cidrs,
+            gateways=tuple(_gateways(node)),
+            is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
+            node_ports=self._node_ports,
+            nodes=self._others,
+            own=frozenset(presence.addresses if presence is not None else ()),
+            own_ports=self._own_ports(),
+        )
+
+    def _own_ports(self) -> frozenset[PortRange]:
+        """Those that other nodes, and relays' clients, know this one by."""
+        ports = {("UDP", self._peers.port, self._peers.port)}
+        presence, grant = self._membership.presence, self._membership.grant
+        if presence is not None and presence.tunnel_port:
+            ports.add(("UDP", presence.tunnel_port, presence.tunnel_port))
+        if grant is not None and Role.RELAY in grant.roles:
+            ports.add(("UDP", *self._relay.ports))
+            ports |= {("TCP", port, port) for _, port in self._relay.tls_listen}
+        return frozenset(ports)
+
+
+def _gateways(node: NodeState) -> list[Address]:
+    """Addresses of this node among pods: one in the first segment of each IP version."""
+    found: dict[int, Address] = {}
+    for segment in node.segments:
+        found.setdefault(segment.version, ip_address(int(segment.network_address) + 1))
+    return list(found.values())
