@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from operator import is_not
 from typing import NamedTuple, TypeVar
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.tenants import POLICY_WINDOWS
+from limpet.base.bounds.room import Room
+from limpet.base.bounds.tenants import (
+    POLICY_ELEMENTS,
+    POLICY_ELEMENTS_OF_ONE,
+    POLICY_WINDOWS,
+)
 from limpet.policies.choices import Choices, PeerGroup, class_of
 from limpet.policies.compiled import (
     DIRECTIONS,
@@ -97,6 +102,7 @@ class Compiler:
                 if side is not None:
                     sides[pod.key, direction] = side
                     isolated[pod.key] = pod
+        self._close_too_large(sides)
         different = {id(side): side for side in sides.values()}.values()
         peers = {
             rule: self._peers(rule)
@@ -107,6 +113,40 @@ class Compiler:
         named = {rule: self._named_ports(rule) for side in different for rule in side.named}
         self._forget_others(peers)
         return Compiled(sides, peers, named, isolated)
+
+    def _close_too_large(self, sides: dict[tuple[Key, Direction], DirectionRules]) -> None:
+        """A few words may mean all pods of the cluster, again and again: sides of a namespace that
+        come to more than its share are closed. The same ones each time, so by name."""
+        room, counted = Room(POLICY_ELEMENTS, POLICY_ELEMENTS_OF_ONE), set[frozenset[RuleId]]()
+        verdicts: dict[int, DirectionRules] = {}
+        for pod, direction in sorted(sides):
+            side = sides[pod, direction]
+            if id(side) not in verdicts:
+                fresh = {side.always, *side.sets_of_rules} - counted
+                weight = self._weight(fresh, side.named)
+                refusal = room.refusal(pod.namespace, weight)
+                if not refusal:
+                    room.change(pod.namespace, weight)
+                    counted |= fresh
+                whose = f"{direction} of pods of {pod.namespace}, such as {pod.name},"
+                words = f"{whose} is closed: {refusal}" if refusal else ""
+                verdicts[id(side)] = DirectionRules(closed=words) if refusal else side
+            sides[pod, direction] = verdicts[id(side)]
+
+    def _weight(self, sets: Iterable[frozenset[RuleId]], named: Iterable[RuleId]) -> int:
+        """Addresses and ranges of peers in all of these sets, and ports of addresses that names
+        mean; no more is looked at than one namespace may have."""
+        weight = 0
+        for rule in chain.from_iterable(sets):
+            peers = self._peers(rule)
+            weight += len(peers.addresses) + len(peers.ranges)
+            if weight > POLICY_ELEMENTS_OF_ONE.most:
+                return weight
+        for rule in named:
+            weight += len(self._named_ports(rule))
+            if weight > POLICY_ELEMENTS_OF_ONE.most:
+                return weight
+        return weight
 
     # What is known
 

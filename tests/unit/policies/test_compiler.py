@@ -10,11 +10,20 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.base.bounds.tenants import POLICY_ELEMENTS_OF_ONE
 from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.labels import Selector
 from limpet.policies.parse import parse_policy
-from limpet.policies.policy import Key, PodPeer, Policy, PolicyPod, PolicyRule, PolicyWorld
+from limpet.policies.policy import (
+    Key,
+    PodPeer,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+    PortSpan,
+)
 from tests.effort import examples
 from tests.fuzz.proportion import lines_of
 from tests.policy_cases import cases
@@ -171,3 +180,35 @@ def test_pods_that_the_same_policies_select_have_one_side() -> None:
     sides = compile_sides(world, pods.values()).sides
     assert len({id(side) for side in sides.values()}) == 1
     assert len(sides) == 10
+
+
+def test_rules_that_mean_too_much_close_their_namespace_and_no_other() -> None:
+    """Few words may mean all pods of a cluster, in set after set."""
+    keys = [Key("all", f"p{number}") for number in range(4096)]
+    pods = {key: PolicyPod(key, (ip_address("10.0.0.1") + n,), {}) for n, key in enumerate(keys)}
+    everybody = (PodPeer(Selector(), Selector()),)
+
+    def policy(namespace: str, count: int) -> Policy:
+        ports = (PortSpan("tcp", number, number) for number in range(1, count + 1))
+        rules = tuple(PolicyRule(everybody, (each,)) for each in ports)
+        return Policy(Key(namespace, "x"), Selector(), frozenset(("ingress",)), rules)
+
+    local = [PolicyPod(Key(namespace, "x"), (), {}) for namespace in ("large", "small")]
+    most = POLICY_ELEMENTS_OF_ONE.most // len(keys)
+
+    def world(count: int) -> PolicyWorld:
+        found = (policy("large", count), policy("small", 2))
+        return PolicyWorld({each.key: each for each in found}, {"all": {}}, pods)
+
+    compiler = Compiler()
+    assert compiler.compile(world(most), local).closed == []
+    compiled = compiler.compile(world(most + 1), local)
+    (why,) = compiled.closed
+    assert why == (
+        "ingress of pods of large, such as x, is closed: namespace large has more than 1,048,576 "
+        "addresses and ranges"
+    )
+    peer = pods[keys[0]].addresses[0]
+    assert compiled.allows(Key("large", "x"), "ingress", peer, "tcp", 1) == frozenset()
+    assert compiled.allows(Key("small", "x"), "ingress", peer, "tcp", 1)
+    assert compiler.compile(world(most), local).closed == [], "what went has left its room"

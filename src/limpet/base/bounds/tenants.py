@@ -89,6 +89,16 @@ each pod that comes with other labels."""
 POLICY_PARTS_OF_ONE = Bound("... of one namespace", 32_768, "parts", Above.REFUSED)
 POLICY_PARTS_OF_ITSELF = Bound("... of one policy", 8_192, "parts", Above.REFUSED)
 """Then what it selects is closed, but for what other policies allow."""
+POLICY_ELEMENTS = Bound(
+    "addresses and ranges that rules for pods of one node mean, in each set of rules",
+    1 << 22,
+    "addresses and ranges",
+    Above.REFUSED,
+)
+"""Some hundred bytes of the kernel's memory each. Pods of the namespace are closed then."""
+POLICY_ELEMENTS_OF_ONE = Bound(
+    "... of one namespace", 1 << 20, "addresses and ranges", Above.REFUSED
+)
 POLICY_WINDOWS = Bound(
     "sets of rules with ports that hold together at some port of a pod, one way",
     8_192,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,16 @@ from limpet.kubernetes.watch_event import Unreadable, read_item
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies
 from limpet.policies.labels import Selector
-from limpet.policies.policy import Key, Policy, PolicyPod, PolicyRule, PolicyWorld, PortSpan
+from limpet.policies.policy import (
+    IpBlock,
+    Key,
+    PodPeer,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+    PortSpan,
+)
 from limpet.services.catalog import Catalog
 from tests.unit.base.bounds.probes import probe
 
@@ -270,6 +281,41 @@ def _windows(amount: int) -> bool:
     pod = PolicyPod(Key("x", "x"), (), {})
     policy = Policy(pod.key, Selector(), frozenset(["ingress"]), rules)
     return not compile_sides(PolicyWorld({policy.key: policy}, {}, {}), [pod]).closed
+
+
+def _elements(namespaces: int, amount: int) -> bool:
+    """By rules with a port of their own each, which mean all of a thousand pods, and a last one."""
+    keys = [Key("peers", f"p{number}") for number in range(1024)]
+    peers = {key: PolicyPod(key, (_FIRST + n,), {}) for n, key in enumerate(keys)}
+    rules: dict[str, list[PolicyRule]] = defaultdict(list)
+    everybody = (PodPeer(Selector(), Selector()),)
+    for number in range(amount // len(peers)):
+        mine = rules[f"n{number % namespaces}"]
+        mine.append(PolicyRule(everybody, (PortSpan("tcp", len(mine) + 1, len(mine) + 1),)))
+    if left := amount % len(peers):
+        blocks = tuple(IpBlock(ip_network((int(_FIRST) + 2 * n, 32))) for n in range(left))
+        rules["n0"].append(PolicyRule(blocks, (PortSpan("udp", 1, 1),)))
+    local = [PolicyPod(Key(namespace, "x"), (), {}) for namespace in rules]
+    policies = {
+        pod.key: Policy(
+            pod.key, Selector(), frozenset(["ingress"]), tuple(rules[pod.key.namespace])
+        )
+        for pod in local
+    }
+    return not compile_sides(PolicyWorld(policies, {"peers": {}}, peers), local).closed
+
+
+_FIRST = ip_address("10.0.0.1")
+
+
+@probe(tenants.POLICY_ELEMENTS)
+def _all_elements(amount: int) -> bool:
+    return _elements(_MANY, amount)
+
+
+@probe(tenants.POLICY_ELEMENTS_OF_ONE)
+def _elements_of_one(amount: int) -> bool:
+    return _elements(1, amount)
 
 
 _LABELS = {f"label-{number}": "x" for number in range(tenants.OBJECT_LABELS.most)}
