@@ -426,12 +426,13 @@ def test_connections_are_counted_by_who_answers_them(plain: ServiceBed) -> None:
 
 
 def test_two_services_that_want_one_address_do_not_break_each_other(plain: ServiceBed) -> None:
+    """Neither is older: the first by name has it, and then the other."""
     bed = plain
     one, two = bed.pods
     others = ("10.96.0.8", "fd96::8")
-    again = Service("shop", "again", cluster_ips=others, ports=WEB.ports, exposure=WEB.exposure)
+    young = Service("shop", "young", cluster_ips=others, ports=WEB.ports, exposure=WEB.exposure)
     bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
-    bed.put(again, *slices(*endpoints_of(*two.addresses), service="again"))
+    bed.put(young, *slices(*endpoints_of(*two.addresses), service="young"))
     with ExitStack() as stack:
         servers = [listening(stack, pod.netns, 4) for pod in bed.pods]
         for _ in range(4):
@@ -439,7 +440,7 @@ def test_two_services_that_want_one_address_do_not_break_each_other(plain: Servi
         bed.round(list(bed.catalog.remove_service("shop", "web")))
         for _ in range(4):
             talk(bed.outside, EXTERNAL[0], 80, servers[1])
-        bed.round(list(bed.catalog.remove_service("shop", "again")))
+        bed.round(list(bed.catalog.remove_service("shop", "young")))
         assert bed.part.plan().elements == {name: {} for name in bed.part.plan().elements}
 
 
