@@ -8,7 +8,9 @@ const context = canvas.getContext("2d");
 const tip = document.getElementById("tip");
 const panel = document.getElementById("panel");
 const said = document.getElementById("map-said");
-const camera = new Camera(canvas, () => draw());
+const camera = new Camera(canvas, () => draw(false));
+// What is panned is painted once, with a margin around what is seen, and then only moved.
+const scene = { canvas: document.createElement("canvas"), x: 0, y: 0, margin: 0 };
 
 const REACHES = ["reached", "unknown", "not allowed", "no path", "lost"];
 const DASHES = { relay: [7, 5], "relay-tls": [2, 5], "no path": [2, 6], unknown: [1, 5] };
@@ -28,6 +30,8 @@ let chosen = null; // {node} or {site} or {pair}
 let hovered = null;
 let found = null;
 let due = false;
+let changed = true; // what is on the map is other than was painted last
+let paintedAt = 0; // zoom
 let loading = false;
 let again = false;
 
@@ -94,7 +98,8 @@ function readColours() {
   probe.remove();
 }
 
-function draw() {
+function draw(other = true) {
+  changed ||= other;
   if (due) return;
   due = true;
   requestAnimationFrame(() => {
@@ -104,12 +109,42 @@ function draw() {
 }
 
 function paint() {
-  const { k, x, y, ratio, width, height } = camera;
-  const c = context;
+  const { k, x, y, ratio } = camera;
+  const panned = !changed && k === paintedAt;
+  [changed, paintedAt] = [false, k];
+  if (!panned) {
+    scene.margin = 0;
+    paintScene(context, 0);
+  } else {
+    if (Math.max(Math.abs(x - scene.x), Math.abs(y - scene.y)) > scene.margin || !scene.margin) keepScene();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(scene.canvas, Math.round((x - scene.x - scene.margin) * ratio), Math.round((y - scene.y - scene.margin) * ratio));
+  }
+  const pairs = JSON.stringify(drawn);
+  if (canvas.dataset.pairs !== pairs) canvas.dataset.pairs = pairs;
+  if (!canvas.dataset.drawn && sites.length) {
+    canvas.dataset.drawn = "yes";
+    performance.mark("limpet-drawn");
+  }
+}
+
+function keepScene() {
+  const { x, y, ratio, width, height } = camera;
+  const margin = Math.ceil(Math.min(width, height) / 4);
+  Object.assign(scene, { x, y, margin });
+  scene.canvas.width = Math.round((width + 2 * margin) * ratio);
+  scene.canvas.height = Math.round((height + 2 * margin) * ratio);
+  paintScene(scene.canvas.getContext("2d"), margin);
+}
+
+function paintScene(c, margin) {
+  const { k, ratio, width, height } = camera;
+  const [x, y] = [camera.x + margin, camera.y + margin];
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  c.clearRect(0, 0, width, height);
+  c.clearRect(0, 0, width + 2 * margin, height + 2 * margin);
   c.setTransform(ratio * k, 0, 0, ratio * k, ratio * x, ratio * y);
-  const seen = camera.view(80);
+  const seen = camera.view(80 + margin);
   const inView = (p, r = 0) => p.x + r > seen[0] && p.x - r < seen[2] && p.y + r > seen[1] && p.y - r < seen[3];
   for (const site of sites) {
     if (!inView(site, site.r)) continue;
@@ -124,13 +159,7 @@ function paint() {
   drawn = {};
   paintWays(c, k);
   paintNodes(c, k, inView);
-  paintNames(c, ratio, inView);
-  const pairs = JSON.stringify(drawn);
-  if (canvas.dataset.pairs !== pairs) canvas.dataset.pairs = pairs;
-  if (!canvas.dataset.drawn && sites.length) {
-    canvas.dataset.drawn = "yes";
-    performance.mark("limpet-drawn");
-  }
+  paintNames(c, ratio, inView, x, y);
 }
 
 function paintWays(c, k) {
@@ -246,8 +275,8 @@ function paintNodes(c, k, inView) {
   }
 }
 
-function paintNames(c, ratio, inView) {
-  const { k, x, y } = camera;
+function paintNames(c, ratio, inView, x, y) {
+  const { k } = camera;
   const font = getComputedStyle(canvas).fontFamily;
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
   c.textAlign = "center";
