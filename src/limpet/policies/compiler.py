@@ -8,7 +8,7 @@ the same numbers under the names of ports that these name, have one side.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain, compress
 from operator import is_not
 from typing import NamedTuple, TypeVar
@@ -102,7 +102,7 @@ class Compiler:
                 if side is not None:
                     sides[pod.key, direction] = side
                     isolated[pod.key] = pod
-        self._close_too_large(sides)
+        looked_at = self._close_too_large(sides)
         different = {id(side): side for side in sides.values()}.values()
         peers = {
             rule: self._peers(rule)
@@ -111,38 +111,51 @@ class Compiler:
             )
         }
         named = {rule: self._named_ports(rule) for side in different for rule in side.named}
-        self._forget_others(peers)
+        self._forget_others(peers.keys() | looked_at)
         return Compiled(sides, peers, named, isolated)
 
-    def _close_too_large(self, sides: dict[tuple[Key, Direction], DirectionRules]) -> None:
+    def _close_too_large(self, sides: dict[tuple[Key, Direction], DirectionRules]) -> set[RuleId]:
         """A few words may mean all pods of the cluster, again and again: sides of a namespace that
-        come to more than its share are closed. The same ones each time, so by name."""
+        come to more than its share are closed. The same ones each time, so by name. Returns rules
+        of those that were looked at, so many that what they mean may be kept for the next time."""
+        looked_at, kept = set[RuleId](), 0
         room, counted = Room(POLICY_ELEMENTS, POLICY_ELEMENTS_OF_ONE), set[frozenset[RuleId]]()
         verdicts: dict[int, DirectionRules] = {}
         for pod, direction in sorted(sides):
             side = sides[pod, direction]
             if id(side) not in verdicts:
                 fresh = {side.always, *side.sets_of_rules} - counted
-                weight = self._weight(fresh, side.named)
+                seen: set[RuleId] = set()
+                weight = self._weight(fresh, side.named, seen)
                 refusal = room.refusal(pod.namespace, weight)
                 if not refusal:
                     room.change(pod.namespace, weight)
                     counted |= fresh
+                elif kept + weight <= POLICY_ELEMENTS.most:
+                    looked_at, kept = looked_at | seen, kept + weight
                 whose = f"{direction} of pods of {pod.namespace}, such as {pod.name},"
                 words = f"{whose} is closed: {refusal}" if refusal else ""
                 verdicts[id(side)] = DirectionRules(closed=words) if refusal else side
             sides[pod, direction] = verdicts[id(side)]
+        return looked_at
 
-    def _weight(self, sets: Iterable[frozenset[RuleId]], named: Iterable[RuleId]) -> int:
+    def _weight(
+        self,
+        sets: Iterable[frozenset[RuleId]],
+        named: Iterable[RuleId],
+        looked_at: set[RuleId],
+    ) -> int:
         """Addresses and ranges of peers in all of these sets, and ports of addresses that names
-        mean; no more is looked at than one namespace may have."""
+        mean; no more is looked at than one namespace may have. Rules are put into `looked_at`."""
         weight = 0
         for rule in chain.from_iterable(sets):
+            looked_at.add(rule)
             peers = self._peers(rule)
             weight += len(peers.addresses) + len(peers.ranges)
             if weight > POLICY_ELEMENTS_OF_ONE.most:
                 return weight
         for rule in named:
+            looked_at.add(rule)
             weight += len(self._named_ports(rule))
             if weight > POLICY_ELEMENTS_OF_ONE.most:
                 return weight
@@ -264,11 +277,11 @@ class Compiler:
             held = self._named[rule_id] = _Named(rule, peers, changes, found)
         return held.found
 
-    def _forget_others(self, used: Mapping[RuleId, AllowedPeers]) -> None:
+    def _forget_others(self, used: Set[RuleId]) -> None:
         """What no side of this node names any more."""
-        for rule in self._made.keys() - used.keys():
+        for rule in self._made.keys() - used:
             self._choices.leave(self._made.pop(rule).group)
-        for rule in self._named.keys() - used.keys():
+        for rule in self._named.keys() - used:
             del self._named[rule]
 
 

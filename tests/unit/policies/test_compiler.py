@@ -211,4 +211,10 @@ def test_rules_that_mean_too_much_close_their_namespace_and_no_other() -> None:
     peer = pods[keys[0]].addresses[0]
     assert compiled.allows(Key("large", "x"), "ingress", peer, "tcp", 1) == frozenset()
     assert compiled.allows(Key("small", "x"), "ingress", peer, "tcp", 1)
+    closed = world(most + 1)
+    assert compiler.compile(closed, local).closed == [why]
+    made = dict(compiler._made)
+    compiler.compile(closed, local)
+    assert all(compiler._made[rule] is each for rule, each in made.items()), "nothing is made anew"
+    assert len(made) > most
     assert compiler.compile(world(most), local).closed == [], "what went has left its room"
