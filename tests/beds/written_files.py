@@ -59,9 +59,10 @@ def rows_of(paths: Iterable[str]) -> set[str]:
 
 def modes(root: Path, tops: Iterable[str]) -> dict[str, str]:
     """What is below these folders of a root, by path, as the page writes modes: with the owner
-    where that is not root."""
+    where that is not root. What is mounted below them is none of it."""
     found = {}
     for top in tops:
+        device = (root / top).stat().st_dev if (root / top).exists() else 0
         for folder, folders, files in os.walk(root / top):
             for each in (*folders, *files):
                 path = Path(folder, each)
@@ -69,6 +70,9 @@ def modes(root: Path, tops: Iterable[str]) -> dict[str, str]:
                     info = path.lstat()
                 except FileNotFoundError:
                     continue  # it was written beside, and has its place now
+                if stat.S_ISDIR(info.st_mode) and info.st_dev != device:
+                    folders.remove(each)
+                    continue
                 mode = "link" if stat.S_ISLNK(info.st_mode) else f"{stat.S_IMODE(info.st_mode):o}"
                 owner = "" if info.st_uid == info.st_gid == 0 else f" {info.st_uid}:{info.st_gid}"
                 found[f"/{path.relative_to(root)}"] = mode + owner

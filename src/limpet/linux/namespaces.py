@@ -125,8 +125,17 @@ def processes_here(name: str) -> Iterator[int]:
         with contextlib.suppress(OSError):  # it has ended
             with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
                 named = comm.read().strip()
-            if named == name and namespace_id(f"/proc/{pid}/ns/net") in (here, None):
+            if named == name and _may_be_in(here, f"/proc/{pid}/ns/net"):
                 yield int(pid)
+
+
+def _may_be_in(here: NamespaceId, path: str) -> bool:
+    """Raises: OSError: there is none, as of a process that has ended and was not waited for yet."""
+    try:
+        status = os.stat(path)
+    except PermissionError:
+        return True
+    return (status.st_dev, status.st_ino) == here
 
 
 def _is_nsfs(file: str | int) -> bool:

@@ -303,9 +303,25 @@ def test_programs_that_set_networks_up_are_named_while_they_run_here_until_they_
             assert found() == []
 
 
-def run(running: ExitStack, *command: str | Path) -> None:
+def test_a_program_that_sets_networks_up_and_has_ended_is_not_named_though_nobody_waited_for_it(
+    netns: Netns, tmp_path: Path
+) -> None:
+    with ExitStack() as running:
+        program = shutil.copy("/bin/sleep", tmp_path / "NetworkManager")
+        process = run(running, "nsenter", f"--net={netns.path}", program)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        comm = Path(f"/proc/{process.pid}/comm")
+        assert comm.read_text() == "NetworkManager\n"
+
+        found = in_(netns, lambda: examine_network_daemons("limpet0", tmp_path))
+        assert ids(found) == []
+
+
+def run(running: ExitStack, *command: str | Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([*command, "1000"])
     running.callback(process.wait)
     running.callback(process.kill)
     comm = Path(f"/proc/{process.pid}/comm")
     wait_until(lambda: comm.read_text().strip() == Path(command[-1]).name, "the program runs")
+    return process
