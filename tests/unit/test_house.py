@@ -85,20 +85,32 @@ QUOTED = {
 
 
 @cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module by its dotted name."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+        found[name] = parsed(path.read_text(encoding="utf-8"))
     return found
 
 
+@cache
+def nodes_of(module: ast.Module) -> tuple[ast.AST, ...]:
+    """All that is in it, walked once for all who look."""
+    return tuple(ast.walk(module))
+
+
+@cache
 def imports_of(name: str) -> set[str]:
     """Modules of ours that it imports anywhere: at the top, in a function, for types only."""
     found = set()
-    for node in ast.walk(modules()[name]):
+    for node in nodes_of(modules()[name]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -155,7 +167,7 @@ def arrows() -> set[tuple[str, str]]:
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
     for name, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.ClassDef):
                 yield f"{name}.{node.name}", node
 
@@ -296,7 +308,7 @@ def test_only_one_module_decodes_by_type() -> None:
     found = [
         name
         for name, module in modules().items()
-        if name != "limpet.base.decoding" and any(map(decodes_by_type, ast.walk(module)))
+        if name != "limpet.base.decoding" and any(map(decodes_by_type, nodes_of(module)))
     ]
 
     assert found == []
@@ -307,7 +319,7 @@ def test_only_the_wiring_of_an_agent_takes_the_clusters_news() -> None:
     found = {
         name
         for name, module in modules().items()
-        for each in ast.walk(module)
+        for each in nodes_of(module)
         if isinstance(each, ast.Attribute)
         and each.attr == "subscribe"
         and ast.unparse(each.value).endswith(("membership", "replica"))
@@ -336,7 +348,7 @@ def test_all_else_that_is_done_later_is_a_timers() -> None:
     found = {
         name
         for name, module in modules().items()
-        for node in ast.walk(module)
+        for node in nodes_of(module)
         if isinstance(node, ast.Attribute) and node.attr in ("call_later", "call_at")
     }
 
@@ -349,7 +361,7 @@ def local_imports_without_a_reason(source: str) -> Iterator[int]:
     lines = ["", *source.splitlines()]
     within = (
         node
-        for function in ast.walk(ast.parse(source))
+        for function in nodes_of(parsed(source))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -394,7 +406,7 @@ def type_imports_without_a_reason(source: str) -> list[int]:
     lines = ["", *source.splitlines()]
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(parsed(source))
         if isinstance(node, ast.If)
         and ast.unparse(node.test).endswith("TYPE_CHECKING")
         and "#" not in lines[node.lineno]
@@ -468,7 +480,7 @@ def lambdas_put_into_others(module: ast.Module) -> list[ast.Assign]:
     """Assignments to an attribute of anybody but `self`: its constructor takes such a thing."""
     return [
         each
-        for each in ast.walk(module)
+        for each in nodes_of(module)
         if isinstance(each, ast.Assign)
         and isinstance(each.value, ast.Lambda)
         and any(isinstance(to, ast.Attribute) and not is_of_self(to) for to in each.targets)
