@@ -133,6 +133,7 @@ class Asked:
 
     def _look(self) -> None:
         reach = self.ladders.reach
+        reach.take()
         doubt_ends_s = reach.doubted_s + DOUBT_S
         in_doubt = self.now_s < doubt_ends_s
         self._looks_s = doubt_ends_s if in_doubt else math.inf
@@ -143,7 +144,8 @@ class Asked:
 
     def _settle(self, peer: Peer) -> None:
         self.ladders.settle(peer)
-        self.ladders.reach.note(peer.uid, peer.ladder, self.now_s)
+        if self.ladders.reach.note(peer.uid, peer.ladder, self.now_s) and self._serves:
+            self._looks_s = self.now_s
 
     def run(self, seconds: float) -> float:
         """Probes a second."""
@@ -171,7 +173,7 @@ class Asked:
                 self._settle(peer)
             for uid in self.ladders.reach.silent - self.silent_s.keys():
                 self.silent_s[uid] = self.now_s
-            if self._serves:
+            if self._serves and self._looks_s <= self.now_s:
                 self._look()
 
 
