@@ -12,7 +12,7 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 test: setup compiled
-	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages tests
+	$(py) -m pytest -q -n 6 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup

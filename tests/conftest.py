@@ -22,7 +22,7 @@ from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
 from tests.effort import examples
 from tests.last_words import last_words
-from tests.order import longest_first
+from tests.order import BothEnds, longest_first
 from tests.warm.launcher import Warmed
 
 # How long anything takes says nothing here: the machine may be busy with other things.
@@ -50,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
             item.add_marker("soak")
     longest_first(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> BothEnds | None:
+    """Of two processes, as for clusters, each has to begin with what takes longest."""
+    many = config.getvalue("dist") == "loadfile" and config.getvalue("numprocesses") > 2
+    return BothEnds(config) if many else None
 
 
 def pytest_collection_finish() -> None:

@@ -341,6 +341,8 @@ def test_a_conflict_is_named_and_changes_nothing(
     plain_machine: Machine, occupy: Any, id: str, words: str
 ) -> None:
     occupy(plain_machine)
+    # The kernel tells of a carrier up to a second after it is there.
+    wait_until(lambda: " state UP " in plain_machine.run("ip", "link", "show", "uplink"))
     links = plain_machine.run("ip", "-details", "link")
     files = _files(plain_machine)
 
