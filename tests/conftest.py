@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from limpet.lab.launch import launching_with
 from limpet.lab.world.node import LabNode
@@ -52,10 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> BothEnds | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BothEnds | None:
     """Of two processes, as for clusters, each has to begin with what takes longest."""
     many = config.getvalue("dist") == "loadfile" and config.getvalue("numprocesses") > 2
-    return BothEnds(config) if many else None
+    return BothEnds(config, log) if many else None
 
 
 def pytest_collection_finish() -> None:

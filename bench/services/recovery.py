@@ -72,7 +72,14 @@ def recovery(bed: Bed, rounds: int) -> list[Figure]:
             Figure(
                 f"out-{name}", f"{what} dies: out of the rotation", "s", out[name], target=_DEAD
             ),
-            Figure(f"back-{name}", "... its agent and pod are up: in it again", "s", back[name]),
+            Figure(
+                *(f"back-{name}", "... its agent and pod are up: in it again, the first time", "s"),
+                back[name][:1],
+            ),
+            Figure(
+                *(f"back-again-{name}", "... after a death each half minute, each time later", "s"),
+                back[name][1:],
+            ),
             Figure(
                 *(f"gone-{name}", "... its container goes: told, and out of the rotation", "s"),
                 gone[name],
