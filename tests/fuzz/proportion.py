@@ -7,6 +7,7 @@ allowed is linear, so that anything quadratic is over it at the sizes that targe
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import tracemalloc
@@ -77,12 +78,15 @@ def lines_of(call: Callable[[], object]) -> int:
         lines += event == "line"
         return trace
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # others' functions may be called when it collects
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return lines
 
 

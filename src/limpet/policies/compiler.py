@@ -7,9 +7,10 @@ the same numbers under the names of ports that these name, have one side.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import chain, compress
+from dataclasses import dataclass, field
+from itertools import compress
 from operator import is_not
 from typing import NamedTuple, TypeVar
 
@@ -43,9 +44,11 @@ from limpet.policies.policy import (
     PolicyRule,
     PolicyWorld,
 )
+from limpet.policies.port_names import NamedPorts, PortNames
 
 T = TypeVar("T")
 _EVERYBODY = AllowedPeers(everybody=True)
+_NO_POLICIES: Mapping[Key, Policy] = {}
 
 
 def compile_sides(world: PolicyWorld, local: Iterable[PolicyPod]) -> Compiled:
@@ -62,13 +65,24 @@ class _Made(NamedTuple):
     peers: AllowedPeers
 
 
-class _Named(NamedTuple):
-    """Named ports of a rule's peers, and what they were made of."""
+@dataclass(slots=True)
+class _Sides:
+    """What holds for pods of one namespace."""
 
-    rule: PolicyRule
-    peers: AllowedPeers
-    changes: tuple[int, ...]
-    found: frozenset[At]
+    of_pods: dict[tuple[object, ...], DirectionRules | None] = field(default_factory=dict)
+    """By their labels, ports and the direction."""
+    of_policies: dict[tuple[object, ...], DirectionRules] = field(default_factory=dict)
+    """By the policies that select them."""
+    used: set[tuple[object, ...]] = field(default_factory=set)
+    """Keys of `of_pods` that pods of this node have now."""
+
+    def forget_others(self) -> None:
+        """Whoever changes labels of a pod on and on would fill the node's memory else."""
+        if len(self.used) < len(self.of_pods):
+            self.of_pods = {key: self.of_pods[key] for key in self.used}
+            kept = {*map(id, self.of_pods.values())}
+            self.of_policies = {k: side for k, side in self.of_policies.items() if id(side) in kept}
+        self.used = set()
 
 
 class Compiler:
@@ -76,14 +90,13 @@ class Compiler:
 
     def __init__(self) -> None:
         self._policies: dict[Key, Policy] = {}
-        self._by_namespace: dict[str, dict[Key, Policy]] = defaultdict(dict)
+        self._by_namespace: dict[str, dict[Key, Policy]] = {}
         self._pods: dict[Key, PolicyPod] = {}
         self._choices = Choices()
-        self._with_name: dict[NamedPort, dict[Key, PolicyPod]] = defaultdict(dict)
-        self._name_changes: Counter[NamedPort] = Counter()
-        self._sides: dict[str, dict[tuple[object, ...], DirectionRules | None]] = defaultdict(dict)
+        self._port_names = PortNames()
+        self._sides: dict[str, _Sides] = defaultdict(_Sides)
         self._made: dict[RuleId, _Made] = {}
-        self._named: dict[RuleId, _Named] = {}
+        self._named: dict[RuleId, NamedPorts] = {}
 
     def compile(self, world: PolicyWorld, local: Iterable[PolicyPod]) -> Compiled:
         """What holds for `local`, pods of this node, as the world's policies say."""
@@ -112,6 +125,11 @@ class Compiler:
         }
         named = {rule: self._named_ports(rule) for side in different for rule in side.named}
         self._forget_others(peers.keys() | looked_at)
+        self._sides = defaultdict(
+            _Sides, {name: each for name, each in self._sides.items() if each.used}
+        )
+        for each in self._sides.values():
+            each.forget_others()
         return Compiled(sides, peers, named, isolated)
 
     def _close_too_large(self, sides: dict[tuple[Key, Direction], DirectionRules]) -> set[RuleId]:
@@ -121,12 +139,13 @@ class Compiler:
         looked_at, kept = set[RuleId](), 0
         room, counted = Room(POLICY_ELEMENTS, POLICY_ELEMENTS_OF_ONE), set[frozenset[RuleId]]()
         verdicts: dict[int, DirectionRules] = {}
+        sizes: dict[RuleId, int] = {}
         for pod, direction in sorted(sides):
             side = sides[pod, direction]
             if id(side) not in verdicts:
                 fresh = {side.always, *side.sets_of_rules} - counted
                 seen: set[RuleId] = set()
-                weight = self._weight(fresh, side.named, seen)
+                weight = self._weight(fresh, side.named, seen, sizes)
                 refusal = room.refusal(pod.namespace, weight)
                 if not refusal:
                     room.change(pod.namespace, weight)
@@ -144,14 +163,23 @@ class Compiler:
         sets: Iterable[frozenset[RuleId]],
         named: Iterable[RuleId],
         looked_at: set[RuleId],
+        sizes: dict[RuleId, int],
     ) -> int:
         """Addresses and ranges of peers in all of these sets, and ports of addresses that names
-        mean; no more is looked at than one namespace may have. Rules are put into `looked_at`."""
+        mean; no more is looked at than one namespace may have. Rules are put into `looked_at`, and
+        what each of them has into `sizes`: one rule may be in thousands of sets."""
         weight = 0
-        for rule in chain.from_iterable(sets):
-            looked_at.add(rule)
-            peers = self._peers(rule)
-            weight += len(peers.addresses) + len(peers.ranges)
+        for rules in sets:
+            so_far = weight
+            for rule in rules.difference(sizes):
+                looked_at.add(rule)
+                peers = self._peers(rule)
+                sizes[rule] = len(peers.addresses) + len(peers.ranges)
+                so_far += sizes[rule]
+                if so_far > POLICY_ELEMENTS_OF_ONE.most:
+                    return so_far
+            looked_at |= rules
+            weight += sum(map(sizes.__getitem__, rules))
             if weight > POLICY_ELEMENTS_OF_ONE.most:
                 return weight
         for rule in named:
@@ -167,10 +195,13 @@ class Compiler:
         held = self._policies
         changed = dict(_others(world.policies, held))
         for key, policy in changed.items():
-            held[key] = self._by_namespace[key.namespace][key] = policy
+            held[key] = policy
+            self._by_namespace.setdefault(key.namespace, {})[key] = policy
         gone = held.keys() - world.policies.keys() if len(held) > len(world.policies) else ()
         for key in gone:
             del held[key], self._by_namespace[key.namespace][key]
+            if not self._by_namespace[key.namespace]:
+                del self._by_namespace[key.namespace]
         for key in (*changed, *gone):
             self._sides.pop(key.namespace, None)
 
@@ -186,19 +217,9 @@ class Compiler:
 
     def _move(self, before: PolicyPod | None, after: PolicyPod | None) -> None:
         self._choices.move(before, after)
-        self._move_names(
+        self._port_names.move(
             None if class_of(before) is None else before, None if class_of(after) is None else after
         )
-
-    def _move_names(self, before: PolicyPod | None, after: PolicyPod | None) -> None:
-        if before is not None:
-            for name in before.ports:
-                del self._with_name[name][before.key]
-                self._name_changes[name] += 1
-        if after is not None:
-            for name in after.ports:
-                self._with_name[name][after.key] = after
-                self._name_changes[name] += 1
 
     # What comes of it
 
@@ -208,14 +229,15 @@ class Compiler:
         ports = frozenset(pod.ports.items()) if direction == "ingress" else None
         same = (labels, ports, direction)
         held = self._sides[pod.key.namespace]
-        if same not in held:
+        held.used.add(same)
+        if same not in held.of_pods:
             policies = [
                 policy
-                for policy in self._by_namespace[pod.key.namespace].values()
+                for policy in self._by_namespace.get(pod.key.namespace, _NO_POLICIES).values()
                 if direction in policy.directions and policy.may_select(pod)
             ]
-            held[same] = self._side_of(pod, direction, policies)
-        return held[same]
+            held.of_pods[same] = self._side_of(pod, direction, policies)
+        return held.of_pods[same]
 
     def _side_of(
         self, pod: PolicyPod, direction: Direction, policies: Sequence[Policy]
@@ -234,7 +256,7 @@ class Compiler:
         }
         ports = frozenset((name, pod.ports[name]) for name in names & pod.ports.keys())
         same = (direction, frozenset(policy.key for policy in policies), ports)
-        held = self._sides[pod.key.namespace]
+        held = self._sides[pod.key.namespace].of_policies
         if same not in held:
             held[same] = _make_side(pod, direction, policies)
         return held[same]
@@ -263,19 +285,9 @@ class Compiler:
         """What names of ports lead to at the pods that the rule allows to send to."""
         peers = self._peers(rule_id)
         rule = self._policies[rule_id.policy].rules(rule_id.direction)[rule_id.number]
-        names = [port for port in rule.ports if isinstance(port, NamedPort)]
-        changes = tuple(self._name_changes[name] for name in names)
-        held = self._named.get(rule_id)
-        if held is None or (held.rule, held.peers, held.changes) != (rule, peers, changes):
-            found = frozenset(
-                At(address, name.protocol, pod.ports[name])
-                for name in names
-                for pod in self._with_name[name].values()
-                for address in pod.addresses
-                if peers.include(address)
-            )
-            held = self._named[rule_id] = _Named(rule, peers, changes, found)
-        return held.found
+        names = tuple(port for port in rule.ports if isinstance(port, NamedPort))
+        found = self._named[rule_id] = self._port_names.find(names, peers, self._named.get(rule_id))
+        return found.found
 
     def _forget_others(self, used: Set[RuleId]) -> None:
         """What no side of this node names any more."""

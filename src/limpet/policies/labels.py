@@ -45,9 +45,11 @@ class Selector:
     @property
     def demands(self) -> int:
         """How much it asks of labels. What is not for certain values counts more: no label of a pod
-        tells that the pod need not be compared with it."""
+        tells that the pod need not be compared with it. Each value of a list counts: pods are
+        looked up by it."""
         wide = sum(each.operator != "In" for each in self.expressions)
-        return len(self.labels) + len(self.expressions) + (_WIDE - 1) * wide
+        values = sum(max(1, len(each.values)) for each in self.expressions)
+        return len(self.labels) + values + (_WIDE - 1) * wide
 
     def selects(self, labels: Labels) -> bool:
         return all(labels.get(key) == value for key, value in self.labels) and all(

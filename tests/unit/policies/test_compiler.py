@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +19,9 @@ from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.labels import Selector
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import (
+    IpBlock,
     Key,
+    NamedPort,
     PodPeer,
     Policy,
     PolicyPod,
@@ -156,6 +161,82 @@ def test_a_changed_pod_of_another_namespace_costs_nothing_by_selectors_that_cann
         return lines_of(lambda: compiler.compile(after, [pods[Key("shop", "p0")]]))
 
     assert lines(400) == lines(200)
+
+
+HTTP = NamedPort("tcp", "http")
+
+
+@pytest.mark.parametrize("kind", ["pods", "blocks"])
+def test_rules_with_names_of_ports_cost_what_they_mean_and_not_all_pods_with_the_name(
+    kind: str,
+) -> None:
+    """Thousands of others' pods may have a port of that name, and each change of one counts."""
+
+    def costs(count: int) -> tuple[int, int]:
+        peers: list[PodPeer | IpBlock] = [
+            PodPeer(Selector((("app", str(n)),)))
+            if kind == "pods"
+            else IpBlock(ip_network(f"10.0.{n >> 8}.{n & 255}/32"))
+            for n in range(count)
+        ]
+        rules = tuple(PolicyRule((each,), (HTTP,)) for each in peers)
+        policy = Policy(Key("shop", "x"), Selector(), frozenset(["egress"]), egress=rules)
+        pods = {k: replace(pod, ports={HTTP: 80}) for k, pod in labelled(count).items()}
+        compiler, world = Compiler(), PolicyWorld({policy.key: policy}, {}, pods)
+        local = [pods[Key("shop", "p0")]]
+        first = lines_of(lambda: compiler.compile(world, local))
+        more = PolicyPod(Key("other", "p"), (ip_address("10.9.0.1"),), {}, {HTTP: 80})
+        after = replace(world, pods={**pods, more.key: more})
+        return first, lines_of(lambda: compiler.compile(after, local))
+
+    few, many = costs(200), costs(400)
+    assert many[0] < 3 * few[0]
+    assert many[1] < 3 * few[1]
+
+
+def test_of_labels_and_names_of_ports_that_pods_had_before_nothing_is_kept() -> None:
+    """Whoever changes its pods on and on would fill the memory of each node of the cluster."""
+    policy = choosing(1)
+    compiler = Compiler()
+
+    def change(number: int) -> None:
+        labels = {f"label-{n}": f"{number}-{'x' * 50}" for n in range(200)}
+        ports = {NamedPort("tcp", f"{number}-{n}"): 80 for n in range(2000)}
+        pod = PolicyPod(Key("shop", "p"), (ip_address("10.0.0.1"),), labels, ports)
+        compiler.compile(PolicyWorld({policy.key: policy}, {}, {pod.key: pod}), [pod])
+
+    tracemalloc.start()
+    try:
+        change(0)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(1, 11):
+            change(number)
+        gc.collect()
+        more = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert more < 100_000, "as much as one of the changes takes"
+
+
+def test_a_rule_of_very_many_sets_is_looked_at_once() -> None:
+    """Ports of rules may lie within each other's, so that each rule is in as many sets."""
+
+    def lines(count: int) -> int:
+        rules = tuple(
+            PolicyRule(
+                (PodPeer(Selector((("app", str(n)),))),), (PortSpan("tcp", 1 + n, 9_000 - n),)
+            )
+            for n in range(count)
+        )
+        policy, pods = choosing(1), labelled(count)
+        policy = replace(policy, ingress=rules)
+        compiler, world = Compiler(), PolicyWorld({policy.key: policy}, {}, pods)
+        local = [pods[Key("shop", "p0")]]
+        compiler.compile(world, local)
+        return lines_of(lambda: compiler.compile(world, local))
+
+    assert lines(100) < 3 * lines(50)
 
 
 def test_rules_that_choose_the_same_pods_by_the_same_words_share_what_is_found() -> None:

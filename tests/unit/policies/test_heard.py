@@ -233,3 +233,18 @@ def test_demands_with_which_every_pod_is_compared_count_sixteen_times() -> None:
     assert key not in heard.problems
     heard.put_policy(key, document(ingress=[{"from": peers}]))
     assert "more than 8,192" in heard.problems[key]
+
+
+def test_each_value_of_a_demand_counts_since_pods_are_looked_up_by_it() -> None:
+    heard, key = told(), Key("shop", "web")
+
+    def of_values(count: int) -> None:
+        one = {"key": "x", "operator": "In", "values": [str(n) for n in range(count)]}
+        chosen = {"podSelector": {"matchExpressions": [one]}}
+        heard.put_policy(key, document(ingress=[{"from": [chosen]}]))
+
+    most = POLICY_PARTS_OF_ITSELF.most - 3  # the rule, the peer, and the label that its pods have
+    of_values(most)
+    assert key not in heard.problems
+    of_values(most + 1)
+    assert "more than 8,192" in heard.problems[key]
