@@ -210,7 +210,6 @@ class ReflectorState(Generic[AnyViewed]):
                 listing.seen.add(key_of(item))
         # What cannot be read is there nevertheless.
         for each in unreadable:
-            listing.seen.update(self._keys_named(each))
             self._put_unreadable(each, changes)
         if more:
             return changes
@@ -283,9 +282,6 @@ class ReflectorState(Generic[AnyViewed]):
             if self._listing is not None:
                 self._listing.seen.add(key)
         changes.unreadable.append(unreadable)
-
-    def _keys_named(self, unreadable: Unreadable) -> list[ObjectKey]:
-        return [key for key in self._known or () if key[1] == unreadable.name]
 
     # How it ended
 

@@ -434,3 +434,13 @@ def test_a_namespace_with_very_many_objects_leaves_room_for_others() -> None:
     assert not odd.unreadable
     state.take_event(ObjectDeleted(many[0]))
     assert state.take_event(ObjectPut(many[-1])).put == [many[-1]]
+
+
+def test_what_cannot_be_read_keeps_nothing_of_that_name_in_another_namespace() -> None:
+    """A tenant would have others' objects go on that were deleted while nobody listened."""
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    web = thing("web", 1, namespace="shop")
+    state.take_page([web], [], resource_version="1", go_on="")
+    state.list_again()
+    unread = Unreadable("web", "labels", namespace="other")
+    assert state.take_page([], [unread], resource_version="2", go_on="").gone == [("shop", "web")]
