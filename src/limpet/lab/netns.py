@@ -11,10 +11,13 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from limpet.base.errors import KernelError
 from limpet.lab.command import LabError, run_command
+from limpet.linux.echo import answering
+from limpet.linux.namespaces import Namespace
 
 FOLDER = Path("/run/netns")
 """Where `ip netns` has them, each a file of its name."""
@@ -79,6 +82,15 @@ def delete_namespace(name: str) -> None:
         _call("umount2", bytes(path), _MNT_DETACH)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+def answered_pings(name: str, addresses: Sequence[str], within_s: float) -> set[str]:
+    """Addresses that answer pings from the namespace in time. Raises: LabError: it is gone."""
+    try:
+        with Namespace(str(FOLDER / name)) as namespace, namespace.entered():
+            return answering(addresses, within_s)
+    except KernelError as error:
+        raise LabError(f"ping from network namespace {name}: {error}") from error
 
 
 def _call(name: str, *arguments: object) -> None:

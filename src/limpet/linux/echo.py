@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
 import socket
 import struct
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from limpet.base.bounds.servers import ECHOES
@@ -18,6 +21,11 @@ IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, IPV6_MTU = 23, 2, 24
 HEADERS_BYTES: dict[int, int] = {socket.AF_INET: 28, socket.AF_INET6: 48}
 """IP and UDP, or IP and ICMP, which is as long."""
 _RECEIVED_BYTES = 1 << 16
+_SOL_RAW, _ICMP_FILTER = 255, 1
+"""The filter's number is that of both families. Source: linux/socket.h, icmp.h, icmpv6.h."""
+_REPLIES: dict[int, int] = {socket.AF_INET: 0, socket.AF_INET6: 129}
+_AGAIN_S = 0.2
+"""A question may be lost, or come before what would carry it."""
 
 
 def forbid_fragments(of: socket.socket) -> None:
@@ -111,3 +119,65 @@ def _checksum(data: bytes) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
+
+
+def answering(addresses: Iterable[str], wait_s: float) -> set[str]:
+    """Those that answer pings within that time. Each is asked until it has; all at once.
+
+    Blocks. Raises: OSError, without CAP_NET_RAW.
+    """
+    waited_for = {address: number for number, address in enumerate(addresses)}
+    answered: set[str] = set()
+    with ExitStack() as undo:
+        selector = undo.enter_context(selectors.DefaultSelector())
+        asking = {}
+        for family in {_family(address) for address in waited_for}:
+            asking[family] = undo.enter_context(_replies(family))
+            selector.register(asking[family], selectors.EVENT_READ)
+        mark = os.urandom(8)
+        end_s = time.monotonic() + wait_s
+        while waited_for and time.monotonic() < end_s:
+            for address, number in waited_for.items():
+                with contextlib.suppress(OSError):  # no route, or its neighbour does not answer
+                    question = _ping(_family(address), mark, number)
+                    asking[_family(address)].sendto(question, (address, 0))
+            again_s = min(time.monotonic() + _AGAIN_S, end_s)
+            while waited_for and (left_s := again_s - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
+                    assert isinstance(key.fileobj, socket.socket)
+                    data, (address, *_) = key.fileobj.recvfrom(_RECEIVED_BYTES)
+                    number = waited_for.get(address, -1)
+                    if number >= 0 and data.endswith(mark + struct.pack("!I", number)):
+                        del waited_for[address]
+                        answered.add(address)
+    return answered
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _replies(family: int) -> socket.socket:
+    """A socket that hears answers alone. Raises: OSError."""
+    reply = _REPLIES[family]
+    six = family == socket.AF_INET6
+    made = socket.socket(
+        *(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK),
+        socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP,
+    )
+    # A bit for each type that is kept away.
+    words = [0xFFFFFFFF] * (8 if six else 1)
+    words[reply // 32] &= ~(1 << reply % 32)
+    level = socket.IPPROTO_ICMPV6 if six else _SOL_RAW
+    made.setsockopt(level, _ICMP_FILTER, struct.pack(f"={len(words)}I", *words))
+    return made
+
+
+def _ping(family: int, mark: bytes, number: int) -> bytes:
+    """The kernel fills in the checksum of ICMPv6."""
+    body = mark + struct.pack("!I", number)
+    ident = struct.unpack("!H", mark[:2])[0]
+    if family == socket.AF_INET6:
+        return struct.pack("!BBHHH", 128, 0, 0, ident, number & 0xFFFF) + body
+    head = struct.pack("!BBHHH", 8, 0, 0, ident, number & 0xFFFF)
+    return head[:2] + struct.pack("!H", _checksum(head + body)) + head[4:] + body

@@ -83,7 +83,7 @@ def test_programs_are_needed_for_what_a_file_asks_for() -> None:
     def programs(topology: Topology) -> set[str]:
         return {need.program for need in needs_of(topology) if need.program}
 
-    always = {"ip", "nft", "nsenter", "ping"}
+    always = {"ip", "nft", "nsenter"}
     assert programs(given(more="disk_mib = 0\n")) == always
     assert programs(given()) == {*always, "mount"}
     assert programs(given(two="rate_mbit = 10")) == {*always, "mount", "tc"}

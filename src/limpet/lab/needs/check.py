@@ -28,7 +28,6 @@ PACKAGES = {
     "nft": "nftables",
     "nsenter": "util-linux",
     "mount": "mount",
-    "ping": "iputils-ping",
     "ethtool": "ethtool",
 }
 """Packages of Debian, by program."""

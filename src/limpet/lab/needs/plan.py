@@ -48,7 +48,6 @@ _PROGRAMS = {
     "ip": "links, addresses and routes",
     "nft": "routers, NATs and cuts",
     "nsenter": "what runs in the namespaces",
-    "ping": "who reaches whom",
 }
 
 

@@ -10,18 +10,12 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, Protocol
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.netns import delete_namespace, make_namespace
+from limpet.lab.netns import answered_pings, delete_namespace, make_namespace
 
 
 def pings(netns: str, address: object, *, within_s: int = 3) -> bool:
-    """One ping from a namespace is answered."""
-    try:
-        run_command(
-            *("ping", "-n", "-q", "-c", "1", "-W", str(within_s), str(address)), netns=netns
-        )
-    except LabError:
-        return False
-    return True
+    """A ping from a namespace is answered. Raises: LabError."""
+    return bool(answered_pings(netns, [str(address)], within_s))
 
 
 @dataclass(frozen=True)
