@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.unit.test_house import CHECKOUT, modules
+from tests.unit.test_house import CHECKOUT, modules, nodes_of
 
 TEXTS = CHECKOUT / "docs"
 SUFFIXES = "json|jsonl|log|db|journal|sock|pem|key|lock|conf|conflist|toml|gz|tar"
@@ -36,8 +36,8 @@ def names_in_the_source() -> Iterator[str]:
     for name, module in modules().items():
         if name == PIECES or name.startswith(LAB):
             continue
-        texts = {id(each.value) for each in ast.walk(module) if isinstance(each, ast.Expr)}
-        for each in ast.walk(module):
+        texts = {id(each.value) for each in nodes_of(module) if isinstance(each, ast.Expr)}
+        for each in nodes_of(module):
             if (
                 isinstance(each, ast.Constant)
                 and isinstance(each.value, str)
@@ -82,7 +82,7 @@ def test_no_file_has_a_computed_name_without_a_row() -> None:
         name
         for name, module in modules().items()
         if not name.startswith(LAB)
-        for each in ast.walk(module)
+        for each in nodes_of(module)
         if isinstance(each, ast.JoinedStr)
         and isinstance(end := each.values[-1], ast.Constant)
         and re.search(rf"\.({SUFFIXES})$", str(end.value))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from limpet.cluster.kinds import KINDS
 from tests.unit.test_faces import face_of, folders, imported_by, is_within, meant, named_in
-from tests.unit.test_house import CHECKOUT, modules
+from tests.unit.test_house import CHECKOUT, modules, nodes_of
 
 PURE = "states, plans, diffs and codecs do no I/O and get time and randomness passed in"
 PURE_BY_NAME = re.compile(r"(^|_)(plan|diff|states?|codec|ruleset)$")
@@ -89,7 +89,7 @@ def test_no_kind_is_named_by_way_of_the_registry_or_as_a_text() -> None:
 
 
 def kinds_named(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in nodes_of(module):
         match node:
             case ast.ImportFrom(module="limpet.cluster.kinds", names=names):
                 yield from (each.name for each in names if each.name not in ("KINDS", "fields"))
