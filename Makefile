@@ -4,15 +4,16 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-docs test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
 
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
+elsewhere := --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages
 test: setup compiled
-	$(py) -m pytest -q -n 6 $(in_order) --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages tests
+	$(py) -m pytest -q -n 6 $(in_order) $(elsewhere) --ignore=tests/docs/test_commands.py tests
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
@@ -25,7 +26,7 @@ compiled: setup
 KILLS ?= 10000
 soak: setup compiled
 	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
-	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages --ignore=tests/soak tests
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak $(elsewhere) --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup compiled
@@ -41,6 +42,10 @@ test-monitoring: setup compiled
 test-ui: setup
 	scripts/fetch-chromium
 	$(py) -m pytest -q -s tests/ui
+
+# Each command that the pages tell people to type, in worlds of the lab and on machines of its own.
+test-docs: setup compiled
+	$(py) -m pytest -q -n 3 $(in_order) tests/docs
 
 # Completion and manual pages in zsh, fish and mandoc, which it installs from Debian's packages.
 test-shells: setup compiled
