@@ -334,7 +334,7 @@ def hide_the_library(machine: Machine) -> None:
         (take_the_bridge_name, "bridge-name-taken", "limpet0 is there and is a veth link"),
         (take_the_table, "table-taken", "routing table 5148 is not empty"),
         (take_the_rule, "rule-taken", "there is a rule of priority 5148"),
-        (hide_the_library, "kernel-lacks", "nftables with NAT does not work"),
+        (hide_the_library, "kernel-lacks", "this machine lacks nftables with NAT"),
     ],
 )
 def test_a_conflict_is_named_and_changes_nothing(

@@ -227,26 +227,27 @@ def test_a_clock_that_is_wrong_is_told_by_the_controllers(world: World) -> None:
 LACKS = {
     "packet": [
         (
-            "packet sockets does not work: open a packet socket: EAFNOSUPPORT",
-            "gratuitous ARP need it",
+            "this machine lacks packet sockets: open a packet socket: EAFNOSUPPORT",
+            "it is for gratuitous ARP",
             "a kernel or package with CONFIG_PACKET",
         ),
     ],
     "netfilter": [
         (
-            "nftables with NAT does not work: open a netlink socket: EPROTONOSUPPORT",
-            "masquerade and hostPorts need it",
+            "this machine lacks nftables with NAT: open a netlink socket: EPROTONOSUPPORT",
+            "it is for masquerade and hostPorts",
             "CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET",
         ),
         (
-            "nftables where a link's packets come in does not work: "
+            "this machine lacks nftables where a link's packets come in: "
             "open a netlink socket: EPROTONOSUPPORT",
-            "refusing what is no peer's need it",
+            "it is for refusing what is no peer's",
             "a kernel or package with CONFIG_NETFILTER_INGRESS",
         ),
         (
-            "connection tracking by netlink does not work: open a netlink socket: EPROTONOSUPPORT",
-            "addresses that are used again need it",
+            "this machine lacks connection tracking by netlink: "
+            "open a netlink socket: EPROTONOSUPPORT",
+            "it is for addresses that are used again",
             "a kernel or package with CONFIG_NF_CT_NETLINK",
         ),
     ],

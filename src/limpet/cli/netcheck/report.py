@@ -236,8 +236,8 @@ def _kernel(told: Netcheck) -> Iterator[Remark]:
     for lack in told.lacks:
         said = error if lack.essential else warn
         yield said(
-            f"{lack.feature} does not work: {lack.cause}",
-            f"{lack.used_for} need it",
+            f"this machine lacks {lack.feature}: {lack.cause}",
+            f"it is for {lack.used_for}",
             f"a kernel or package with {lack.module}",
         )
     if not told.lacks:

@@ -72,8 +72,8 @@ def test_a_sound_site_is_all_ok() -> None:
         ({"nat": {"ipv4": "unknown"}}, "warn", "takes two that answer over UDP"),
         ({"clock_ahead_s": -90000.0}, "warn", "is 1 d 1 h behind of the controller's"),
         ({"lacks": None}, "warn", "what the kernel can do was not tried"),
-        ({"lacks": [{**LACK, "essential": True}]}, "error", "veth does not work: no"),
-        ({"lacks": [{**LACK, "essential": False}]}, "warn", "veth does not work: no"),
+        ({"lacks": [{**LACK, "essential": True}]}, "error", "this machine lacks veth: no"),
+        ({"lacks": [{**LACK, "essential": False}]}, "warn", "this machine lacks veth: no"),
     ],
 )
 def test_what_stands_in_the_way_is_said_with_its_level_and_what_to_do(

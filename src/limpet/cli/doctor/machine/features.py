@@ -16,8 +16,8 @@ def examine_features(target: Installation) -> Iterator[Finding]:
         said = error if lack.essential else warn
         yield said(
             "kernel-lacks",
-            f"{lack.feature} does not work: {lack.cause}",
-            f"{lack.used_for} need it",
+            f"this machine lacks {lack.feature}: {lack.cause}",
+            f"it is for {lack.used_for}",
             f"a kernel or package with {lack.module}",
         )
     if not lacks:
