@@ -130,17 +130,17 @@ def answering(addresses: Iterable[str], wait_s: float) -> set[str]:
     answered: set[str] = set()
     with ExitStack() as undo:
         selector = undo.enter_context(selectors.DefaultSelector())
-        asking = {}
+        sockets = {}
         for family in {_family(address) for address in waited_for}:
-            asking[family] = undo.enter_context(_replies(family))
-            selector.register(asking[family], selectors.EVENT_READ)
+            sockets[family] = undo.enter_context(_replies(family))
+            selector.register(sockets[family], selectors.EVENT_READ)
         mark = os.urandom(8)
         end_s = time.monotonic() + wait_s
         while waited_for and time.monotonic() < end_s:
             for address, number in waited_for.items():
                 with contextlib.suppress(OSError):  # no route, or its neighbour does not answer
                     question = _ping(_family(address), mark, number)
-                    asking[_family(address)].sendto(question, (address, 0))
+                    sockets[_family(address)].sendto(question, (address, 0))
             again_s = min(time.monotonic() + _AGAIN_S, end_s)
             while waited_for and (left_s := again_s - time.monotonic()) > 0:
                 for key, _ in selector.select(left_s):
