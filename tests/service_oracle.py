@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Literal
 
-from limpet.services.rotation import Here, RotationTarget, candidates, rotate
+from limpet.services.rotation import Here, OfferedPorts, RotationTarget, rotate
 from limpet.services.values import EndpointSlice, Service, ServicePort
 
 Drawn = Counter[tuple[str, int]]
@@ -74,7 +74,7 @@ def _of(
     here: Here,
     cluster: Prefixes,
 ) -> Answer:
-    rotation = rotate(service, candidates(slices, port, asked.version), here)
+    rotation = rotate(service, OfferedPorts(slices).candidates(port, asked.version), here)
     if asked.address in service.addresses:
         return _drawn(rotation.internal(service)) or "refused"
     if not rotation.near:

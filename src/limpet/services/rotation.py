@@ -81,22 +81,31 @@ class Rotation(NamedTuple):
         return self.local if service.exposure.is_local else self.near
 
 
-def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int) -> list[Candidate]:
-    """Every endpoint of the port once, in whatever state. One that is in two slices, as while it
-    moves between them, is as the one says by which it serves rather, whatever their order."""
-    found: dict[tuple[str, int], Endpoint] = {}
-    for each in slices:
-        if each.version != version:
-            continue
-        for target in each.ports:
-            if (target.name, target.protocol) == (port.name, port.protocol):
-                for endpoint in each.endpoints:
-                    key = endpoint.address, target.port
-                    other = found.get(key)
-                    if other is not None:
-                        endpoint = max(other, endpoint, key=_service_ability)
-                    found[key] = endpoint
-    return [(endpoint, number) for (_, number), endpoint in sorted(found.items())]
+class OfferedPorts:
+    """Endpoints of a Service's slices, by the ports at which they serve: each slice is gone
+    through once, however many ports the Service has."""
+
+    def __init__(self, slices: Iterable[EndpointSlice]) -> None:
+        self._offers: dict[tuple[int, str, str], list[tuple[int, EndpointSlice]]] = {}
+        """Numbers of ports and who serves there, by IP version, name and protocol of the port."""
+        for each in slices:
+            for target in each.ports if each.endpoints else ():
+                key = each.version, target.name, target.protocol
+                self._offers.setdefault(key, []).append((target.port, each))
+
+    def candidates(self, port: ServicePort, version: int) -> list[Candidate]:
+        """Every endpoint of the port once, in whatever state. One that is in two slices, as while
+        it moves between them, is as the one says by which it serves rather, whatever their
+        order."""
+        found: dict[tuple[str, int], Endpoint] = {}
+        for number, piece in self._offers.get((version, port.name, port.protocol), ()):
+            for endpoint in piece.endpoints:
+                key = endpoint.address, number
+                other = found.get(key)
+                if other is not None:
+                    endpoint = max(other, endpoint, key=_service_ability)
+                found[key] = endpoint
+        return [(endpoint, number) for (_, number), endpoint in sorted(found.items())]
 
 
 def _service_ability(endpoint: Endpoint) -> tuple[object, ...]:
@@ -106,7 +115,7 @@ def _service_ability(endpoint: Endpoint) -> tuple[object, ...]:
 
 
 def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation:
-    """`found`: by `candidates`."""
+    """`found`: by `OfferedPorts.candidates`."""
     if not found:
         return Rotation()
     available = _available(found)

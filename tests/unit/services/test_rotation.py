@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from limpet.services.rotation import (
     MOST_SHARE,
     Here,
+    OfferedPorts,
     Rotation,
-    candidates,
     endpoint_words,
     rotate,
 )
@@ -63,7 +63,7 @@ def slice_of(*found: Endpoint, name: str = "web-1", port: int = 8080) -> Endpoin
 
 
 def used(service: Service, here: Here, *found: Endpoint) -> Rotation:
-    return rotate(service, candidates([slice_of(*found)], PORT, 4), here)
+    return rotate(service, OfferedPorts([slice_of(*found)]).candidates(PORT, 4), here)
 
 
 def addresses(rotation: Rotation) -> list[str]:
@@ -75,8 +75,8 @@ def test_an_endpoint_of_two_slices_serves_if_it_does_by_either(
     some: list[Endpoint], others: list[Endpoint]
 ) -> None:
     pieces = [slice_of(*some), slice_of(*others, name="web-2")]
-    found = candidates(pieces, PORT, 4)
-    assert candidates(pieces[::-1], PORT, 4) == found
+    found = OfferedPorts(pieces).candidates(PORT, 4)
+    assert OfferedPorts(pieces[::-1]).candidates(PORT, 4) == found
     ready = {each.address for each in (*some, *others) if each.is_ready}
     assert {each.address for each, _ in found if each.is_ready} == ready
 
@@ -85,7 +85,7 @@ def test_an_endpoint_of_two_slices_serves_if_it_does_by_either(
 def test_nobody_is_refused_for_a_doubt_and_nobody_is_used_who_does_not_serve(
     service: Service, found: list[Endpoint], here: Here
 ) -> None:
-    all_found = candidates([slice_of(*found)], PORT, 4)
+    all_found = OfferedPorts([slice_of(*found)]).candidates(PORT, 4)
     rotation = rotate(service, all_found, here)
 
     by_address = {endpoint.address: endpoint for endpoint, _ in all_found}
@@ -215,7 +215,7 @@ def test_pieces_of_one_service_are_put_together_and_other_ports_and_families_lef
         EndpointSlice("shop", "web-u", "web", 4, (EndpointPort("http", "UDP", 8080),), (one,)),
         EndpointSlice("shop", "web-n", "web", 4, (EndpointPort("more", "TCP", 8080),), (one,)),
     ]
-    assert candidates(pieces, PORT, 4) == [(one, 8080), (two, 8080), (two, 9090)]
+    assert OfferedPorts(pieces).candidates(PORT, 4) == [(one, 8080), (two, 8080), (two, 9090)]
 
 
 def test_near_ones_that_are_few_get_help_until_none_carries_too_much() -> None:

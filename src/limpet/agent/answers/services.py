@@ -23,7 +23,7 @@ from limpet.base.text.nearest import hint
 from limpet.kubernetes.services import PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
-from limpet.services.rotation import Here, candidates, endpoint_words, rotate
+from limpet.services.rotation import Here, OfferedPorts, endpoint_words, rotate
 from limpet.services.values import Service, ServicePort
 
 if TYPE_CHECKING:  # in memory only where Services are on
@@ -188,9 +188,10 @@ class ServiceAdmin:
 def _endpoints(
     service: Service, catalog: Catalog, here: Here, connections: Connections = _NOT_COUNTED
 ) -> Iterator[EndpointStatus]:
+    offered = OfferedPorts(catalog.slices(*service.key))
     for port in service.ports:
         for version in _VERSIONS:
-            found = candidates(catalog.slices(*service.key), port, version)
+            found = offered.candidates(port, version)
             used = rotate(service, found, here).internal(service)
             weights = {(each.address, each.port): each.weight for each in used}
             for candidate in found:

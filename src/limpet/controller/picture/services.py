@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from limpet.picture.workloads import Endpoint, Service
 from limpet.services import values
 from limpet.services.catalog import Catalog, left_out_in_short
-from limpet.services.rotation import Candidate, Here, candidates, rotate
+from limpet.services.rotation import Candidate, Here, OfferedPorts, rotate
 from limpet.services.values import ServicePort
 
 MOST_SERVICES, _MOST_ENDPOINTS = 500, 32
@@ -48,9 +48,10 @@ def _service(
 def _endpoints(
     service: values.Service, slices: Catalog, uids: Mapping[str, str], here: Here
 ) -> Iterator[Endpoint]:
+    offered = OfferedPorts(slices.slices(*service.key))
     for port in service.ports:
         for version in (4, 6):
-            found = candidates(slices.slices(*service.key), port, version)
+            found = offered.candidates(port, version)
             used = {(each.address, each.port) for each in rotate(service, found, here).near}
             for candidate in found:
                 endpoint, number = candidate

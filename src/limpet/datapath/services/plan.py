@@ -48,7 +48,7 @@ from limpet.datapath.services.state import (
     Surroundings,
 )
 from limpet.services.catalog import Catalog
-from limpet.services.rotation import Here, candidates
+from limpet.services.rotation import Here, OfferedPorts
 from limpet.services.serving_nodes import ServingNodes
 from limpet.services.values import Service, ServiceName, ServicePort
 
@@ -235,12 +235,13 @@ class Planner:
         turn: ServiceTurn,
     ) -> None:
         """Raises: ValueError, KeyError and struct.error for what was written in no map's terms."""
+        offered = OfferedPorts(catalog.slices(*service.key))
         for port in service.ports:
             choices: dict[int, Choice] = {}
             for frontend in frontends(service, port):
                 version = frontend.version
                 if version not in choices:
-                    found = candidates(catalog.slices(*service.key), port, version)
+                    found = offered.candidates(port, version)
                     choices[version] = choose(service, port, found, here)
                     nodes.update(each.node for each in choices[version].rotation.near)
                 self._add(service, port, frontend, choices[version], before, after, turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.fuzz.proportion import lines_of
 from tests.unit.datapath.services.test_plan import services, slices
 
 from limpet.base.bounds.tenants import SERVICE_TARGETS_OF_ONE
@@ -118,3 +119,19 @@ def test_of_each_target_there_are_three_elements_at_most_and_it_waits_once(
     planner = planned(catalog, here)
     assert planner.count <= 3 * catalog.targets
     assert planner.waiting <= catalog.targets
+
+
+def test_a_change_of_a_service_costs_what_it_serves_however_many_ports_its_slices_have() -> None:
+    """Once through the slices for all ports: for each of them it would be four times as much."""
+
+    def cost(ports: int) -> int:
+        service = asked_at(ports)
+        pieces = [replace(piece_of(service, 1), name=f"web-{number}") for number in range(6)]
+        catalog, refused = kept(service, *pieces)
+        assert not refused
+        planner = Planner()
+        planner.replan([service.key], catalog, HERE)
+        catalog.put(replace(pieces[0], endpoints=(Endpoint("10.244.9.9"),)))
+        return lines_of(lambda: planner.replan([service.key], catalog, HERE))
+
+    assert cost(200) < 2.5 * cost(100)
