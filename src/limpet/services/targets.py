@@ -10,19 +10,20 @@ from limpet.base.bounds.tenants import SERVICE_TARGETS, SERVICE_TARGETS_OF_ONE
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
 _VERSIONS = (0, 4, 6)
-"""IP versions of slices; 0: names."""
+"""IP versions of slices; 0: names. Behind them stands what is written down once, however many
+ports and addresses the Service has."""
 
 
 class _Shape(NamedTuple):
     """What a Service takes, beside its endpoints and for each of them."""
 
     itself: int = 0
-    asked: tuple[int, ...] = (1, 1, 1)
+    asked: tuple[int, ...] = (1, 1, 1, 1)
     """By IP version of an endpoint: how often it is written down."""
 
 
 _NO_SERVICE = _Shape()
-_NONE = (0, 0, 0)
+_NONE = (0, 0, 0, 0)
 """Endpoints by IP version."""
 
 
@@ -99,12 +100,20 @@ def _shape(service: Service) -> _Shape:
     ranges = len(exposure.source_ranges) * max(1, ports)
     return _Shape(
         1 + frontends + len(others) + ranges,
-        tuple(max(1, ports * max(1, count) + at_nodes) for count in by_version),
+        (*(max(1, ports * max(1, count) + at_nodes) for count in by_version), 1),
     )
 
 
 def _weights(piece: EndpointSlice) -> tuple[int, ...]:
-    return tuple((each == piece.version) * (1 + len(piece.endpoints)) for each in _VERSIONS)
+    held = ((each == piece.version) * (1 + len(piece.endpoints)) for each in _VERSIONS)
+    return *held, _lists_of(piece)
+
+
+def _lists_of(piece: EndpointSlice) -> int:
+    """Its ports, and the zones and nodes that its endpoints are meant for: of each list, what
+    stands behind the first, which all slices and many endpoints have."""
+    hints = (kind for each in piece.endpoints for kind in (each.for_zones, each.for_nodes))
+    return sum(len(each) - 1 for each in (piece.ports, *hints) if each)
 
 
 def _sum(ours: tuple[int, ...], more: tuple[int, ...], times: int = 1) -> tuple[int, ...]:

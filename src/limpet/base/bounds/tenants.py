@@ -71,7 +71,8 @@ SERVICE_TARGETS = Bound(
     "targets",
     Above.REFUSED,
 )
-"""A port of the node counts as an address, and a source range at each port as a target."""
+"""A port of the node counts as an address, and a source range at each port as a target; so does
+each port of an EndpointSlice, and each zone and node of an endpoint's hints, behind the first."""
 SERVICE_TARGETS_OF_ONE = Bound("... of one namespace", 131_072, "targets", Above.REFUSED)
 """Some 1.3 kB each in the agent."""
 POLICY_BYTES = Bound("policies, as JSON, that a node keeps", 64 << 20, "bytes", Above.REFUSED)

@@ -105,6 +105,32 @@ def test_addresses_and_ranges_without_an_endpoint_are_counted_too() -> None:
     assert kept(asked_at(1000, balanced=1, ranges=1024))[1] == [REFUSED]
 
 
+def test_slices_are_counted_by_their_ports_and_hints_also_without_a_service() -> None:
+    """Those that every slice has, one port, and one zone and node for an endpoint, cost no more."""
+    bare = EndpointSlice("shop", "web-1", "web", 4)
+    many = tuple(EndpointPort(f"p{number}", "TCP", number) for number in range(1, 1001))
+    slices_of_ports = [replace(bare, name=f"web-{n}", ports=many) for n in range(140)]
+    assert set(kept(*slices_of_ports)[1]) == {REFUSED}
+    names = tuple(f"zone-{number}" for number in range(64))
+    for hinted in (Endpoint("", for_zones=names), Endpoint("", for_nodes=names)):
+        crowd = tuple(replace(hinted, address=f"10.244.0.{n}") for n in range(100))
+        pieces = [replace(bare, name=f"web-{n}", endpoints=crowd) for n in range(30)]
+        assert set(kept(*pieces)[1]) == {REFUSED}
+    usual = Endpoint("10.244.0.1", for_zones=("hall",), for_nodes=("far",))
+    assert kept(replace(bare, ports=many[:1], endpoints=(usual,)))[0].targets == 2
+
+
+def test_a_slice_that_goes_leaves_the_room_of_its_ports() -> None:
+    service = asked_at(2)
+    catalog, refused = kept(service, piece_of(asked_at(1000), 3))
+    assert not refused
+    before = catalog.targets
+    catalog.put(piece_of(service, 3))
+    assert catalog.targets == before - 998
+    catalog.remove_slice("shop", "web-1")
+    assert catalog.targets == kept(service)[0].targets
+
+
 @given(
     st.lists(services | slices, max_size=12),
     st.sampled_from((HERE, Here(), Here("far", distances={"here": 2}))),
