@@ -147,12 +147,9 @@ class _Known(dict[ObjectKey, str]):
             self._room_of(key).change(key[0], 1)
         self[key] = uid
 
-    def forget(self, key: ObjectKey) -> bool:
-        """Whether it was known."""
-        if self.pop(key, None) is None:
-            return False
-        self._room_of(key).change(key[0], -1)
-        return True
+    def forget(self, key: ObjectKey) -> None:
+        if self.pop(key, None) is not None:
+            self._room_of(key).change(key[0], -1)
 
     def _room_of(self, key: ObjectKey) -> Room:
         return self._room if key[0] else self._plain
@@ -240,17 +237,14 @@ class ReflectorState(Generic[AnyViewed]):
                 version = item.metadata.resource_version
             case ObjectDeleted(item):
                 version = item.metadata.resource_version
-                key = key_of(item)
-                if self._known is None or self._known.forget(key):
-                    changes.gone.append(key)
+                self._take_away(key_of(item), changes)
             case WatchBookmark(version):
                 pass
             case Unreadable():
                 version = event.resource_version
                 self._put_unreadable(event, changes)
-                key = event.namespace, event.name
-                if event.is_gone and (self._known is None or self._known.forget(key)):
-                    changes.gone.append(key)
+                if event.is_gone:
+                    self._take_away((event.namespace, event.name), changes)
         self._version = version or self._version
         return changes
 
@@ -265,6 +259,13 @@ class ReflectorState(Generic[AnyViewed]):
             self._known.put(key, uid)
         changes.put.append(item)
         return True
+
+    def _take_away(self, key: ObjectKey, changes: ObjectChanges[AnyViewed]) -> None:
+        """Told whether it is known or had no room to be: who hears of it may have it on the disk,
+        from when there was room."""
+        if self._known is not None:
+            self._known.forget(key)
+        changes.gone.append(key)
 
     def _has_room(self, key: ObjectKey, changes: ObjectChanges[AnyViewed]) -> bool:
         refusal = self._known.refusal(key) if self._known is not None else ""

@@ -444,3 +444,17 @@ def test_what_cannot_be_read_keeps_nothing_of_that_name_in_another_namespace() -
     state.list_again()
     unread = Unreadable("web", "labels", namespace="other")
     assert state.take_page([], [unread], resource_version="2", go_on="").gone == [("shop", "web")]
+
+
+def test_the_deletion_of_what_had_no_room_is_told() -> None:
+    """Who hears of it may have kept it from before, and goes on with it until then."""
+    state = ReflectorState[ConfigMap](mirror=True)
+    many = [thing(f"t{number}", 1, namespace="many") for number in range(OBJECTS_OF_ONE.most + 2)]
+    told = state.take_page(many, (), resource_version="1", go_on="")
+    assert [*told.crowded] == [("many", each.metadata.name) for each in many[-2:]]
+
+    assert state.take_event(ObjectDeleted(many[-1])).gone == [("many", many[-1].metadata.name)]
+    odd = Unreadable(many[-2].metadata.name, "nonsense", "3", "many", is_gone=True)
+    assert state.take_event(odd).gone == [("many", many[-2].metadata.name)]
+    # Nothing has become free by that: one more still has no room.
+    assert state.take_event(ObjectPut(many[-1])).crowded

@@ -158,8 +158,9 @@ class ServiceSource(WorkloadSource):
         self.unread.hear(SERVICES.kind, changes)
         lines = []
         for key in gone:
-            told.update(dict.fromkeys(self._catalog.remove_service(*key)))
-            lines.append(encode_gone(Service, key))
+            if others := self._catalog.remove_service(*key):
+                told.update(dict.fromkeys(others))
+                lines.append(encode_gone(Service, key))
         for service in map(service_of, changes.put):
             if others := self._put(SERVICES.kind, service):
                 told.update(dict.fromkeys(others))
@@ -172,8 +173,9 @@ class ServiceSource(WorkloadSource):
         self.unread.hear(ENDPOINT_SLICES.kind, changes)
         lines = []
         for key in gone:
-            told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
-            lines.append(encode_gone(EndpointSlice, key))
+            if others := self._catalog.remove_slice(*key):
+                told.update(dict.fromkeys(others))
+                lines.append(encode_gone(EndpointSlice, key))
         for piece in map(self._as_believed, map(slice_of, changes.put)):
             if others := self._put(ENDPOINT_SLICES.kind, piece):
                 told.update(dict.fromkeys(others))
