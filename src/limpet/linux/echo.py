@@ -84,7 +84,7 @@ class Echo:
         stamp = self._mark + struct.pack("!I", self._number)
         body = stamp.ljust(packet_bytes - HEADERS_BYTES[self.family], b"\0")
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, self._head(body) + body if self._pings else body)
+        await loop.sock_sendall(self._socket, self._question(body))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 async for data in self._received():
@@ -93,18 +93,14 @@ class Echo:
                         return len(data) - at + HEADERS_BYTES[self.family]
         return None
 
+    def _question(self, body: bytes) -> bytes:
+        return _ping(self.family, 0, self._number, body) if self._pings else body
+
     async def _received(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         for _ in range(ECHOES.most):
             yield await loop.sock_recv(self._socket, _RECEIVED_BYTES)
             await asyncio.sleep(0)  # what is there already is read without a turn for others
-
-    def _head(self, body: bytes) -> bytes:
-        """Header of a ping; the kernel fills in the checksum of ICMPv6."""
-        if self.family == socket.AF_INET6:
-            return struct.pack("!BBHHH", 128, 0, 0, 0, self._number & 0xFFFF)
-        head = struct.pack("!BBHHH", 8, 0, 0, 0, self._number & 0xFFFF)
-        return head[:2] + struct.pack("!H", _checksum(head + body)) + head[4:]
 
 
 def _is_request(before: bytes) -> bool:
@@ -134,12 +130,13 @@ def answering(addresses: Iterable[str], wait_s: float) -> set[str]:
         for family in {_family(address) for address in waited_for}:
             sockets[family] = undo.enter_context(_replies(family))
             selector.register(sockets[family], selectors.EVENT_READ)
-        mark = os.urandom(8)
+        mark, ident = os.urandom(8), int.from_bytes(os.urandom(2))
         end_s = time.monotonic() + wait_s
         while waited_for and time.monotonic() < end_s:
             for address, number in waited_for.items():
                 with contextlib.suppress(OSError):  # no route, or its neighbour does not answer
-                    question = _ping(_family(address), mark, number)
+                    body = mark + struct.pack("!I", number)
+                    question = _ping(_family(address), ident, number, body)
                     sockets[_family(address)].sendto(question, (address, 0))
             again_s = min(time.monotonic() + _AGAIN_S, end_s)
             while waited_for and (left_s := again_s - time.monotonic()) > 0:
@@ -173,10 +170,8 @@ def _replies(family: int) -> socket.socket:
     return made
 
 
-def _ping(family: int, mark: bytes, number: int) -> bytes:
-    """The kernel fills in the checksum of ICMPv6."""
-    body = mark + struct.pack("!I", number)
-    ident = struct.unpack("!H", mark[:2])[0]
+def _ping(family: int, ident: int, number: int, body: bytes) -> bytes:
+    """An echo request; the kernel fills in the checksum of ICMPv6."""
     if family == socket.AF_INET6:
         return struct.pack("!BBHHH", 128, 0, 0, ident, number & 0xFFFF) + body
     head = struct.pack("!BBHHH", 8, 0, 0, ident, number & 0xFFFF)
