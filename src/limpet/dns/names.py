@@ -73,6 +73,10 @@ class ClusterNames:
         self._namespaces: Counter[str] = Counter()
         self._named: dict[str, set[ServiceName]] = {}
         """Services by the address that has a name below theirs."""
+        self._seen = catalog.recent.count
+        """Changes of slices that were looked at."""
+        self._late: set[ServiceName] = set()
+        """Services with such changes that nobody has told."""
         self.changed(service.key for service in catalog)
 
     def __len__(self) -> int:
@@ -85,22 +89,29 @@ class ClusterNames:
 
     def changed(self, services: Iterable[ServiceName]) -> None:
         """These may be there, be others, or be gone."""
-        for key in services:
+        told = dict.fromkeys(services)
+        recent = self._catalog.recent.since(self._seen)
+        self._seen = self._catalog.recent.count
+        for key in told:
+            names = None if recent is None or key in self._late else recent.get(key, ())
             was_there = key in self._headless
             before = self._headless.pop(key, None)
             service = self._catalog.service(*key)
             if service is not None:
-                self._headless[key] = self._endpoints(service, before)
+                self._headless[key] = self._endpoints(service, before, names)
             if before is not None and self._headless.get(key) is None:
                 self._forget_named(key, before.by_address)
             self._namespaces[key[0]] += (service is not None) - was_there
             if not self._namespaces[key[0]]:
                 del self._namespaces[key[0]]
+        self._late |= self._headless.keys() if recent is None else recent.keys()
+        self._late -= told.keys()
 
     def _endpoints(
-        self, service: Service, before: HeadlessService | None
+        self, service: Service, before: HeadlessService | None, names: Iterable[str] | None
     ) -> HeadlessService | None:
-        """`before`: corrected by what has changed, where it is one of the same kind."""
+        """`before`: corrected by what has changed, where it is one of the same kind. `names`: of
+        slices that may be others than there; None: any."""
         if not is_indexed(service):
             return None
         found = before
@@ -108,7 +119,12 @@ class ClusterNames:
             if before is not None:
                 self._forget_named(service.key, before.by_address)
             found = HeadlessService(in_any_state=service.publish_not_ready)
-        come, gone = found.update(self._catalog.slices(*service.key))
+            names = None
+        if names is None:
+            come, gone = found.update(self._catalog.slices(*service.key))
+        else:
+            key = service.key
+            come, gone = found.change({name: self._catalog.piece(key, name) for name in names})
         self._forget_named(service.key, gone)
         for address in come:
             self._named.setdefault(address, set()).add(service.key)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from limpet.base.bounds.words import LEFT_OUT_OBJECTS
+from limpet.services.recent_slices import RecentSlices
 from limpet.services.targets import Targets
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
@@ -32,6 +33,7 @@ class Catalog:
         self._incomplete: dict[tuple[type[Item], ServiceName], Item] = {}
         """What of them no node can use; few, if any."""
         self._targets = Targets()
+        self.recent = RecentSlices()
 
     # Asking
 
@@ -49,6 +51,10 @@ class Catalog:
         """Slices of a Service, also of one that is not there (yet), in the order of their names."""
         found = self._slices.get((namespace, name), _NO_SLICES)
         return [found[each] for each in sorted(found)]
+
+    def piece(self, service: ServiceName, name: str) -> EndpointSlice | None:
+        """One slice of the Service."""
+        return self._slices.get(service, _NO_SLICES).get(name)
 
     def all_slices(self) -> Iterator[EndpointSlice]:
         for slices in self._slices.values():
@@ -120,6 +126,7 @@ class Catalog:
         before = self.remove_slice(*item.key)
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
+        self.recent.note(item.service_key, item.name)
         self._targets.put_slice(item)
         self._note_left_out(item)
         if self._zoned:
@@ -140,6 +147,7 @@ class Catalog:
         if service is None:
             return ()
         self._incomplete.pop((EndpointSlice, (namespace, name)), None)
+        self.recent.note(service, name)
         slices = self._slices[service]
         self._targets.remove_slice(slices.pop(name))
         if not slices:

@@ -6,7 +6,8 @@ and no more is looked at than is wanted, however many endpoints there are.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from ipaddress import ip_address
 from itertools import groupby, islice
@@ -34,55 +35,111 @@ class HeadlessEndpoint(NamedTuple):
         return self.endpoint.hostname.lower() or address.replace(".", "-").replace(":", "-")
 
 
-Pieces = dict[str, list[HeadlessEndpoint]]
-"""By slice."""
+Ordered = list[HeadlessEndpoint]
+"""In order of slices and positions, so that those of one slice stand together."""
+
+
+class SlicesOfPort(dict[str, tuple[int, ...]]):
+    """Numbers of the ports of one name, by slice."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        """Names of the slices, sorted."""
+
+    def put(self, piece: str, numbers: tuple[int, ...]) -> None:
+        insort(self.order, piece)
+        self[piece] = numbers
+
+    def drop(self, piece: str) -> None:
+        if self.pop(piece, None) is not None:
+            del self.order[bisect_left(self.order, piece)]
 
 
 class _Pool:
     """Endpoints of one family, all of them ready or none."""
 
     def __init__(self) -> None:
-        self.pieces: Pieces = {}
-        self.by_node: dict[str, Pieces] = {}
+        self.all: Ordered = []
+        self.by_node: dict[str, Ordered] = {}
 
-    def put(self, each: HeadlessEndpoint) -> None:
-        for pieces in (self.pieces, self.by_node.setdefault(each.endpoint.node, {})):
-            pieces.setdefault(each.piece, []).append(each)
+    def put(self, block: Ordered) -> None:
+        """Those of one slice, in their order."""
+        _put(self.all, block)
+        nodes: dict[str, Ordered] = {}
+        for each in block:
+            nodes.setdefault(each.endpoint.node, []).append(each)
+        for node, mine in nodes.items():
+            _put(self.by_node.setdefault(node, []), mine)
 
     def drop(self, piece: str) -> None:
-        for each in self.pieces.pop(piece, ()):
-            node = each.endpoint.node
-            if (pieces := self.by_node.get(node)) is not None:
-                pieces.pop(piece, None)
-                if not pieces:
-                    del self.by_node[node]
+        for node in {each.endpoint.node for each in _take(self.all, piece)}:
+            _take(self.by_node[node], piece)
+            if not self.by_node[node]:
+                del self.by_node[node]
 
-    def nearest(self, here: Here, pieces: Container[str] | None) -> Iterator[HeadlessEndpoint]:
-        """Those that nobody doubts; `pieces`: of these slices alone."""
+    def nearest(self, here: Here, of: SlicesOfPort | None) -> Iterator[HeadlessEndpoint]:
+        """Those that nobody doubts; `of`: of these slices alone."""
         known = {**here.distances, **({here.node: OWN_NODE} if here.node else {})}
         told = [node for node in known if node in self.by_node]
         told.sort(key=known.__getitem__)
         for _, nodes in groupby(told, key=known.__getitem__):
             heard = [x for x in nodes if x not in here.silent or x == here.node]
-            near = merge(*(_in_order(self.by_node[node], pieces) for node in heard))
-            yield from (each for each in near if each.endpoint.address not in here.gone)
-        if len(told) < len(self.by_node):
-            for each in _in_order(self.pieces, pieces):
-                if each.endpoint.node not in known and not here.doubts(each.endpoint):
-                    yield each
+            yield from self._in_order(heard, here, of)
+        others = len(self.by_node) - len(told)
+        if others * _FEW < len(self.all):
+            unknown = self.by_node.keys() - known.keys() if others else ()
+            yield from self._in_order([x for x in unknown if x not in here.silent], here, of)
+            return
+        for each in _those_of(self.all, of):
+            if each.endpoint.node not in known and not here.doubts(each.endpoint):
+                yield each
 
-    def doubted(self, here: Here, pieces: Container[str] | None) -> Iterator[HeadlessEndpoint]:
+    def _in_order(
+        self, nodes: Iterable[str], here: Here, of: SlicesOfPort | None
+    ) -> Iterator[HeadlessEndpoint]:
+        """Those at nodes that answer."""
+        for each in merge(*(_those_of(self.by_node[node], of) for node in nodes)):
+            if each.endpoint.address not in here.gone:
+                yield each
+
+    def doubted(self, here: Here, of: SlicesOfPort | None) -> Iterator[HeadlessEndpoint]:
         """All others, in the order of the slices."""
         if here.silent or here.gone:
-            for each in _in_order(self.pieces, pieces):
+            for each in _those_of(self.all, of):
                 if here.doubts(each.endpoint):
                     yield each
 
 
-def _in_order(held: Pieces, pieces: Container[str] | None) -> Iterator[HeadlessEndpoint]:
-    for name in sorted(held):
-        if pieces is None or name in pieces:
-            yield from held[name]
+_FEW = 8
+"""What is so many times fewer is gone through by looking for each in what is more."""
+_BEHIND = 1 << 62
+"""Behind all positions in a slice."""
+
+
+def _those_of(held: Ordered, of: SlicesOfPort | None) -> Iterator[HeadlessEndpoint]:
+    if of is None:
+        return iter(held)
+    if len(of) * _FEW < len(held):
+        return (each for piece in of.order for each in held[_range(held, piece)])
+    return (each for each in held if each.piece in of)
+
+
+def _range(held: Ordered, piece: str) -> slice:
+    return slice(bisect_left(held, (piece,)), bisect_left(held, (piece, _BEHIND)))
+
+
+def _put(held: Ordered, block: Ordered) -> None:
+    """What is of one slice stands together already."""
+    at = bisect_left(held, block[0])
+    held[at:at] = block
+
+
+def _take(held: Ordered, piece: str) -> Ordered:
+    """Those of the slice, which are in it no more."""
+    where = _range(held, piece)
+    taken = held[where]
+    del held[where]
+    return taken
 
 
 class HeadlessService:
@@ -91,29 +148,37 @@ class HeadlessService:
 
     def __init__(self, *, in_any_state: bool) -> None:
         self.in_any_state = in_any_state
-        self.by_address: dict[str, list[HeadlessEndpoint]] = {}
+        self.by_address: dict[str, Ordered] = {}
         """By the address in its usual spelling."""
         self._slices: dict[str, EndpointSlice] = {}
-        self._by_hostname: dict[tuple[int, str], list[HeadlessEndpoint]] = {}
+        self._by_hostname: dict[tuple[int, str], Ordered] = {}
         """Those with a name of their own, by their family and that name."""
         self._pools = {(family, ready): _Pool() for family in FAMILIES for ready in (True, False)}
-        self._by_port: dict[str, dict[str, dict[str, tuple[int, ...]]]] = {}
-        """Numbers of ports by protocol, then by name, then by slice."""
+        self._by_port: dict[str, dict[str, SlicesOfPort]] = {}
+        """By protocol, then by name."""
 
     def update(self, slices: Iterable[EndpointSlice]) -> tuple[set[str], set[str]]:
-        """Addresses that have come, and those that are gone. What is the same as before costs
-        nothing."""
+        """As `change`, of all slices that there are."""
         now = {each.name: each for each in slices}
+        gone: dict[str, EndpointSlice | None] = dict.fromkeys(self._slices.keys() - now.keys())
+        return self.change({**gone, **now})
+
+    def change(self, slices: Mapping[str, EndpointSlice | None]) -> tuple[set[str], set[str]]:
+        """Addresses that have come, and those that are gone. `slices`: by their names, all that may
+        be others now; None: it is no more. What is the same as before costs nothing."""
         touched: set[str] = set()
         before: set[str] = set()
-        for name, piece in [*self._slices.items()]:
-            if now.get(name) is not piece:
-                addresses = {as_usual(each.address) for each in piece.endpoints}
+        changed = [
+            (name, piece) for name, piece in slices.items() if self._slices.get(name) is not piece
+        ]
+        for name, _ in changed:
+            if (old := self._slices.get(name)) is not None:
+                addresses = {as_usual(each.address) for each in old.endpoints}
                 before |= addresses & self.by_address.keys()
                 touched |= addresses
                 self._drop(name, addresses)
-        for name, piece in now.items():
-            if name not in self._slices:
+        for _, piece in changed:
+            if piece is not None:
                 touched |= {as_usual(each.address) for each in piece.endpoints}
                 self._put(piece)
         after = touched & self.by_address.keys()
@@ -128,19 +193,28 @@ class HeadlessService:
         ]
         if not piece.version or not told:
             return
+        by_address: dict[str, Ordered] = {}
+        by_hostname: dict[tuple[int, str], Ordered] = {}
+        pools: dict[tuple[int, bool], Ordered] = {}
         for each in told:
             family = _family(each.endpoint)
-            self.by_address.setdefault(as_usual(each.endpoint.address), []).append(each)
+            by_address.setdefault(as_usual(each.endpoint.address), []).append(each)
             if each.endpoint.hostname:
-                self._by_hostname.setdefault((family, each.hostname), []).append(each)
-            self._pools[family, each.endpoint.is_ready].put(each)
+                by_hostname.setdefault((family, each.hostname), []).append(each)
+            pools.setdefault((family, each.endpoint.is_ready), []).append(each)
+        for address, block in by_address.items():
+            _put(self.by_address.setdefault(address, []), block)
+        for host, block in by_hostname.items():
+            _put(self._by_hostname.setdefault(host, []), block)
+        for which, block in pools.items():
+            self._pools[which].put(block)
         numbers: dict[tuple[str, str], dict[int, None]] = {}
         for port in piece.ports:
             if port.name:
                 numbers.setdefault((port.protocol, port.name), {})[port.port] = None
         for (protocol, name), found in numbers.items():
             names = self._by_port.setdefault(protocol, {})
-            names.setdefault(name, {})[piece.name] = tuple(found)
+            names.setdefault(name, SlicesOfPort()).put(piece.name, tuple(found))
 
     def _drop(self, name: str, addresses: Iterable[str]) -> None:
         piece = self._slices.pop(name)
@@ -154,7 +228,7 @@ class HeadlessService:
         for port in piece.ports:
             names = self._by_port.get(port.protocol, {})
             if port.name in names:
-                names[port.name].pop(name, None)
+                names[port.name].drop(name)
                 if not names[port.name]:
                     del names[port.name]
 
@@ -164,9 +238,9 @@ class HeadlessService:
         """Some have ports of the protocol that have names."""
         return bool(self._by_port.get(protocol))
 
-    def ports(self, protocol: str, name: str) -> dict[str, tuple[int, ...]]:
+    def ports(self, protocol: str, name: str) -> SlicesOfPort:
         """Numbers of the ports of that name, by slice."""
-        return self._by_port.get(protocol, {}).get(name, {})
+        return self._by_port.get(protocol, {}).get(name) or SlicesOfPort()
 
     def place(self, address: str, here: Here) -> tuple[bool, int]:
         """How near the address is: equal ones are as good as each other."""
@@ -174,30 +248,30 @@ class HeadlessService:
         return here.doubts(endpoint), here.distance(endpoint)
 
     def nearest(
-        self, here: Here, most: int, pieces: Container[str] | None = None
+        self, here: Here, most: int, of: SlicesOfPort | None = None
     ) -> list[HeadlessEndpoint]:
         """The nearest first, `most` of each family, and none that is known to be dead, unless all
         of its family are: a doubt is no reason to say nothing, and what asks for addresses of one
         family is helped by none of the other. Whose Service wants them in any state, gets those
-        last. `pieces`: of these slices alone."""
+        last. `of`: of these slices alone."""
         found: list[HeadlessEndpoint] = []
         for family in FAMILIES:
             both = [self._pools[family, is_ready] for is_ready in (True, False)]
             if not self.in_any_state:
-                both = both[:1] if both[0].pieces else both[1:]
-            found += self._of(both, here, most, pieces)
+                both = both[:1] if both[0].all else both[1:]
+            found += self._of(both, here, most, of)
         return sorted(found, key=lambda each: (*self._rank(each, here), each[:2]))
 
     def _of(
-        self, pools: list[_Pool], here: Here, most: int, pieces: Container[str] | None
+        self, pools: list[_Pool], here: Here, most: int, of: SlicesOfPort | None
     ) -> list[HeadlessEndpoint]:
         def place(each: HeadlessEndpoint) -> tuple[int, tuple[str, int]]:
             return here.distance(each.endpoint), (each.piece, each.position)
 
-        streams = (pool.nearest(here, pieces) for pool in pools)
+        streams = (pool.nearest(here, of) for pool in pools)
         found = list(islice(merge(*streams, key=place), most))
         if len(found) < most and (self.in_any_state or not found):
-            others = merge(*(pool.doubted(here, pieces) for pool in pools), key=lambda x: x[:2])
+            others = merge(*(pool.doubted(here, of) for pool in pools), key=lambda x: x[:2])
             found += islice(others, most - len(found))
         return found
 
@@ -243,9 +317,8 @@ def is_indexed(service: Service) -> bool:
     return service.is_headless and not service.external_name
 
 
-def _leave_out(held: dict[K, list[HeadlessEndpoint]], key: K, piece: str) -> None:
-    left = [each for each in held.get(key, ()) if each.piece != piece]
-    if left:
-        held[key] = left
-    else:
-        held.pop(key, None)
+def _leave_out(held: dict[K, Ordered], key: K, piece: str) -> None:
+    if (found := held.get(key)) is not None:
+        _take(found, piece)
+        if not found:
+            del held[key]

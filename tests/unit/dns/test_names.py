@@ -398,3 +398,61 @@ def test_a_change_costs_what_has_changed_however_many_endpoints_there_are() -> N
 
     # A few lines for each slice, of which some have changed.
     assert lines(4000) < 1.5 * lines(2000)
+
+
+class _ComparedName(str):
+    """A name of a slice whose comparisons run a line each, so that sorting them is counted."""
+
+    def __lt__(self, other: str) -> bool:
+        return str(self) < str(other)
+
+
+def small_slices(count: int) -> tuple[Catalog, ClusterNames, list[EndpointSlice]]:
+    """One endpoint in each slice; the last one alone has a port `odd`."""
+    ports = (EndpointPort("sql", "TCP", 5432),)
+    odd = (*ports, EndpointPort("odd", "TCP", 5433))
+    slices = [
+        EndpointSlice(
+            "default", _ComparedName(f"db-{n:05}"), "db", 4, odd if n == count - 1 else ports,
+            (Endpoint(f"10.0.{n >> 8}.{n & 255}"),),
+        )
+        for n in range(count)
+    ]  # fmt: skip
+    return *names(Service("default", "db", cluster_ips=("None",)), *slices), slices
+
+
+@pytest.mark.parametrize("port", ["sql", "odd", "none"])
+def test_what_is_asked_costs_the_same_however_many_slices_there_are(port: str) -> None:
+    """More than the 512 targets of an answer are not looked at, and no names of slices sorted."""
+
+    def lines(count: int) -> int:
+        known = small_slices(count)[1]
+        name = wire.split_name(_wire(f"_{port}._tcp.{DB}"))
+        return lines_of(lambda: known.look_up(name, wire.SRV))
+
+    assert lines(8000) < lines(600) + 100
+
+
+def test_a_change_costs_what_has_changed_however_many_slices_there_are() -> None:
+    def lines(count: int) -> int:
+        catalog, known, slices = small_slices(count)
+        changed = catalog.put(structs.replace(slices[7], endpoints=(Endpoint("10.9.9.9"),)))
+        return lines_of(lambda: known.changed(changed))
+
+    assert lines(1600) < 1.1 * lines(400) + 20
+
+
+@pytest.mark.parametrize("others", [0, 5000])
+def test_a_change_that_is_told_late_is_taken_all_the_same(others: int) -> None:
+    """Also behind more changes than anybody remembers."""
+    catalog, known, slices = small_slices(3)
+    catalog.put(structs.replace(slices[0], endpoints=(Endpoint("10.9.9.9"),)))
+    catalog.remove_slice("default", slices[1].name)
+    for number in range(others):
+        catalog.put(EndpointSlice("other", "in", "in", 4, (), (Endpoint(f"10.8.0.{number % 9}"),)))
+    known.changed([("other", "in")])
+    catalog.put(structs.replace(slices[2], endpoints=(Endpoint("10.9.9.8"),)))
+
+    known.changed([("default", "db")])
+
+    assert asked(known, DB, "A")[1] == [f"{DB} A {each}" for each in ("10.9.9.9", "10.9.9.8")]
