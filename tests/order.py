@@ -53,7 +53,7 @@ def rank(file: str) -> int:
     )
 
 
-class BothEnds(LoadFileScheduling):  # type: ignore[misc]
+class BothEnds(LoadFileScheduling):  # type: ignore[misc]  # xdist says no types
     """Files in their order; one process takes the last that is left."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:

@@ -77,7 +77,7 @@ def recovery(bed: Bed, rounds: int) -> list[Figure]:
                 back[name][:1],
             ),
             Figure(
-                *(f"back-again-{name}", "... after a death each half minute, each time later", "s"),
+                *(f"back-again-{name}", "... the later times, after a death each half minute", "s"),
                 back[name][1:],
             ),
             Figure(

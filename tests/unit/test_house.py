@@ -24,7 +24,7 @@ MOST_FILES = 12
 """Of a folder, its `__init__` left out; above it there is a second noun."""
 FULLER = {
     *("base", "cli/commands", "cli/install", "cni", "datapath/tunnel"),
-    *("kubernetes", "lab/world", "linux", "policies"),
+    *("kubernetes", "lab/world", "linux"),
 }
 """Folders of one noun that has more parts, up to `FULL` (docs/decisions/rooms.md)."""
 FULLER_BESIDE = {"tests/cli/install", "tests/fuzz/targets"}

@@ -46,8 +46,8 @@ nodes = { digger-1 = 1 }
 _VXLAN_PORT, _EXCHANGE_PORT = 8472, 7471
 _LARGEST = 1_400
 _LARGE_ONES = 0.02
-_MOST_THROWS = 10
 """Share of datagrams that come in fragments."""
+_MOST_THROWS = 10
 
 
 @pytest.fixture

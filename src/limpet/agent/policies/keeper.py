@@ -23,14 +23,14 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
-from limpet.policies.between import PairSide as PolicySide
-from limpet.policies.between import side_of
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import PolicyError
 from limpet.policies.policy import PROTOCOLS, Key, Policy, PolicyPod, PolicyWorld
-from limpet.policies.verdict import Flow, judge
+from limpet.policies.said.between import PairSide as PolicySide
+from limpet.policies.said.between import side_of
+from limpet.policies.said.verdict import Flow, judge
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.cluster.replica import Change

@@ -8,8 +8,8 @@ from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLin
 from limpet.policies.compiled import DIRECTIONS, Compiled
 from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import Direction, Policy, PolicyPod, PolicyWorld
-from limpet.policies.verdict import Verdict
-from limpet.policies.words import peer_words, policy_words, port_words
+from limpet.policies.said.verdict import Verdict
+from limpet.policies.said.words import peer_words, policy_words, port_words
 
 
 def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:

@@ -13,7 +13,7 @@ from limpet.picture.pair import PolicyOnPair
 from limpet.picture.workloads import Policy
 from limpet.policies.compiled import DIRECTIONS
 from limpet.policies.parse import PolicyError, parse_policy
-from limpet.policies.words import policy_words
+from limpet.policies.said.words import policy_words
 
 MOST_POLICIES = 500
 _MOST_ON_PAIR = 64

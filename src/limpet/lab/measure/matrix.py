@@ -12,8 +12,6 @@ from limpet.lab.command import LabError, side_by_side
 from limpet.lab.netns import answered_pings
 
 _PATIENCE_S = 1
-_AT_ONCE = 128
-"""Pings of one source: more than that and a small machine drops some."""
 _BETWEEN_TRIES_S = 0.1
 
 
@@ -136,9 +134,7 @@ def _ping(
 
 def _ping_all(work: tuple[MeasuredEnd, list[str]]) -> set[tuple[str, str]]:
     place, addresses = work
-    answered: set[str] = set()
-    with suppress(LabError):  # the place is gone
-        for start in range(0, len(addresses), _AT_ONCE):
-            some = addresses[start : start + _AT_ONCE]
-            answered |= answered_pings(place.netns, some, _PATIENCE_S)
-    return {(place.name, address) for address in answered}
+    with suppress(LabError):
+        found = answered_pings(place.netns, addresses, _PATIENCE_S)
+        return {(place.name, address) for address in found}
+    return set()  # the place is gone

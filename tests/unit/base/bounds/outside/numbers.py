@@ -124,8 +124,8 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "controller/picture/timeline.py": "_MOST_NAMES",
         "linux/conntrack.py": "_MOST_SEARCHED",
         "paths/report.py": "_MOST_MEND",
-        "policies/between.py": "MOST_POLICIES _MOST_PODS",
-        "policies/words.py": "_MOST_RULES",
+        "policies/said/between.py": "MOST_POLICIES _MOST_PODS",
+        "policies/said/words.py": "_MOST_RULES",
         "web/live/feed.py": "_MOST_SHOWN",
     },
     "of a format, a protocol or a kernel's interface": {

@@ -9,7 +9,7 @@ from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.policy import Direction, Key, Policy, PolicyPod, PolicyWorld
-from limpet.policies.words import LETS, ports_words
+from limpet.policies.said.words import LETS, ports_words
 
 MOST_POLICIES = 64
 """Most policies that are told of one side of a pair."""

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.policies.between import side_of
 from limpet.policies.compiled import DIRECTIONS
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, NamedPort, Policy, PolicyPod
-from limpet.policies.verdict import Flow, judge
-from limpet.policies.words import policy_words
+from limpet.policies.said.between import side_of
+from limpet.policies.said.verdict import Flow, judge
+from limpet.policies.said.words import policy_words
 from tests.effort import examples
 from tests.policy_cases import PORTS, Case, cases
 

@@ -20,7 +20,7 @@ from limpet.policies.policy import (
     PolicyWorld,
     PortSpan,
 )
-from limpet.policies.verdict import Flow, judge
+from limpet.policies.said.verdict import Flow, judge
 from tests.effort import examples
 from tests.policy_cases import Case, addresses_of, cases, flows
 from tests.policy_oracle import enters, leaves
