@@ -115,6 +115,50 @@ def test_a_policy_that_nobody_has_room_to_know_closes_its_namespace_until_it_has
     asyncio.run(scenario())
 
 
+def test_a_namespace_is_open_once_all_that_had_no_room_is_gone_or_fits(tmp_path: Path) -> None:
+    """Also before the next list: its name may be used again long before."""
+    heard = ReadPolicies()
+    specs: list[dict[str, Any]] = [{"ingress": [{}] * 9_000}, {}]
+    large, small = (
+        PolicyView(
+            metadata=Metadata(namespace="shop", name="large"), spec={"podSelector": {}, **spec}
+        )
+        for spec in specs
+    )
+    crowded: ObjectChanges[PolicyView] = ObjectChanges(
+        crowded={("shop", name): "too many" for name in ("one", "large")}
+    )
+
+    async def scenario() -> None:
+        source = PolicySource(
+            heard, tmp_path / "kept", no_access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+        )
+        heard.close_namespace("old", "as an agent before knew")
+        await source._hear_policies(crowded)
+        await source._hear_policies(ObjectChanges(gone=[("shop", "one"), ("shop", "large")]))
+        assert heard.closed_namespaces == ["old", "shop"]  # what else there is nobody has told
+
+        await source._hear_policies(ObjectChanges(listed=True))
+        assert heard.closed_namespaces == []
+        await source._hear_policies(crowded)
+        await source._hear_policies(ObjectChanges(gone=[("shop", "one")]))
+        assert heard.closed_namespaces == ["shop"]
+        await source._hear_policies(ObjectChanges(put=[large]))
+        assert heard.closed_namespaces == []  # what it may allow is closed by itself
+        await source._hear_policies(ObjectChanges(crowded={("shop", "large"): "too many"}))
+        await source._hear_policies(ObjectChanges(put=[small]))
+        assert heard.closed_namespaces == []
+        await source._hear_policies(
+            ObjectChanges(crowded={("shop", "large"): "too many"}, listed=True)
+        )
+        assert heard.closed_namespaces == ["shop"]
+        await source._hear_policies(ObjectChanges(gone=[("shop", "large")]))
+        assert heard.closed_namespaces == []
+        await source.stop()
+
+    asyncio.run(scenario())
+
+
 def test_pods_and_namespaces_that_nobody_has_room_to_know_are_in_no_policys_peers(
     tmp_path: Path,
 ) -> None:

@@ -104,14 +104,18 @@ class ObjectChanges(Generic[AnyViewed]):
         return bool(told or self.listed)
 
     def then(self, later: ObjectChanges[AnyViewed]) -> ObjectChanges[AnyViewed]:
-        """Both as one: what is put first and gone later is gone."""
+        """Both as one: what is put, unreadable or crowded first and gone later is gone."""
         gone = set(later.gone)
-        put = [item for item in self.put if key_of(item) not in gone] if gone else self.put
+        put, unreadable, crowded = self.put, self.unreadable, self.crowded
+        if gone:
+            put = [item for item in put if key_of(item) not in gone]
+            unreadable = [each for each in unreadable if (each.namespace, each.name) not in gone]
+            crowded = {key: why for key, why in crowded.items() if key not in gone}
         return ObjectChanges(
             put + later.put,
             self.gone + later.gone,
-            self.unreadable + later.unreadable,
-            {**self.crowded, **later.crowded},
+            unreadable + later.unreadable,
+            {**crowded, **later.crowded},
             self.listed or later.listed,
         )
 

@@ -446,6 +446,16 @@ def test_what_cannot_be_read_keeps_nothing_of_that_name_in_another_namespace() -
     assert state.take_page([], [unread], resource_version="2", go_on="").gone == [("shop", "web")]
 
 
+def test_what_is_gone_by_the_same_news_is_neither_crowded_nor_unreadable() -> None:
+    before: Told = ObjectChanges(
+        unreadable=[Unreadable(name, "bad", namespace="shop") for name in ("odd", "odder")],
+        crowded={("shop", "a"): "too many", ("shop", "b"): "too many"},
+    )
+    told = before.then(ObjectChanges(gone=[("shop", "odd"), ("shop", "a")]))
+    assert [each.name for each in told.unreadable] == ["odder"]
+    assert [*told.crowded] == [("shop", "b")]
+
+
 def test_the_deletion_of_what_had_no_room_is_told() -> None:
     """Who hears of it may have kept it from before, and goes on with it until then."""
     state = ReflectorState[ConfigMap](mirror=True)

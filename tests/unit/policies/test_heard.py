@@ -7,6 +7,8 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from limpet.base.bounds.tenants import (
     POLICY_BYTES_OF_ONE,
@@ -45,6 +47,39 @@ def may(heard: ReadPolicies, port: int) -> bool:
     world = heard.world({WEB.key: WEB})
     by = compile_sides(world, [world.pods[WEB.key]]).allows(WEB.key, "ingress", PEER, "tcp", port)
     return by is None or bool(by)
+
+
+NAMES = st.sampled_from("abc")
+STEPS = st.one_of(
+    st.tuples(st.just("put"), NAMES, NAMES, st.integers(0, 4)),
+    st.tuples(st.sampled_from(("drop", "refuse", "unread", "close", "open")), NAMES, NAMES),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_what_is_counted_of_policies_is_what_is_kept_of_them(steps: list[tuple[Any, ...]]) -> None:
+    """Else a share would shrink or grow with each change of a tenant's."""
+    heard = ReadPolicies()
+    for verb, namespace, name, *more in steps:
+        key = Key(namespace, name)
+        match verb:
+            case "put":
+                rules = [{"ports": [{"port": number} for number in range(1, 1 + more[0])]}]
+                heard.put_policy(key, {**document(ingress=rules), "metadata": {"name": name}})
+            case "drop":
+                heard.drop_policy(key)
+            case "refuse":
+                heard.refuse_policy(key, "too many")
+            case "unread":
+                heard.put_unread(key, "nonsense")
+            case "close":
+                heard.close_namespace(namespace, "too many")
+            case _:
+                heard.open_namespace(namespace)
+    kept = [heard.policies[key] for key in heard.kept_policies]
+    assert heard._part_room.used == sum(policy.parts for policy in kept)
+    assert heard._policy_room.used == sum(heard._size_bytes.values())
+    assert heard._size_bytes.keys() == set(heard.kept_policies)
 
 
 def test_a_pod_of_the_node_has_its_own_addresses_and_what_is_told_of_it() -> None:

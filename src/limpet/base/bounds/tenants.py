@@ -108,6 +108,13 @@ POLICY_WINDOWS = Bound(
 )
 """Then the pod is closed that way. What holds at several ports is counted once; each set becomes
 sets of addresses in the kernel."""
+POLICIES_REFUSED = Bound(
+    "names of policies that are not kept, to know when all of a namespace are",
+    16_384,
+    "policies",
+    Above.NOT_KEPT,
+)
+"""Then pods of the namespace are closed until the next list."""
 POLICY_PODS = Bound(
     "labels, addresses and named ports of pods, that a node keeps for policies",
     1 << 22,

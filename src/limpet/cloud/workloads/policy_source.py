@@ -20,6 +20,7 @@ from limpet.base.disk import refusals, write_durably
 from limpet.base.process.memory import give_memory_back
 from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.listed import Listed
+from limpet.cloud.workloads.refused import RefusedPolicies
 from limpet.cloud.workloads.source import REST_S, WorkloadSource
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
@@ -74,8 +75,9 @@ class PolicySource(WorkloadSource):
         """What the server has, by kind."""
         self._whole: set[str] = set()
         """Kinds of which all that there is was told."""
-        self._refused: dict[str, set[str]] = defaultdict(set)
-        """By kind, namespaces (of policies) of which something was not kept since the last list."""
+        self._passes_over = False
+        """A namespace was not kept since the last list."""
+        self._refused = RefusedPolicies()
         self._reasons = _Reasons()
         if heard.policies or heard.problems:
             self._reasons.needed.set()
@@ -105,20 +107,25 @@ class PolicySource(WorkloadSource):
             self._heard.drop_namespace(name)
         for (_, name), refusal in changes.crowded.items():
             self._heard.pass_over_namespace(name)
-            self._note_refusal(NAMESPACES.plural, "", name, refusal)
+            self._note_namespace(name, refusal)
         for each in changes.put:
             labels = dict(each.metadata.labels or {})
-            refusal = self._heard.put_namespace(each.metadata.name, labels)
-            self._note_refusal(NAMESPACES.plural, "", each.metadata.name, refusal)
+            name = each.metadata.name
+            self._note_namespace(name, self._heard.put_namespace(name, labels))
         for unread in changes.unreadable:
             if not unread.is_gone and unread.name not in self._heard.namespaces:
                 # Nobody knows its labels, and without any it would have none that closes.
                 self._heard.passes_over_namespaces = True
-                self._refused[NAMESPACES.plural].add("")
+                self._passes_over = True
         if changes.listed and self._listed[NAMESPACES.plural].some:
-            self._heard.passes_over_namespaces = bool(self._refused.pop(NAMESPACES.plural, None))
+            self._heard.passes_over_namespaces, self._passes_over = self._passes_over, False
             self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
+
+    def _note_namespace(self, name: str, refusal: str) -> None:
+        if refusal:
+            self._passes_over = True
+            self._note_refusal(NAMESPACES.plural, name, refusal)
 
     def _names(self) -> list[str]:
         return list(self._heard.namespaces)
@@ -129,11 +136,12 @@ class PolicySource(WorkloadSource):
             self._heard.drop_pod(Key(*gone))
         for crowded, refusal in changes.crowded.items():
             self._heard.drop_pod(Key(*crowded))
-            self._note_refusal(PODS.plural, "", Key(*crowded), refusal)
+            self._note_refusal(PODS.plural, Key(*crowded), refusal)
         for view in changes.put:
             key, pod = Key(view.metadata.namespace, view.metadata.name), pod_of(view)
             if pod is not None:
-                self._note_refusal(PODS.plural, "", key, self._heard.put_pod(pod))
+                if refusal := self._heard.put_pod(pod):
+                    self._note_refusal(PODS.plural, key, refusal)
             else:
                 self._heard.drop_pod(key)
         self._note(PODS.plural, changes)
@@ -142,15 +150,16 @@ class PolicySource(WorkloadSource):
         kind = NETWORK_POLICIES.plural
         for gone in self._gone(kind, changes, self._heard.kept_policies):
             self._heard.drop_policy(Key(*gone))
+            self._note_policy(Key(*gone), "")
         for crowded, refusal in changes.crowded.items():
             key = Key(*crowded)
             self._heard.refuse_policy(key, refusal)
-            self._note_refusal(kind, key.namespace, key, refusal)
+            self._note_policy(key, refusal)
             self._reasons.needed.set()
         for view in changes.put:
             key = Key(view.metadata.namespace, view.metadata.name)
             refusal = self._heard.put_policy(key, view.document())
-            self._note_refusal(kind, key.namespace, key, refusal)
+            self._note_policy(key, refusal)
             if key in self._heard.problems:
                 _log.warning(
                     "a policy means nothing here",
@@ -163,24 +172,30 @@ class PolicySource(WorkloadSource):
                 # What it would close nobody knows: nothing is opened by its being nonsense.
                 key = Key(each.namespace, each.name)
                 refusal = self._heard.put_unread(key, each.cause)
-                self._note_refusal(kind, key.namespace, key, refusal)
+                self._note_policy(key, refusal)
                 self._reasons.needed.set()
         if changes.listed:
-            refused = self._refused[kind]
+            refused = self._refused.end_list()
             for namespace in self._heard.closed_namespaces:
                 if namespace not in refused:
                     self._heard.open_namespace(namespace)
-            refused.clear()
         self._note(kind, changes)
 
-    def _note_refusal(self, kind: str, owner: str, what: object, refusal: str) -> None:
-        """`refusal`: empty: it is kept."""
+    def _note_policy(self, key: Key, refusal: str) -> None:
+        """`refusal`: empty: it is kept, or gone."""
+        kind = NETWORK_POLICIES.plural
         if refusal:
-            self._refused[kind].add(owner)
-            self._crowded.note(kind)
-            _log.warning(
-                "an object is not kept", by_others=True, kind=kind, name=str(what), cause=refusal
-            )
+            self._refused.refuse(key)
+            self._note_refusal(kind, key, refusal)
+        elif self._refused.settle(key) and kind in self._whole:
+            # Before the first whole list others may be refused that only an earlier agent knew.
+            self._heard.open_namespace(key.namespace)
+
+    def _note_refusal(self, kind: str, what: object, refusal: str) -> None:
+        self._crowded.note(kind)
+        _log.warning(
+            "an object is not kept", by_others=True, kind=kind, name=str(what), cause=refusal
+        )
 
     def _gone(
         self, kind: str, changes: ObjectChanges[Any], kept: Iterable[ObjectKey]

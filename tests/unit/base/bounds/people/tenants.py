@@ -15,6 +15,7 @@ from limpet.base.bounds import tenants
 from limpet.base.errors import LimpetError
 from limpet.cloud.workloads.keeping import WritingRate
 from limpet.cloud.workloads.policy_source import PolicySource
+from limpet.cloud.workloads.refused import RefusedPolicies
 from limpet.cloud.workloads.service_source import ServiceSource
 from limpet.controller.registry.records import TOKEN
 from limpet.controller.store.kubernetes.crowd import Crowd
@@ -346,6 +347,16 @@ def _all_pods(amount: int) -> bool:
 @probe(tenants.POLICY_PODS_OF_ONE)
 def _pods_of_one(amount: int) -> bool:
     return _pods(1, amount)
+
+
+@probe(tenants.POLICIES_REFUSED)
+def _policies_refused(amount: int) -> bool:
+    """Those of one namespace; it is known when all of them are kept."""
+    refused = RefusedPolicies()
+    keys = [Key("shop", f"policy-{number}") for number in range(amount)]
+    for each in keys:
+        refused.refuse(each)
+    return [refused.settle(each) for each in keys][-1]
 
 
 @probe(tenants.POLICY_NAMESPACES)
