@@ -265,6 +265,48 @@ def test_what_fails_is_tried_again_and_what_breaks_stops_nobody(make_netns: Netn
         asyncio.run(scenario())
 
 
+def test_who_wakes_a_part_that_rests_waits_as_long_as_its_last_round_demands(
+    make_netns: NetnsFactory,
+) -> None:
+    """What tenants change on and on takes no more than a part of a processor; what a person or a
+    new pod asks for, and what another program damages, is done at once."""
+    node = make_netns()
+
+    class Resting(ToyTable):
+        name = "resting"
+        rests = 1_000_000
+        """So that no round is short enough for the rest to be over within the test."""
+
+    async def scenario() -> None:
+        loop, resting, awake = Loop(), Resting(), ToyTable()
+        loop.add(resting)
+        loop.add(awake)
+        loop.start()
+        loop.wake(resting, "nobody knows how long it takes")
+        await until(lambda: loop.account(resting).rounds == 1)
+
+        for part in (resting, awake):
+            loop.wake(part, "a tenant")
+        await until(lambda: loop.account(awake).rounds == 1)
+        assert loop.account(resting).rounds == 1
+        loop.run("a pod", resting)
+        assert loop.account(resting).rounds == 2
+        loop.wake(resting, "the same", goes_on=True)
+        await until(lambda: loop.account(resting).rounds == 3)
+        loop.wake(resting, "a tenant")
+        another = Nftables("limpet_another")
+        another.run(f"delete table inet {TABLE}", what="delete the table")
+        another.close()
+        await until(lambda: loop.account(resting).rounds >= 4)
+        assert resting.nft.read_ruleset(RULESET) == RULESET
+        loop.close()
+        for part in (resting, awake):
+            part.nft.close()
+
+    with node.entered():
+        asyncio.run(scenario())
+
+
 def test_a_part_that_is_prompt_waits_for_no_other_reason_but_behind_a_round(
     make_netns: NetnsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ _log = structlog.get_logger("round")
 _GATHER_S = 0.02
 """How long reasons and notifications are gathered: one round serves all of them. Parts that are
 prompt gather behind a round only."""
+_LONGEST_REST_S = 10.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 AnyPart = Part[Any, Any]
 
@@ -139,15 +140,19 @@ class Loop:
 
     # What wakes it
 
-    def wake(self, part: AnyPart, why: str) -> None:
-        """A round of the part soon."""
+    def wake(self, part: AnyPart, why: str, *, goes_on: bool = False) -> None:
+        """A round of the part soon. `goes_on`: with what the last one has left, so it needs no
+        rest."""
         if self._is_closed:
             return
         self._whys[part].append(why)
         delay_s = _GATHER_S
+        account, now_s = self.account(part), time.monotonic()
         if part.prompt:
-            delay_s = max(self.account(part).ended_s + _GATHER_S - time.monotonic(), 0.0)
-        self._set(part, delay_s)
+            delay_s = max(account.ended_s + _GATHER_S - now_s, 0.0)
+        rests = 0 if goes_on else part.rests
+        rest_s = min(rests * account.last_took_ms / 1e3, _LONGEST_REST_S)
+        self._set(part, max(delay_s, account.ended_s + rest_s - now_s))
 
     def resync(self, why: str) -> None:
         """A round of all parts now that takes nothing for granted."""

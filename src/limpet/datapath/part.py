@@ -31,6 +31,9 @@ class Part(ABC, Generic[State, Change]):
     prompt: ClassVar[bool] = False
     """The first reason after a rest has a round at once, others are gathered behind it: for a part
     that is told by one thing at a time, and of which a round is cheap."""
+    rests: ClassVar[int] = 0
+    """After a round, those who wake the part wait so many times as long as it took: for a part that
+    holds what tenants write, who could keep a processor busy else by changing it on and on."""
 
     @abstractmethod
     def plan(self) -> State:

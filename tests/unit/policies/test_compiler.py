@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.bounds.tenants import POLICY_ELEMENTS_OF_ONE
-from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
+from limpet.datapath.policy.peer_sets import Planned
+from limpet.datapath.policy.ruleset import LocalPort, plan_tables
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.labels import Selector
 from limpet.policies.parse import parse_policy

@@ -14,7 +14,8 @@ from limpet.base.ownership import NFT_POLICY_SPARE_TABLE, NFT_POLICY_TABLE
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.policy.apply import PolicyKernel
-from limpet.datapath.policy.ruleset import NOTHING, LocalPort, Planned, PolicyTables, plan_tables
+from limpet.datapath.policy.peer_sets import Planned
+from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
 from limpet.linux.owned import Owned
 from limpet.policies.compiled import Compiled
 from limpet.policies.policy import Direction, Key, Protocol
@@ -32,6 +33,7 @@ class PolicyPart(Part[PolicyTables, Change]):
 
     name = "policy"
     nftables = True
+    rests = 3
 
     def __init__(
         self,

@@ -18,22 +18,25 @@ only.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from limpet.base.addresses import Address, is_plain_name, link_local_of
 from limpet.base.ownership import NFT_POLICY_TABLE
-from limpet.datapath.policy.blocks import block_sets, in_rules, range_text
+from limpet.datapath.policy.peer_sets import (
+    PASS,
+    PeerLines,
+    Planned,
+    blocks_lines,
+    named_ports_lines,
+    pods_lines,
+)
 from limpet.datapath.policy.table import NamedSet, Table
 from limpet.policies.compiled import (
     DIRECTIONS,
-    AddressRange,
-    AllowedPeers,
     Compiled,
     DirectionRules,
     RuleId,
-    merged,
 )
 from limpet.policies.policy import Direction, Key, PortSpan
 
@@ -43,7 +46,6 @@ _DROP = f'counter name "{DROPPED_COUNTER}" drop'
 _NEIGHBOUR_DISCOVERY = (
     "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }"
 )
-_HEADERS = {4: "ip", 6: "ip6"}
 _FORWARD = (
     "type filter hook forward priority filter; policy drop;",
     "ct state established,related accept",
@@ -56,8 +58,6 @@ _FORWARD = (
     "goto enter",
 )
 _ENTER = ("ip daddr vmap @ingress4", "ip6 daddr vmap @ingress6", "accept")
-_PASS: dict[Direction, str] = {"egress": "goto enter", "ingress": "accept"}
-_PEER_FIELDS: dict[Direction, str] = {"egress": "daddr", "ingress": "saddr"}
 _NEIGHBOURS = ("ether type arp", _NEIGHBOUR_DISCOVERY)
 _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     "neighbours_only": (*(f"{each} accept" for each in _NEIGHBOURS), "drop"),
@@ -114,41 +114,6 @@ class PolicyTables:
 
 
 NOTHING = PolicyTables()
-
-
-class _Part(NamedTuple):
-    """Lines of a chain with the sets that they name, and what they were made of."""
-
-    made_of: tuple[object, ...]
-    lines: tuple[str, ...]
-    sets: Mapping[str, NamedSet]
-    addresses: frozenset[Address] = frozenset()
-    """Addresses of pods that are in the sets."""
-
-
-class Planned:
-    """What was planned last, to be taken as it is where it was made of the same."""
-
-    def __init__(self) -> None:
-        self._held: dict[object, _Part] = {}
-        self._used: dict[object, _Part] = {}
-
-    def part(
-        self,
-        key: object,
-        made_of: tuple[object, ...],
-        make: Callable[[_Part | None], _Part],
-    ) -> _Part:
-        """`make`: of what there was under the key."""
-        held = self._held.get(key)
-        if held is None or any(a is not b for a, b in zip(held.made_of, made_of, strict=True)):
-            held = make(held)
-        self._used[key] = held
-        return held
-
-    def end(self) -> None:
-        """What was not asked for is forgotten."""
-        self._held, self._used = self._used, {}
 
 
 def plan_tables(
@@ -236,27 +201,16 @@ class _Inet:
         rules = sorted(side.named)
         found = [self._compiled.named[rule] for rule in rules]
 
-        def make(_: _Part | None) -> _Part:
-            lines, sets = [], {}
-            for version, header in _HEADERS.items():
-                elements = frozenset(
-                    f"{at.address} . {at.protocol} . {at.port}"
-                    for ends in found
-                    for at in ends
-                    if at.address.version == version
-                )
-                if elements:
-                    name = f"named{version}_{_hash(rules)}"
-                    head = f"type ipv{version}_addr . inet_proto . inet_service"
-                    sets[name] = NamedSet("set", (head,), elements)
-                    lines.append(
-                        f"{header} daddr . meta l4proto . th dport @{name} {_PASS['egress']}"
-                    )
-            return _Part(tuple(found), tuple(lines), sets)
+        whose = _hash(rules)
+        return self._take(
+            self._planned.part(
+                ("named", side.named),
+                tuple(found),
+                lambda held: named_ports_lines(whose, found, held),
+            )
+        )
 
-        return self._take(self._planned.part(("named", side.named), tuple(found), make))
-
-    def _take(self, part: _Part) -> tuple[str, ...]:
+    def _take(self, part: PeerLines) -> tuple[str, ...]:
         self._sets |= part.sets
         return part.lines
 
@@ -283,7 +237,7 @@ class _Inet:
         """For those who come by these rules, and no others."""
         if (direction, rules) not in self._verdicts:
             if any(self._compiled.peers[rule].everybody for rule in rules):
-                verdict = _PASS[direction]
+                verdict = PASS[direction]
             else:
                 lines = (*self._peers(direction, rules), _DROP)
                 verdict = f"goto {self._chain('peers', lines)}"
@@ -299,14 +253,14 @@ class _Inet:
             self._planned.part(
                 ("pods", direction, rules),
                 found,
-                lambda held: _pods_part(direction, whose, found, held),
+                lambda held: pods_lines(direction, whose, found, held),
             )
         )
         yield from self._take(
             self._planned.part(
                 ("blocks", direction, rules),
                 ranges,
-                lambda _: _blocks_part(direction, whose, ranges),
+                lambda _: blocks_lines(direction, whose, ranges),
             )
         )
 
@@ -315,54 +269,6 @@ class _Inet:
         name = f"{kind}_{_hash(lines)}"
         self._chains[name] = lines
         return name
-
-
-def _named_after(rules: frozenset[RuleId]) -> _Part:
-    return _Part((), (_hash(sorted(rules)),), {})
-
-
-def _pods_part(
-    direction: Direction, whose: str, found: tuple[AllowedPeers, ...], held: _Part | None
-) -> _Part:
-    """`held`: as it was. Of thousands of addresses only those that come and go are looked at."""
-    addresses = frozenset[Address]().union(*(peers.addresses for peers in found))
-    before = held or _Part((), (), {})
-    come, gone = addresses - before.addresses, before.addresses - addresses
-    lines, sets = [], {}
-    for version in _HEADERS:
-        name = f"pods{version}_{whose}"
-        had = before.sets[name].elements if name in before.sets else frozenset()
-        elements = (had - _texts(gone, version)) | _texts(come, version)
-        if elements:
-            sets[name] = NamedSet("set", (f"type ipv{version}_addr",), elements)
-            lines.append(_let_pass(direction, version, name))
-    return _Part(found, tuple(lines), sets, addresses)
-
-
-def _blocks_part(
-    direction: Direction, whose: str, found: tuple[tuple[AddressRange, ...], ...]
-) -> _Part:
-    ranges = merged(each for ranges in found for each in ranges)
-    lines, sets = [], {}
-    field = _PEER_FIELDS[direction]
-    for version, header in _HEADERS.items():
-        mine = [one for one in ranges if one.version == version]
-        if in_rules(mine):
-            lines += [f"{header} {field} {range_text(one)} {_PASS[direction]}" for one in mine]
-            continue
-        for each in block_sets(mine, version):
-            name = f"blocks{version}_{each.infix}{whose}"
-            sets[name] = each.held
-            lines.append(f"{each.match.format(field=field, name=name)} {_PASS[direction]}")
-    return _Part(found, tuple(lines), sets)
-
-
-def _let_pass(direction: Direction, version: int, name: str) -> str:
-    return f"{_HEADERS[version]} {_PEER_FIELDS[direction]} @{name} {_PASS[direction]}"
-
-
-def _texts(addresses: Iterable[Address], version: int) -> frozenset[str]:
-    return frozenset(str(each) for each in addresses if each.version == version)
 
 
 def _bridge_table(sides: Sides) -> Table:
@@ -406,6 +312,10 @@ _BRIDGE_SETS = {
     "own4": "type ifname . ipv4_addr",
     "own6": "type ifname . ipv6_addr",
 }
+
+
+def _named_after(rules: frozenset[RuleId]) -> PeerLines:
+    return PeerLines((), (_hash(sorted(rules)),), {})
 
 
 def _span(span: PortSpan) -> str:

@@ -51,6 +51,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     name = "services"
     nftables = True
     prompt = True
+    rests = 1
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         some = list(islice(self._due, _AT_ONCE))
         for name in some:
             del self._due[name]
-        self._loop.wake(self, "more Services are others")
+        self._loop.wake(self, "more Services are others", goes_on=True)
         return some
 
     def state(self, want: ServicesState) -> ServicesState:
