@@ -20,7 +20,12 @@ import msgspec
 from tests.warm.request import CLONE_NEWNS, CLONE_NEWPID, FILES, MOST_BYTES, Request
 
 _MODULES = {
-    "agent": ("limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.identity"),
+    "agent": (
+        *("limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.identity"),
+        *("limpet.agent.policies.of_cluster", "limpet.agent.answers.path"),
+        *("limpet.agent.answers.services", "limpet.agent.answers.names", "limpet.nat.upnp"),
+        *("limpet.agent.answers.cluster", "limpet.cluster.exchange.pod_lookup"),
+    ),
     "controller": ("limpet.controller.main",),
     "command": ("limpet.cli.main",),
 }
