@@ -43,8 +43,8 @@ from limpet.controller.state.authority import create_cluster, digest_of
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import LEASES, Lease, LeaseSpec, Metadata, Object, Resource
-from limpet.kubernetes.resources import document_object
+from limpet.kubernetes.kinds.objects import LEASES, Lease, LeaseSpec, Metadata, Object, Resource
+from limpet.kubernetes.kinds.resources import document_object
 from limpet.lab.kube.control_plane import ADMINISTRATORS, ControlPlane
 from limpet.paths.proven import write_paths
 

@@ -15,11 +15,11 @@ from limpet.base.http.connection import LinkError
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import BusyError
+from limpet.kubernetes.kinds.objects import Metadata, Object, Resource
+from limpet.kubernetes.kinds.services import ENDPOINT_SLICES, SliceView
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.objects import Metadata, Object, Resource
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges
-from limpet.kubernetes.services import ENDPOINT_SLICES, SliceView
 
 ENDPOINTS = 5
 """Of each Service that nobody asks."""

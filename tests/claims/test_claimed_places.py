@@ -24,7 +24,7 @@ from limpet.cluster.replica import Outcome
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.raw_frames import RawFrames
+from limpet.linux.packets.raw_frames import RawFrames
 from limpet.linux.underlay import read_underlay
 from limpet.paths.probe.codec import encode_probe, udp_packet
 from limpet.paths.probe.messages import Probe

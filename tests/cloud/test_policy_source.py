@@ -13,8 +13,8 @@ from limpet.base.bounds.tenants import OBJECT_LABELS
 from limpet.base.errors import LimpetError
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.kubernetes.access.access import Access, parse_server
-from limpet.kubernetes.objects import Metadata
-from limpet.kubernetes.policies import NamespaceView, PodView, PolicyView
+from limpet.kubernetes.kinds.objects import Metadata
+from limpet.kubernetes.kinds.policies import NamespaceView, PodView, PolicyView
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, decode_heard

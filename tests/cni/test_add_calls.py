@@ -19,7 +19,6 @@ import pytest
 
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
-from limpet.linux.frames import announcement
 from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink.codec import (
     RTM_GETLINK,
@@ -29,6 +28,7 @@ from limpet.linux.netlink.codec import (
     RTM_NEWROUTE,
     RTM_SETLINK,
 )
+from limpet.linux.packets.frames import announcement
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
 

@@ -49,7 +49,7 @@ from limpet.ipam.folder import Folder
 from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
-from limpet.kubernetes.resources import RESOURCES, document_object
+from limpet.kubernetes.kinds.resources import RESOURCES, document_object
 from limpet.paths.proven import write_paths
 from limpet.picture.timeline import Happening
 from limpet.policies.book import Book, encode_book

@@ -45,7 +45,7 @@ from limpet.dns.handover.words import KEEP, SOCKETS, TAKEN, VersionError, check_
 from limpet.ipam.folder import read_folder
 from limpet.ipam.journal_codec import encode_base
 from limpet.ipam.ledger import Ledger
-from limpet.kubernetes.resources import RESOURCES, ResourceError, read_document
+from limpet.kubernetes.kinds.resources import RESOURCES, ResourceError, read_document
 from limpet.paths.proven import read_paths
 from limpet.policies.book import decode_book
 from limpet.policies.heard import decode_heard

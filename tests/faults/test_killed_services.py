@@ -25,7 +25,7 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
 from limpet.datapath.services.plan import Planner, SocketWishes
-from limpet.kubernetes.services import ServiceView, SliceView, service_of, slice_of
+from limpet.kubernetes.kinds.services import ServiceView, SliceView, service_of, slice_of
 from limpet.lab.launch import launcher
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod

@@ -30,7 +30,7 @@ _RECORDS = "the controller's own database, which only it writes; a foreign file 
 EXEMPT = {
     "limpet.lab": "the lab reads what its own programs say",
     # The kernel
-    "limpet.linux.echo": _KERNEL,
+    "limpet.linux.packets.echo": _KERNEL,
     "limpet.cli.doctor.firewall.trial.read_rules": _KERNEL,
     "limpet.cli.install.flannel.devices.read_devices": _KERNEL,
     "limpet.cluster.datagrams.udp_sockets": _KERNEL,
@@ -41,7 +41,7 @@ EXEMPT = {
     "limpet.datapath.tunnel.process.peer_pid": _KERNEL,
     "limpet.linux.bpf": _KERNEL,
     "limpet.linux.conntrack._forget_stale": _KERNEL,
-    "limpet.linux.datagram_batches": _KERNEL,
+    "limpet.linux.packets.datagram_batches": _KERNEL,
     "limpet.linux.file_changes": _KERNEL,
     "limpet.linux.netlink.socket": _KERNEL,
     "limpet.linux.nftables.Nftables": _KERNEL,

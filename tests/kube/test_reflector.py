@@ -26,8 +26,8 @@ from limpet.kubernetes.errors import (
     ObjectConflictError,
     StatusError,
 )
+from limpet.kubernetes.kinds.objects import CONFIG_MAPS, ConfigMap, Metadata, Resource
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.objects import CONFIG_MAPS, ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.lab.kube.control_plane import ControlPlane

@@ -15,7 +15,7 @@ import pytest
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.api_server import ApiServerSource, find_api_server
 from limpet.cluster.documents import Document, Source
-from limpet.kubernetes.resources import RESOURCES, document_object
+from limpet.kubernetes.kinds.resources import RESOURCES, document_object
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running

@@ -26,8 +26,15 @@ from limpet.kubernetes.errors import (
     ObjectConflictError,
     StatusError,
 )
+from limpet.kubernetes.kinds.objects import (
+    CONFIG_MAPS,
+    SECRETS,
+    ConfigMap,
+    Metadata,
+    Resource,
+    Secret,
+)
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.objects import CONFIG_MAPS, SECRETS, ConfigMap, Metadata, Resource, Secret
 from tests.beds.rogue import (
     STREAM,
     Authority,

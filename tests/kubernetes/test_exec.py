@@ -15,7 +15,7 @@ from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import StatusError
 from limpet.kubernetes.exec import ExecStream, run_in_pod
-from limpet.kubernetes.objects import Metadata
+from limpet.kubernetes.kinds.objects import Metadata
 from limpet.kubernetes.pods import Pod
 
 POD = Pod(metadata=Metadata(name="limpet-agent-x", namespace="limpet-system"))

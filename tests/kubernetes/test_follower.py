@@ -17,7 +17,7 @@ from limpet.controller.store.kubernetes.follower import Follower, ItemSource
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.resources import document_object
+from limpet.kubernetes.kinds.resources import document_object
 from tests.beds.rogue import STREAM, answer, chunk, serving, take_request
 from tests.unit.cluster_values import node_key, presence
 from tests.waiting import PATIENCE_S

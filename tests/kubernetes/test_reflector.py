@@ -10,7 +10,7 @@ from typing import Any
 
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import ConfigMap, Resource
+from limpet.kubernetes.kinds.objects import ConfigMap, Resource
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges
 from tests.beds.rogue import STREAM, answer, chunk, serving, take_request

@@ -24,7 +24,7 @@ MOST_FILES = 12
 """Of a folder, its `__init__` left out; above it there is a second noun."""
 FULLER = {
     *("base", "cli/commands", "cli/install", "cni", "datapath/tunnel"),
-    *("kubernetes", "lab/world", "linux"),
+    "lab/world",
 }
 """Folders of one noun that has more parts, up to `FULL` (docs/decisions/rooms.md)."""
 FULLER_BESIDE = {"tests/cli/install", "tests/fuzz/targets"}
@@ -53,8 +53,8 @@ MOST_ARGUMENTS = 8
 FORMATS = {
     "limpet.cluster.kinds.grant.Grant",
     "limpet.cluster.kinds.network.Network",
-    "limpet.kubernetes.objects.Metadata",
-    "limpet.kubernetes.services.ServiceSpecView",
+    "limpet.kubernetes.kinds.objects.Metadata",
+    "limpet.kubernetes.kinds.services.ServiceSpecView",
 }
 """What a signed document says, and what every object of an API server has: the fields are those of
 the format."""

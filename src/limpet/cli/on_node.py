@@ -221,7 +221,7 @@ async def _agents_pod(client: Client, namespace: str, node: str) -> Pod:
 
 async def _why_none(client: Client, namespace: str, node: str) -> str:
     from limpet.kubernetes.errors import NotFoundError, StatusError
-    from limpet.kubernetes.objects import Resource, Viewed
+    from limpet.kubernetes.kinds.objects import Resource, Viewed
     from limpet.kubernetes.pods import AGENT_LABEL, BY_SYSTEMD
 
     try:

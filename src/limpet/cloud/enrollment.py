@@ -25,8 +25,8 @@ from limpet.cloud.second_road.api_server import find_api_server, told_controller
 from limpet.cluster.api import ACCOUNT_AUDIENCE
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NoResourceError, NotFoundError
-from limpet.kubernetes.objects import Resource, Viewed
-from limpet.kubernetes.resources import GROUP, NETWORK_OBJECT, VERSION
+from limpet.kubernetes.kinds.objects import Resource, Viewed
+from limpet.kubernetes.kinds.resources import GROUP, NETWORK_OBJECT, VERSION
 
 _log = structlog.get_logger("join")
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0

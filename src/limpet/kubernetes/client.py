@@ -24,8 +24,8 @@ from limpet.kubernetes.access.credentials import Credentials
 from limpet.kubernetes.access.refused_rights import RefusedRights
 from limpet.kubernetes.access.server_clock import ServerClock
 from limpet.kubernetes.errors import refusal
+from limpet.kubernetes.kinds.objects import AnyViewed, Object, Resource, Status
 from limpet.kubernetes.lists import ALL, ListDocument, PageOfList, Selection, read_parts
-from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 
 PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from limpet.base.bounds.servers import REFUSAL_WORDS, RETRY_AFTER_S
 from limpet.base.errors import LimpetError
-from limpet.kubernetes.objects import Resource, Status, StatusDetails
+from limpet.kubernetes.kinds.objects import Resource, Status, StatusDetails
 
 _NOT_YET = (
     "the account lacks this right, unless the API server has just started: then it grants it in a "

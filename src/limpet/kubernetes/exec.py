@@ -25,7 +25,7 @@ from limpet.base.http.websocket import (
     encode_frame,
 )
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Status
+from limpet.kubernetes.kinds.objects import Status
 from limpet.kubernetes.pods import PODS, Pod
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

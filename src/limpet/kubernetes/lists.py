@@ -8,7 +8,7 @@ from typing import Generic
 
 import msgspec
 
-from limpet.kubernetes.objects import AnyViewed, Resource
+from limpet.kubernetes.kinds.objects import AnyViewed, Resource
 from limpet.kubernetes.watch_event import Unreadable, read_item
 
 

@@ -10,7 +10,7 @@ import msgspec
 from limpet.base.decoding import decode_json
 from limpet.base.http.connection import Headers, HttpAnswer
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 
 AGENT_LABEL, BY_SYSTEMD = "limpet.dev/agent", "systemd"
 """Label, and its value, of a Node whose agent is a service of the node: the DaemonSet keeps off it.

@@ -23,8 +23,8 @@ from limpet.kubernetes.errors import (
     StatusError,
     refusal,
 )
+from limpet.kubernetes.kinds.objects import AnyViewed, Resource
 from limpet.kubernetes.lists import ALL, Selection
-from limpet.kubernetes.objects import AnyViewed, Resource
 from limpet.kubernetes.reflector_state import (
     Check,
     Failure,

@@ -21,7 +21,7 @@ from typing import Generic
 from limpet.base.bounds.room import Room
 from limpet.base.bounds.tenants import LIST_PAGES, OBJECTS, OBJECTS_OF_ONE
 from limpet.base.errors import LimpetError
-from limpet.kubernetes.objects import AnyViewed
+from limpet.kubernetes.kinds.objects import AnyViewed
 from limpet.kubernetes.watch_event import (
     ObjectDeleted,
     ObjectPut,

@@ -12,7 +12,7 @@ import msgspec
 from limpet.base.decoding import decode_json
 from limpet.base.http.connection import LinkError
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Object, Resource, Viewed
+from limpet.kubernetes.kinds.objects import Object, Resource, Viewed
 
 
 class ResourceAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from typing import Any, Generic
 import msgspec
 
 from limpet.base.decoding import Decoder, json_decoder
-from limpet.kubernetes.objects import AnyViewed, Resource, Status
+from limpet.kubernetes.kinds.objects import AnyViewed, Resource, Status
 
 
 @dataclass(frozen=True, slots=True)

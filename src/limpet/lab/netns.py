@@ -16,8 +16,8 @@ from pathlib import Path
 
 from limpet.base.errors import KernelError
 from limpet.lab.command import LabError, run_command
-from limpet.linux.echo import answering
 from limpet.linux.namespaces import Namespace
+from limpet.linux.packets.echo import answering
 
 FOLDER = Path("/run/netns")
 """Where `ip netns` has them, each a file of its name."""

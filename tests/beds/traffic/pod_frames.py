@@ -6,7 +6,7 @@ import struct
 from ipaddress import IPv6Address, ip_address
 
 from limpet.base.addresses import Address
-from limpet.linux.frames import checksum, ip_packet
+from limpet.linux.packets.frames import checksum, ip_packet
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 _TYPES = {"ip": 0x0800, "ip6": 0x86DD, "arp": 0x0806, "vlan": 0x8100, "other": 0x88B5}

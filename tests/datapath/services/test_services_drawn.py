@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from limpet.kubernetes.services import (
+from limpet.kubernetes.kinds.services import (
     DISTRIBUTION_ANNOTATION,
     SERVICE_LABEL,
     ServiceView,

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import pytest
 
 from limpet.cluster.datagrams.peer_datagram import BodyKind, Codec
-from limpet.linux.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
+from limpet.linux.packets.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
 from limpet.relay.messages import Hello, Seen, encode
 from limpet.relay.stream.packet_socket import nowhere
 from tests.beds.namespaces import Netns

@@ -27,8 +27,8 @@ from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes import exec as pod_exec
 from limpet.kubernetes import pods
-from limpet.kubernetes.objects import Metadata, TokenReview
-from limpet.kubernetes.resources import RESOURCES, ResourceError, document_object
+from limpet.kubernetes.kinds.objects import Metadata, TokenReview
+from limpet.kubernetes.kinds.resources import RESOURCES, ResourceError, document_object
 from tests.fuzz.target import Shape, fuzzed
 from tests.fuzz.targets.documents import FIXTURES, every_document
 

@@ -16,19 +16,19 @@ from limpet.controller.node_objects.lease import kept_macs, read_lease
 from limpet.controller.node_objects.node import NODES, read_node
 from limpet.controller.orchestrator.conditions import read_written
 from limpet.controller.orchestrator.pods import read_pod
-from limpet.kubernetes import policies, services
 from limpet.kubernetes.access.access import AccessError, parse_server
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
-from limpet.kubernetes.lists import ListDocument, read_parts
-from limpet.kubernetes.objects import CONFIG_MAPS, LEASES, SECRETS, TOKEN_REVIEWS, Resource
-from limpet.kubernetes.pods import PLACED_PODS, PODS
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds import policies, services
+from limpet.kubernetes.kinds.objects import CONFIG_MAPS, LEASES, SECRETS, TOKEN_REVIEWS, Resource
+from limpet.kubernetes.kinds.resources import (
     RESOURCES,
     ResourceError,
     document_object,
     read_document,
     spec_problem,
 )
+from limpet.kubernetes.lists import ListDocument, read_parts
+from limpet.kubernetes.pods import PLACED_PODS, PODS
 from limpet.kubernetes.watch_event import ObjectDeleted, ObjectPut, read_event
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.heard import decode_heard

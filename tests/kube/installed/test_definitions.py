@@ -11,7 +11,7 @@ import pytest
 
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.seal import seal
-from limpet.kubernetes.resources import document_object
+from limpet.kubernetes.kinds.resources import document_object
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limpet.cloud.workloads.listed import Listed
-from limpet.kubernetes.objects import Metadata, Viewed
+from limpet.kubernetes.kinds.objects import Metadata, Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
 

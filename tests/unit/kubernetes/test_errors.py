@@ -7,7 +7,7 @@ import pytest
 from limpet.base.bounds.servers import RETRY_AFTER_S
 from limpet.base.decoding import decode_json
 from limpet.kubernetes.errors import refusal
-from limpet.kubernetes.objects import CONFIG_MAPS, Status
+from limpet.kubernetes.kinds.objects import CONFIG_MAPS, Status
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.bounds.tenants import OBJECTS_OF_ONE
-from limpet.kubernetes.objects import ConfigMap, Metadata, Resource
+from limpet.kubernetes.kinds.objects import ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector_state import (
     Check,
     Failure,

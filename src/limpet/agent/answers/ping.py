@@ -10,7 +10,7 @@ from contextlib import closing
 from limpet.agent.answers.own_pods import OwnNodeWords, own_addresses
 from limpet.agent.status.ping import PingAnswer, PingPacket
 from limpet.base.addresses import Address
-from limpet.linux.echo import Echo
+from limpet.linux.packets.echo import Echo
 
 _WITHIN_S = 1.0
 _PACKET_BYTES = 84

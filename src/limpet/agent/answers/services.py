@@ -20,7 +20,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
-from limpet.kubernetes.services import PROXY_LABEL
+from limpet.kubernetes.kinds.services import PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
 from limpet.services.rotation import Here, OfferedPorts, endpoint_words, rotate

@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from limpet.base.process.lifetime import for_ever
-from limpet.linux.echo import HEADERS_BYTES, forbid_fragments, path_mtu_bytes
+from limpet.linux.packets.echo import HEADERS_BYTES, forbid_fragments, path_mtu_bytes
 
 _CHUNK_BYTES = 1 << 16
 

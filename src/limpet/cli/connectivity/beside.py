@@ -8,9 +8,9 @@ from limpet.cli.connectivity.choice import Options
 from limpet.cli.connectivity.plan import Beside
 from limpet.cli.connectivity.tasks import ANSWER_PORT, OWN_PORT, ConnectivityTarget, TargetKind
 from limpet.kubernetes.client import Client
+from limpet.kubernetes.kinds.policies import NETWORK_POLICIES
+from limpet.kubernetes.kinds.services import SERVICES, ServiceSpecView
 from limpet.kubernetes.pods import create_document
-from limpet.kubernetes.policies import NETWORK_POLICIES
-from limpet.kubernetes.services import SERVICES, ServiceSpecView
 
 
 async def make_beside(client: Client, options: Options) -> Beside:

@@ -11,8 +11,8 @@ from limpet.cli.connectivity.plan import TriedNode
 from limpet.cli.connectivity.tasks import ConnectivityTarget
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.objects import Resource, Viewed
 
 
 @dataclass(frozen=True, slots=True)

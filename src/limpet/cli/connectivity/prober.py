@@ -23,7 +23,7 @@ from limpet.cli.connectivity.tasks import (
     TargetOutcome,
     Task,
 )
-from limpet.linux.echo import Echo
+from limpet.linux.packets.echo import Echo
 
 _SMALL_BYTES = 100
 _WAIT_S = 1.0

@@ -25,8 +25,8 @@ from limpet.cli.connectivity.report import ConnectivityReport, Result, result, s
 from limpet.cli.connectivity.tasks import Task, decode_outcomes
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.pods import PODS, Pod, create_document
 
 _AGAIN_S = 1.0

@@ -80,7 +80,7 @@ def examine_node(source: SourceSettings, name: str) -> Iterator[Finding]:
     from limpet.cloud.second_road.api_server import find_api_server
     from limpet.kubernetes.client import Client
     from limpet.kubernetes.errors import NotFoundError
-    from limpet.kubernetes.objects import Resource, Viewed
+    from limpet.kubernetes.kinds.objects import Resource, Viewed
 
     async def labels() -> dict[str, str]:
         client = Client(find_api_server(source))

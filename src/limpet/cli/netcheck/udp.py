@@ -21,7 +21,7 @@ from limpet.cluster.datagrams.reflection import (
     is_question,
     parse_answer,
 )
-from limpet.linux.echo import HEADERS_BYTES
+from limpet.linux.packets.echo import HEADERS_BYTES
 
 _RECEIVED_BYTES = 1 << 16
 _AT_ONCE = 64

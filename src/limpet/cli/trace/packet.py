@@ -12,8 +12,8 @@ from contextlib import suppress
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.cli.trace.tables import TracedFlow
-from limpet.linux.frames import checksum
 from limpet.linux.namespaces import Namespace
+from limpet.linux.packets.frames import checksum
 
 _ECHO = {4: (8, 0), 6: (128, 129)}
 """Types of an echo and of its answer. Source: RFC 792, RFC 4443."""

@@ -35,10 +35,10 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Outcome
 from limpet.kubernetes.access.access import Access, in_cluster_access, plain_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Resource
+from limpet.kubernetes.kinds.objects import Resource
+from limpet.kubernetes.kinds.resources import GROUP, RESOURCES, VERSION
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges
-from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
 
 _BATCH = 100
 """Documents checked at once, at some 0.1 ms each: the loop serves pods as well."""

@@ -24,9 +24,9 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.seal import read_sealed
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
-from limpet.kubernetes.objects import Resource, Viewed
-from limpet.kubernetes.resources import GROUP, NODE_GRANT, UID_LABEL, VERSION, Signed
-from limpet.kubernetes.resources import node_object_names as names_of
+from limpet.kubernetes.kinds.objects import Resource, Viewed
+from limpet.kubernetes.kinds.resources import GROUP, NODE_GRANT, UID_LABEL, VERSION, Signed
+from limpet.kubernetes.kinds.resources import node_object_names as names_of
 
 _log = structlog.get_logger("api server")
 _MOST_TOLD = 8

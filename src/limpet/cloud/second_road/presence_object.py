@@ -18,8 +18,8 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Outcome
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import ExistsError, NotFoundError, ObjectConflictError
-from limpet.kubernetes.objects import Object, Resource
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds.objects import Object, Resource
+from limpet.kubernetes.kinds.resources import (
     GROUP,
     NODE_PRESENCE,
     VERSION,

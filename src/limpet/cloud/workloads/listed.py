@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from limpet.kubernetes.objects import AnyViewed
+from limpet.kubernetes.kinds.objects import AnyViewed
 from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 
 

@@ -24,7 +24,7 @@ from limpet.cloud.workloads.refused import RefusedPolicies
 from limpet.cloud.workloads.source import REST_S, WorkloadSource
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.policies import (
+from limpet.kubernetes.kinds.policies import (
     NAMESPACES,
     NETWORK_POLICIES,
     PODS,

@@ -27,10 +27,8 @@ from limpet.cloud.workloads.source import REST_S, WorkloadSource
 from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import AnyViewed
-from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
-from limpet.kubernetes.services import (
+from limpet.kubernetes.kinds.objects import AnyViewed
+from limpet.kubernetes.kinds.services import (
     ENDPOINT_SLICES,
     SERVICES,
     ServiceView,
@@ -38,6 +36,8 @@ from limpet.kubernetes.services import (
     service_of,
     slice_of,
 )
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
 from limpet.services.catalog import Catalog, Item, called
 from limpet.services.doubted import CUT_S, DOUBT_S, has_doubts, with_doubts, without_doubts
 from limpet.services.kept import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from limpet.base.bounds.servers import UNREAD_CAUSE
 from limpet.base.bounds.words import NAME, UNREAD
 from limpet.base.text.escaping import shortened
-from limpet.kubernetes.objects import AnyViewed
+from limpet.kubernetes.kinds.objects import AnyViewed
 from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 
 

@@ -12,7 +12,7 @@ from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.api import ADMIN_AUDIENCE, ADMIN_HEADER, Code
 from limpet.controller.registry.refusal import RefusedError
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import TOKEN_REVIEWS, Reviewed, TokenReview, TokenReviewSpec
+from limpet.kubernetes.kinds.objects import TOKEN_REVIEWS, Reviewed, TokenReview, TokenReviewSpec
 from limpet.kubernetes.reviews import (
     ACCESS_REVIEWS,
     AccessReview,

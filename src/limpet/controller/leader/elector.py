@@ -16,7 +16,7 @@ from limpet.base.errors import LimpetError, StorageError
 from limpet.controller.leader.election import DURATION_S, RETRY_S, Election, Held, Wish
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import ExistsError, NotFoundError, ObjectConflictError
-from limpet.kubernetes.objects import LEASES, Lease, LeaseSpec, Metadata
+from limpet.kubernetes.kinds.objects import LEASES, Lease, LeaseSpec, Metadata
 
 LEASE = "limpet-controller"
 _ANSWER_S = 5.0

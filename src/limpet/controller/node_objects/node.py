@@ -12,7 +12,7 @@ import msgspec
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.segments import AddressSpace
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 
 FLANNEL_PREFIX = "flannel.alpha.coreos.com/"
 

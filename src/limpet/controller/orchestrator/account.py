@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from limpet.base.bounds.strangers import ACCOUNT_TOKEN
 from limpet.cluster.api import ACCOUNT_AUDIENCE, AGENT_ACCOUNT, Code, JoinRequest
 from limpet.controller.registry.refusal import RefusedError
-from limpet.kubernetes.objects import TokenReview, TokenReviewSpec
+from limpet.kubernetes.kinds.objects import TokenReview, TokenReviewSpec
 
 _EXTRA = "authentication.kubernetes.io"
 

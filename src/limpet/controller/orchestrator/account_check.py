@@ -12,7 +12,7 @@ from limpet.cluster.api import Code, JoinRequest
 from limpet.controller.orchestrator.account import question_about, read_review
 from limpet.controller.registry.refusal import AFTER_S, RefusedError
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import TOKEN_REVIEWS
+from limpet.kubernetes.kinds.objects import TOKEN_REVIEWS
 
 _log = structlog.get_logger("join")
 

@@ -31,7 +31,7 @@ from limpet.controller.orchestrator.event_backlog import (
 from limpet.controller.state.happenings import Happening
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import BusyError, ExistsError, NotFoundError
-from limpet.kubernetes.objects import Metadata, Object, Resource
+from limpet.kubernetes.kinds.objects import Metadata, Object, Resource
 
 _log = structlog.get_logger("events")
 COMPONENT = "limpet-controller"

@@ -37,10 +37,8 @@ from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
-from limpet.kubernetes.objects import Resource
-from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import ObjectChanges
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds.objects import Resource
+from limpet.kubernetes.kinds.resources import (
     API_VERSION,
     GROUP,
     RESOURCES,
@@ -49,7 +47,9 @@ from limpet.kubernetes.resources import (
     read_document,
     spec_problem,
 )
-from limpet.kubernetes.resources import COMMUNITY as COMMUNITY_RESOURCE
+from limpet.kubernetes.kinds.resources import COMMUNITY as COMMUNITY_RESOURCE
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import ObjectChanges
 
 _log = structlog.get_logger("status")
 _LOOK_S = 2.0

@@ -18,8 +18,8 @@ from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
-from limpet.kubernetes.objects import Resource, Viewed
-from limpet.kubernetes.resources import GROUP, NETWORK_OBJECT, VERSION
+from limpet.kubernetes.kinds.objects import Resource, Viewed
+from limpet.kubernetes.kinds.resources import GROUP, NETWORK_OBJECT, VERSION
 
 _log = structlog.get_logger("replica")
 NODE_ADDRESSES = "LIMPET_NODE_ADDRESSES"

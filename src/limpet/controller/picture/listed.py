@@ -7,7 +7,7 @@ import time
 
 from limpet.base.errors import LimpetError
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.services import ENDPOINT_SLICES, SERVICES, service_of, slice_of
+from limpet.kubernetes.kinds.services import ENDPOINT_SLICES, SERVICES, service_of, slice_of
 from limpet.services.catalog import Catalog
 
 LIST_EVERY_S = 10.0

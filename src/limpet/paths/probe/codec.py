@@ -26,7 +26,7 @@ from limpet.cluster.datagrams.peer_datagram import (
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.linux.frames import ip_packet
+from limpet.linux.packets.frames import ip_packet
 from limpet.paths.probe.messages import NONCE_BYTES, Probe, ProbeAnswer
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")

@@ -24,7 +24,7 @@ from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import view_of
-from limpet.linux.raw_frames import RawFrames
+from limpet.linux.packets.raw_frames import RawFrames
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.codec import (
     encode_answer,

@@ -13,7 +13,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.cluster.datagrams.peer_datagram import MAGIC
 from limpet.cluster.datagrams.udp_sockets import APART_HOP_LIMIT
-from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
+from limpet.linux.packets.datagram_batches import receive_batch, send_batch, takes_batches
 
 _LOOPBACK = IPv4Address("127.0.0.1")
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 23, 3

@@ -12,7 +12,7 @@ from limpet.base.errors import LimpetError
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
-from limpet.kubernetes.objects import SECRETS, Metadata, Secret
+from limpet.kubernetes.kinds.objects import SECRETS, Metadata, Secret
 from limpet.web.access.sessions import PageToken
 from limpet.web.access.tokens import TokenBook, encode_tokens, parse_tokens
 

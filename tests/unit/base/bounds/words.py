@@ -39,10 +39,9 @@ from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import POLICY
 from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import _document
-from limpet.kubernetes.left_out import LeftOut
-from limpet.kubernetes.objects import Viewed
-from limpet.kubernetes.reflector_state import ObjectChanges
-from limpet.kubernetes.services import (
+from limpet.kubernetes.kinds.left_out import LeftOut
+from limpet.kubernetes.kinds.objects import Viewed
+from limpet.kubernetes.kinds.services import (
     EndpointView,
     ServicePortView,
     ServiceSpecView,
@@ -51,6 +50,7 @@ from limpet.kubernetes.services import (
     service_of,
     slice_of,
 )
+from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
 from limpet.services.catalog import left_out_in_words
 from limpet.services.values import Service

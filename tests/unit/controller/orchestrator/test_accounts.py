@@ -12,7 +12,7 @@ from limpet.controller.orchestrator.account import AgentPod, question_about, rea
 from limpet.controller.orchestrator.reached_at import NODE_ADDRESSES, next_status, own_addresses
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.settings import parse_settings
-from limpet.kubernetes.objects import Reviewed, TokenReview, TokenReviewStatus
+from limpet.kubernetes.kinds.objects import Reviewed, TokenReview, TokenReviewStatus
 
 TOKEN = "a.b.c"
 ACCOUNT = "system:serviceaccount:limpet-system:limpet-agent"

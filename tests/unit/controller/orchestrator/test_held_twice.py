@@ -7,7 +7,7 @@ import tracemalloc
 
 from limpet.controller.orchestrator.held_twice import SETTLE_S, AddressBook, Key, LivePod, by_node
 from limpet.controller.orchestrator.pods import read_pod
-from limpet.kubernetes.objects import Metadata
+from limpet.kubernetes.kinds.objects import Metadata
 from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
 from limpet.kubernetes.watch_event import ObjectPut, read_event
 

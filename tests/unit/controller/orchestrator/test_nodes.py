@@ -11,7 +11,7 @@ from limpet.controller.node_objects.node import KubernetesNode, read_node
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Metadata
+from limpet.kubernetes.kinds.objects import Metadata
 from limpet.kubernetes.reflector_state import ObjectChanges
 
 

@@ -32,7 +32,7 @@ from limpet.controller.registry.records import (
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, operations
 from limpet.controller.store.kubernetes.object_names import escape
 from limpet.controller.store.kubernetes.rows import row_of
-from limpet.kubernetes.resources import ResourceError, is_object_name
+from limpet.kubernetes.kinds.resources import ResourceError, is_object_name
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
 
 SECONDS = st.floats(0, 1e10)

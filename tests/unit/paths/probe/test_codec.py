@@ -16,7 +16,7 @@ from limpet.cluster.keys import uid_of
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.linux.frames import checksum
+from limpet.linux.packets.frames import checksum
 from limpet.paths.probe.codec import (
     encode_answer,
     encode_probe,

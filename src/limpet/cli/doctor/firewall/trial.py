@@ -22,10 +22,10 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import KernelError
 from limpet.cli.owners import our_tables
 from limpet.datapath.node.forward import HandleNftables, base_chains, list_chain
-from limpet.linux.frames import ip_packet
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, Notifications, RouteSocket
+from limpet.linux.packets.frames import ip_packet
 from limpet.linux.sysctl import write_sysctl
 
 _TABLE = re.compile(r"^table (\S+) (\S+) \{[^\n]*\n.*?^\}\n", re.MULTILINE | re.DOTALL)

@@ -12,9 +12,9 @@ from limpet.controller.communities.selectors import SelectorError, parse_selecto
 from limpet.controller.registry.records import COMMUNITY, CommunityRecord
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, custom, read_record
 from limpet.controller.store.kubernetes.object_names import escape
-from limpet.kubernetes import resources
-from limpet.kubernetes.objects import Metadata, Resource
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds import resources
+from limpet.kubernetes.kinds.objects import Metadata, Resource
+from limpet.kubernetes.kinds.resources import (
     GROUP,
     ResourceError,
     is_object_name,

@@ -19,9 +19,9 @@ from limpet.controller.registry.records import (
     PresenceRecord,
 )
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, custom, read_record
-from limpet.kubernetes import resources
-from limpet.kubernetes.objects import Metadata, Resource
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds import resources
+from limpet.kubernetes.kinds.objects import Metadata, Resource
+from limpet.kubernetes.kinds.resources import (
     NETWORK_OBJECT,
     UID_LABEL,
     ResourceError,

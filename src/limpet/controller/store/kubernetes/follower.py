@@ -25,9 +25,9 @@ from limpet.controller.store.kubernetes.crowd import Crowd
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, Row
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import FutureVersionError, GoneError
+from limpet.kubernetes.kinds.objects import Status
+from limpet.kubernetes.kinds.resources import ResourceError
 from limpet.kubernetes.lists import PageOfList, Selection
-from limpet.kubernetes.objects import Status
-from limpet.kubernetes.resources import ResourceError
 
 _log = structlog.get_logger("store")
 _WATCH_S, _SILENCE_S = 300.0, 150.0

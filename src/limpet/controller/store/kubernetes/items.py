@@ -10,9 +10,9 @@ import msgspec
 
 from limpet.base.decoding import decode_json
 from limpet.controller.registry.records import NODE, PRESENCE
-from limpet.kubernetes import resources
-from limpet.kubernetes.objects import Object, Resource
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds import resources
+from limpet.kubernetes.kinds.objects import Object, Resource
+from limpet.kubernetes.kinds.resources import (
     GROUP,
     UID_LABEL,
     VERSION,

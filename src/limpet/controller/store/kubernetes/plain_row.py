@@ -13,8 +13,8 @@ import msgspec
 
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace
 from limpet.controller.store.kubernetes.object_names import escape, unescape
-from limpet.kubernetes.objects import Metadata, Resource
-from limpet.kubernetes.resources import GROUP, ResourceError, read_field
+from limpet.kubernetes.kinds.objects import Metadata, Resource
+from limpet.kubernetes.kinds.resources import GROUP, ResourceError, read_field
 
 KIND_LABEL = f"{GROUP}/kind"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "limpet"}

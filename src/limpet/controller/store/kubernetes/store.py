@@ -40,8 +40,8 @@ from limpet.controller.store.kubernetes.words import told
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError
 from limpet.kubernetes.errors import ObjectConflictError as ObjectConflictError
+from limpet.kubernetes.kinds.resources import ResourceError, read_document
 from limpet.kubernetes.lists import Selection
-from limpet.kubernetes.resources import ResourceError, read_document
 
 _log = structlog.get_logger("store")
 KEPT_EVENTS = 4_096

@@ -11,7 +11,7 @@ from limpet.controller.store.interface import (
     ConflictError,
     TooOldError,
 )
-from limpet.kubernetes.resources import ResourceError
+from limpet.kubernetes.kinds.resources import ResourceError
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import threading
 from queue import SimpleQueue
 
 from limpet.datapath.node.pod.attachment import Attachment
-from limpet.linux.frames import announcement
-from limpet.linux.raw_frames import open_packet_socket
+from limpet.linux.packets.frames import announcement
+from limpet.linux.packets.raw_frames import open_packet_socket
 
 
 class Announcer:

@@ -12,7 +12,7 @@ from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS, GATEWAY_LEASE_
 from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
 from limpet.cli.netcheck.udp import MappingSocket
 from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
-from limpet.linux.echo import Echo
+from limpet.linux.packets.echo import Echo
 from limpet.nat import port_control_codec as codec
 from limpet.nat import upnp
 from limpet.nat.endpoints import KnownEndpoints

@@ -34,8 +34,8 @@ from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import refusal
 from limpet.kubernetes.exec import _hear_all
-from limpet.kubernetes.left_out import LeftOut
-from limpet.kubernetes.objects import CONFIG_MAPS, Metadata, Status, StatusDetails, Viewed
+from limpet.kubernetes.kinds.left_out import LeftOut
+from limpet.kubernetes.kinds.objects import CONFIG_MAPS, Metadata, Status, StatusDetails, Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
 from tests.beds.member import member_without_disk

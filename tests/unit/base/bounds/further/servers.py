@@ -25,8 +25,8 @@ from limpet.kubernetes import client as client_module
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import StatusError
-from limpet.kubernetes.objects import CONFIG_MAPS, Status
-from limpet.kubernetes.policies import PODS
+from limpet.kubernetes.kinds.objects import CONFIG_MAPS, Status
+from limpet.kubernetes.kinds.policies import PODS
 from limpet.kubernetes.watch_event import Unreadable, read_item
 from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving
 from tests.unit.base.bounds.probes import probe

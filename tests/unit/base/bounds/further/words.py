@@ -25,7 +25,7 @@ from limpet.cluster.exchange.pod_messages import (
 from limpet.cluster.kinds import POLICY, fields
 from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import _document
-from limpet.kubernetes.objects import Viewed
+from limpet.kubernetes.kinds.objects import Viewed
 from limpet.kubernetes.reflector_state import ObjectChanges
 from limpet.kubernetes.watch_event import Unreadable
 from tests.unit.base.bounds.asked.http import _source

@@ -60,7 +60,7 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "base/acceptor": "listener.py",
         "cluster/datagrams": "udp_sockets.py",
         "dns/forward": "sockets.py",
-        "linux": "datagram_batches.py",
+        "linux/packets": "datagram_batches.py",
     },
 }
 """Why, folder of `src/limpet`, and the files in it."""

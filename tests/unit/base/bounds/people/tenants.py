@@ -22,10 +22,16 @@ from limpet.controller.store.kubernetes.crowd import Crowd
 from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.access.access import Access
-from limpet.kubernetes.objects import Metadata, Resource, Viewed
-from limpet.kubernetes.policies import PODS, NamespaceView, PodView, PolicyView
+from limpet.kubernetes.kinds.objects import Metadata, Resource, Viewed
+from limpet.kubernetes.kinds.policies import PODS, NamespaceView, PodView, PolicyView
+from limpet.kubernetes.kinds.services import (
+    ENDPOINT_SLICES,
+    SERVICES,
+    EndpointView,
+    SliceView,
+    slice_of,
+)
 from limpet.kubernetes.reflector_state import ObjectChanges, ReflectorState
-from limpet.kubernetes.services import ENDPOINT_SLICES, SERVICES, EndpointView, SliceView, slice_of
 from limpet.kubernetes.watch_event import Unreadable, read_item
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.kubernetes.lists import ListDocument, read_parts
-from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.watch_event import ObjectPut, Unreadable, read_event
 
 _NODES = Resource("Node", "nodes", Viewed)

@@ -22,8 +22,8 @@ from limpet.base.bounds.tenants import (
     SOURCE_RANGES,
 )
 from limpet.base.bounds.words import NAME, SERVICE_PORTS, SLICE_ENDPOINTS
-from limpet.kubernetes.left_out import LeftOut
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.kinds.left_out import LeftOut
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.services.values import (
     NONE,
     NOT_EXPOSED,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from limpet.base.bounds.words import LEFT_OUT, SLICE_ENDPOINTS
 from limpet.datapath.services.elements import frontends
-from limpet.kubernetes.services import ServiceView, SliceView, service_of, slice_of
+from limpet.kubernetes.kinds.services import ServiceView, SliceView, service_of, slice_of
 from limpet.services.values import (
     NOT_EXPOSED,
     READY,

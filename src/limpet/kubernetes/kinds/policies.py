@@ -12,7 +12,7 @@ import msgspec
 from limpet.base.addresses import Address
 from limpet.base.bounds.tenants import POD_ADDRESSES, POD_CONTAINERS, POD_PORTS
 from limpet.base.bounds.words import LABEL
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.policies.policy import Key, NamedPort, PolicyPod, Protocol
 
 _PROTOCOLS: dict[str, Protocol] = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}

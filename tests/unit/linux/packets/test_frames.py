@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import given
 
-from limpet.linux.frames import announcement
 from limpet.linux.netlink.codec import parse_mac
+from limpet.linux.packets.frames import announcement
 from tests.strategies import macs, v4_addresses, v6_addresses
 
 

@@ -19,7 +19,7 @@ from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
 from limpet.cluster.seal import seal
-from limpet.kubernetes.resources import (
+from limpet.kubernetes.kinds.resources import (
     RESOURCES,
     ResourceError,
     document_object,
@@ -30,7 +30,7 @@ from limpet.kubernetes.resources import (
 )
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+CRDS = Path(__file__).parents[4] / "deploy" / "crds"
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 SEGMENTS = st.integers(0, 255).map(lambda each: ip_network(f"10.244.{each}.0/24"))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
+from limpet.linux.packets.datagram_batches import receive_batch, send_batch, takes_batches
 from tests.effort import examples
 
 DATA, PROBE = b"\x04\x00\x00\x00", b"Lmp\x01"
