@@ -57,12 +57,15 @@ class NatView:
     _own: frozenset[Address] = frozenset()
     _settled: dict[int, NatKind] = field(default_factory=dict)
     """The last clear result by IP version, since the network changed."""
+    _counting: dict[tuple[int, float], list[Observation]] = field(default_factory=dict)
+    """Observations that count at a moment, by IP version: one answer asks for them many times."""
 
     def network_changed(self, own: Collection[Address]) -> None:
         """Forgets all observations; `own`: the addresses that the node's links have now."""
         self._own = frozenset(own)
         self._seen.clear()
         self._settled.clear()
+        self._counting.clear()
 
     def see(
         self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, by_relay: bool = True
@@ -72,6 +75,7 @@ class NatView:
         sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
         if len(self._seen) > NAT_OBSERVATIONS.most:
             del self._seen[next(iter(self._seen))]
+        self._counting.clear()
         version = asked_at[0].version
         believed = sight in self._fresh(version, now_s)
         moved = believed and before is not None and before.seen_as != seen_as
@@ -108,6 +112,7 @@ class NatView:
             if asked_at[0].version == version and each.seen_as != seen_as:
                 at_s = min(each.at_s, now_s - CLOSE_S)
                 self._seen[asked_at] = replace(each, at_s=at_s)
+        self._counting.clear()
 
     def _refutes(self, settled: NatKind, version: int, now_s: float) -> bool:
         """Whether observations that settle nothing contradict what was settled before."""
@@ -160,14 +165,18 @@ class NatView:
 
     def _fresh(self, version: int, now_s: float) -> list[Observation]:
         """Observations that count, the latest last."""
-        relays = self._by_relays(version, now_s)
-        return [
-            each
-            for each in self._seen.values()
-            if each.asked_at[0].version == version
-            and each.at_s > now_s - FRESH_S
-            and (each.by_relay or not relays or each.seen_as in relays)
-        ]
+        at = version, now_s
+        if at not in self._counting:
+            relays = self._by_relays(version, now_s)
+            self._counting = {held: was for held, was in self._counting.items() if held[1] == now_s}
+            self._counting[at] = [
+                each
+                for each in self._seen.values()
+                if each.asked_at[0].version == version
+                and each.at_s > now_s - FRESH_S
+                and (each.by_relay or not relays or each.seen_as in relays)
+            ]
+        return self._counting[at]
 
     def _translated(self, version: int, now_s: float) -> list[Observation]:
         """Observations that count, but of a relay on the node's own link, which sees no NAT."""
