@@ -19,6 +19,9 @@ T = TypeVar("T")
 PATIENCE_S = 50.0
 """Shorter than the minute after which an agent looks at everything (`resync_s`), so that what a
 notification should have brought is not put down to the timer."""
+_RESTS = 10
+"""So many times as long as an answer took: who waits leaves the processor to those who are waited
+for."""
 
 
 def wait_until(
@@ -29,10 +32,13 @@ def wait_until(
 ) -> T:
     """The first true value of `holds`. Raises: AssertionError with `what` and the last value."""
     end_s = time.monotonic() + patience_s
-    while not (value := holds()):
-        assert time.monotonic() < end_s, f"{what} (last: {value!r})"
-        time.sleep(0.01)
-    return value
+    while True:
+        asked_s = time.monotonic()
+        if value := holds():
+            return value
+        now_s = time.monotonic()
+        assert now_s < end_s, f"{what} (last: {value!r})"
+        time.sleep(min(max(_RESTS * (now_s - asked_s), 0.01), 0.2))
 
 
 def pause(pid: int) -> None:

@@ -96,7 +96,7 @@ def until_on(world: World, one: str, other: str, *rungs: str) -> float:
     started_s = time.monotonic()
     while not set(now := rung(world, one, other)) <= set(rungs):
         assert time.monotonic() < started_s + CLIMBS_WITHIN_S, f"{one} - {other}: {now}"
-        time.sleep(0.05)
+        time.sleep(0.1)
     return time.monotonic() - started_s
 
 

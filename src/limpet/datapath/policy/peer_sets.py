@@ -40,6 +40,8 @@ class Planned:
     def __init__(self) -> None:
         self._held: dict[object, PeerLines] = {}
         self._used: dict[object, PeerLines] = {}
+        self.texts: dict[Address, str] = {}
+        """Addresses that this plan made text of: hundreds of rules may mean the same thousands."""
 
     def part(
         self,
@@ -57,18 +59,25 @@ class Planned:
     def end(self) -> None:
         """What was not asked for is forgotten."""
         self._held, self._used = self._used, {}
+        self.texts.clear()
 
 
 def pods_lines(
-    direction: Direction, whose: str, found: tuple[AllowedPeers, ...], held: PeerLines | None
+    direction: Direction,
+    whose: str,
+    found: tuple[AllowedPeers, ...],
+    held: PeerLines | None,
+    texts: dict[Address, str],
 ) -> PeerLines:
-    """`held`: as it was. Of thousands of addresses only those that come and go are looked at."""
+    """`held`: as it was. Of thousands of addresses only those that come and go are looked at.
+    `texts`: of addresses, so far."""
     before = held or _NO_LINES
     members, come, gone = _moves([peers.addresses for peers in found], before.members)
+    gone_texts, come_texts = _texts(gone, texts), _texts(come, texts)
     lines, sets = [], {}
     for version in HEADERS:
         name = f"pods{version}_{whose}"
-        elements = _changed(before, name, _texts(gone, version), _texts(come, version))
+        elements = _changed(before, name, gone_texts[version], come_texts[version])
         if elements:
             sets[name] = NamedSet("set", (f"type ipv{version}_addr",), elements)
             lines.append(_let_pass(direction, version, name))
@@ -131,8 +140,15 @@ def _let_pass(direction: Direction, version: int, name: str) -> str:
     return f"{HEADERS[version]} {_PEER_FIELDS[direction]} @{name} {PASS[direction]}"
 
 
-def _texts(addresses: Iterable[Address], version: int) -> frozenset[str]:
-    return frozenset(str(each) for each in addresses if each.version == version)
+def _texts(addresses: Iterable[Address], known: dict[Address, str]) -> dict[int, frozenset[str]]:
+    """By version."""
+    found: dict[int, list[str]] = {version: [] for version in HEADERS}
+    for each in addresses:
+        text = known.get(each)
+        if text is None:
+            text = known[each] = str(each)
+        found[each.version].append(text)
+    return {version: frozenset(texts) for version, texts in found.items()}
 
 
 def _port_texts(ports: Iterable[At], version: int) -> frozenset[str]:

@@ -253,7 +253,7 @@ class _Inet:
             self._planned.part(
                 ("pods", direction, rules),
                 found,
-                lambda held: pods_lines(direction, whose, found, held),
+                lambda held: pods_lines(direction, whose, found, held, self._planned.texts),
             )
         )
         yield from self._take(
