@@ -206,3 +206,13 @@ def test_of_a_thousand_endpoints_each_is_in_rotation_and_one_less_is_few_element
     assert len(set(bed.part.plan().elements["slots_tcp_4"].values())) == 999
     held = bed.node.run("nft", "list", "map", *TABLE, "slots_tcp_4").partition("elements")[2]
     assert held.count(" : ") == 999
+
+
+def test_of_a_table_in_which_nothing_is_left_nothing_stays(make_netns: NetnsFactory) -> None:
+    """An agent that never heard of a Service, or another program, may have left it so."""
+    node = make_netns()
+    node.run("nft", "add", "table", *TABLE)
+    with node.entered(), closing(ServicesKernel()) as kernel:
+        assert kernel.remove()
+        assert not kernel.remove()
+    assert TABLE[1] not in node.run("nft", "list", "tables")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -84,11 +85,14 @@ class ServicesKernel:
             self._elements = {name: self._sets.read(name, want.elements[name]) for name in MAPS}
 
     def remove(self) -> bool:
-        """Whether it was there. Raises: KernelError."""
-        if not self._frame():
-            return False
+        """Whether it was there, be it without all that it should have. Raises: KernelError."""
         table = f"table inet {NFT_SERVICES_TABLE}"
-        self._nft.run(f"delete {table}", what=table)
+        try:
+            self._nft.run(f"delete {table}", what=table)
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
         self._base, self._left = "", None
         return True
 
