@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-docs test-kube test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-docs test-kube test-storms test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -12,8 +12,13 @@ demo: setup
 # Which files begin first is in tests/order.py.
 in_order := --dist loadfile --no-loadscope-reorder
 elsewhere := --ignore=tests/shells --ignore=tests/kube --ignore=tests/ui --ignore=tests/monitoring --ignore=tests/packages
+storms := tests/faults tests/soak tests/lab/storms tests/lab/thefts
 test: setup compiled
-	$(py) -m pytest -q -n 6 $(in_order) $(elsewhere) --ignore=tests/docs/test_commands.py tests
+	$(py) -m pytest -q -n 6 $(in_order) $(elsewhere) $(addprefix --ignore=,$(storms)) --ignore=tests/docs/test_commands.py tests
+
+# What lasts: kills at any moment, power cuts, full disks, storms of faults, thefts that are played through.
+test-storms: setup compiled
+	$(py) -m pytest -q -n 6 $(in_order) $(storms)
 
 # Tests are compiled once, not by each of the processes that run them.
 compiled: setup
