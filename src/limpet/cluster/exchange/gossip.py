@@ -123,7 +123,9 @@ class Gossip:
         self._rumours: dict[Key, _Rumour] = {}
         self._timers: list[tuple[float, tuple[str, str]]] = []
         """A heap: when, and what it is for."""
-        self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._nonces: OrderedDict[bytes, tuple[str, Destination, float]] = OrderedDict()
+        """To whom each was sent, where and when: it proves that one place, and no other that its
+        member may name or forge."""
         self._rates = ComparisonRates()
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
@@ -222,7 +224,7 @@ class Gossip:
         if not self._neighbours.is_member(uid):
             self.counters["stranger"] += 1
             return []
-        asked = self._is_asked(uid, message, now_s)
+        asked = self._is_asked(uid, place, message, now_s)
         if asked is False:
             self.counters["unasked"] += 1
             return []
@@ -334,27 +336,32 @@ class Gossip:
             places.append(heard.place)
         if not places:
             return []
-        digest = self._index.digest(self._issue(uid, now_s))
-        return self._affordable((SendTo(uid, place, digest) for place in places), now_s)
+        digests = (
+            SendTo(uid, place, self._index.digest(self._issue(uid, place, now_s)))
+            for place in places
+        )
+        return self._affordable(digests, now_s)
 
-    def _issue(self, uid: str, now_s: float) -> bytes:
+    def _issue(self, uid: str, place: Destination, now_s: float) -> bytes:
         nonce = self._nonce()
-        self._nonces[nonce] = (uid, now_s)
+        self._nonces[nonce] = (uid, place, now_s)
         if len(self._nonces) > _MOST_NONCES:
             self._nonces.popitem(last=False)
         return nonce
 
-    def _is_asked(self, uid: str, message: Message, now_s: float) -> bool | None:
-        """Whether it answers what we sent to its sender; None: it is no answer."""
+    def _is_asked(
+        self, uid: str, place: Destination, message: Message, now_s: float
+    ) -> bool | None:
+        """Whether it answers what we sent to its sender there; None: it is no answer."""
         if not isinstance(message, Listing | Want):
             return None
-        asked, at_s = self._nonces.get(message.echo, ("", 0.0))
-        return asked == uid and now_s - at_s <= _NONCE_S
+        asked, where, at_s = self._nonces.get(message.echo, ("", place, 0.0))
+        return (asked, where) == (uid, place) and now_s - at_s <= _NONCE_S
 
     def _answer(self, uid: str, place: Destination, message: Message, now_s: float) -> list[Effect]:
         match message:
             case Digest():
-                nonce = self._issue(uid, now_s)
+                nonce = self._issue(uid, place, now_s)
                 room = self._neighbours.room_bytes(uid, place)
                 answers = make_listings(
                     self._index, message, nonce, room_bytes=room, below=self._below

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -35,10 +36,13 @@ from limpet.cluster.exchange.messages import (
     encode,
 )
 from limpet.cluster.exchange.neighbours import Broadcast, Destination, Effect, SendTo
+from limpet.cluster.kinds import PRESENCE
 from limpet.cluster.merge import merge
+from limpet.cluster.seal import seal
 from tests.effort import examples
 from tests.unit.cluster.exchange.exchange_world import (
     LINK,
+    PORT,
     Members,
     Weather,
     World,
@@ -48,7 +52,7 @@ from tests.unit.cluster.exchange.exchange_world import (
     node,
     place_of,
 )
-from tests.unit.cluster_values import NOTHING, grant, knowledge, merged
+from tests.unit.cluster_values import NOTHING, grant, knowledge, merged, node_key, presence
 
 
 def first(below: int) -> int:
@@ -279,9 +283,9 @@ def lone(*others: int) -> Lone:
 
 
 class Lone(Gossip):
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Known, nonce: Callable[[], bytes] = lambda: b"12345678") -> None:
         self.members = Members(1, known)
-        super().__init__(self.members, known, below=first, nonce=lambda: b"12345678", now_s=0)
+        super().__init__(self.members, known, below=first, nonce=nonce, now_s=0)
         self.set_links([LINK], [], 0)
 
     def hear(
@@ -339,6 +343,35 @@ def test_who_has_not_proven_its_address_gets_a_few_times_what_it_sent(
             if isinstance(effect, SendTo) and effect.place == NOWHERE
         )
         assert went <= AMPLIFICATION.most * came
+
+
+def test_a_member_that_is_asked_at_one_place_proves_no_other_that_it_forges_or_names() -> None:
+    """It hears the nonce where it is, and answers in the name of a victim."""
+    uid, nonces = grant(2).uid, itertools.count()
+    known = known_of(node(number) for number in (1, 2, 3))
+    gossip = Lone(known, nonce=lambda: next(nonces).to_bytes(8, "big"))
+    gossip.receive(uid, place_of(2), LINK, EMPTY, 1)
+    listing = Listing(bytes(8), bytes(8), False, frozenset(range(BUCKETS)), ())
+    everything = Want(bytes(8), (mark_of(key_of(1)), mark_of(key_of(3))))
+    assert gossip.receive(uid, NOWHERE, LINK, listing, 2) == []
+    assert gossip.receive(uid, NOWHERE, LINK, everything, 2) == []
+    assert gossip.heard[uid].proven is None
+
+    # It names the victim beside itself: each place is asked something else.
+    addresses = (place_of(2).address, NOWHERE.address)
+    said = presence(2, 9, port=PORT, addresses=addresses)
+    gossip.hear((seal(PRESENCE, said, node_key(2)),), origin=Source.CLOUD, now_s=3)
+    gossip.suspect(uid, 4)
+    asked = {
+        effect.place: effect.message.nonce
+        for effect in gossip.tick(5)
+        if isinstance(effect, SendTo) and isinstance(effect.message, Digest)
+    }
+    there = Destination(NOWHERE.address, PORT)
+    assert asked.keys() == {place_of(2), there}
+    own = asked[place_of(2)]
+    assert gossip.receive(uid, there, LINK, replace(everything, echo=own), 6) == []
+    assert gossip.receive(uid, place_of(2), LINK, replace(everything, echo=own), 6)
 
 
 def test_an_answer_that_nobody_asked_for_is_dropped_and_counted() -> None:
