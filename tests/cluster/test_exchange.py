@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from limpet.base.bounds.neighbours import STRANGERS_TOLD_AT_ONCE
 from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Sealed, Source
@@ -241,6 +243,34 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
             assert stranger.got == []
             assert stranger.uid not in one.membership.snapshot.nodes
             assert stranger.uid not in one.exchange.heard
+        finally:
+            stranger.courier.stop()
+
+    with_nodes(tmp_path, 1, scenario)
+
+
+def test_a_large_document_of_a_stranger_counts_as_many_before_it_is_read(tmp_path: Path) -> None:
+    """Who has signed it is known only then: one of 59 kB took a twelfth of a second."""
+
+    async def scenario(one: Node) -> None:
+        one.start()
+        stranger = Post(one.host.bed.host(9))
+        segments = tuple(map(ip_network, (f"10.{n >> 8}.{n & 255}.0/24" for n in range(3_600))))
+        forged = seal_grant(grant(9, segments=segments), node_key(9))
+        heavy = len(forged.body) // 1024 + 1
+        most, counters = STRANGERS_TOLD_AT_ONCE.most, one.membership.replica.counters
+        try:
+            for number in range(most // heavy + 10):
+                other = msgspec.structs.replace(forged, signature=bytes(60) + b"%04d" % number)
+                stranger.courier.send(
+                    BodyKind.EXCHANGE,
+                    encode(Push((other,))),
+                    to_uid="",
+                    address=ip_address("192.0.2.1"),
+                    port=PORT,
+                )
+            await until(lambda: one.exchange.counters.get("over_rate", 0) > 0)
+            assert 1 <= counters["neighbour_bad"] <= most // heavy + 1
         finally:
             stranger.courier.stop()
 

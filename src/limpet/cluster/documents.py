@@ -33,6 +33,12 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Ed25519 over a context that names the kind, and the body."""
 
 
+def weight_of(documents: Iterable[Sealed]) -> int:
+    """How many they count as, where it is bounded how many are read: a large one for each KiB of
+    it, as it is read before it is known who has signed it."""
+    return sum(1 + (len(each.body) >> 10) for each in documents)
+
+
 class Source(Enum):
     """Who has told of a document."""
 

@@ -5,15 +5,14 @@ Pure.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
-from ipaddress import ip_address
 
 import msgspec
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.bounds import members
 from limpet.cluster.api import InterfaceAddresses
+from limpet.cluster.kinds.fields import address_text
 
 PodKey = tuple[str, str, str, str]
 """Network, namespace, name and interface."""
@@ -35,7 +34,7 @@ def checked_pod(pod: InterfaceAddresses) -> InterfaceAddresses:
             f"{len(pod.addresses)} addresses of one interface: at most "
             f"{members.REPORTED_POD_ADDRESSES.most}"
         )
-    addresses = tuple(dict.fromkeys(map(_canonical, pod.addresses)))
+    addresses = tuple(dict.fromkeys(map(address_text, pod.addresses)))
     return pod if addresses == pod.addresses else replace_fields(pod, addresses=addresses)
 
 
@@ -53,26 +52,6 @@ def key_problem(key: PodKey) -> str | None:
         if not (name.isascii() and name.isprintable()) or " " in name:
             return f"{name!r} is a name with more than printable ASCII"
     return None
-
-
-def _canonical(text: str) -> str:
-    """Raises: ValueError."""
-    # A zone (`fe80::1%…`) is a link of that machine, and can be any text of any length.
-    if len(text) > _LONGEST_ADDRESS or "%" in text:
-        raise ValueError(f"{text[:_LONGEST_ADDRESS]!r} is no address that means the same elsewhere")
-    # The C library takes a tenth of the time of `ip_address`: a report names thousands, and
-    # meanwhile the controller answers nobody.
-    family = socket.AF_INET6 if ":" in text else socket.AF_INET
-    try:
-        found = socket.inet_ntop(family, socket.inet_pton(family, text))
-    except (OSError, ValueError):
-        return str(ip_address(text))  # which says in words what is wrong
-    # The two write an IPv4 address within one of IPv6 in different ways.
-    return str(ip_address(text)) if ":" in found and "." in found else found
-
-
-_LONGEST_ADDRESS = 45
-"""Characters, of a mapped IPv4 address. Source: INET6_ADDRSTRLEN in netinet/in.h."""
 
 
 def record_bytes(pods: Iterable[InterfaceAddresses]) -> int:

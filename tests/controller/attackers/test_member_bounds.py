@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from limpet.cluster.api import (
     encode,
 )
 from tests.controller.machines import Controller, Node, Refusal, join_all
+from tests.unit.cluster_values import grant, seal_grant
 from tests.waiting import until
 
 
@@ -34,19 +36,20 @@ def node_does(controller: Controller, body: Callable[[Node], object]) -> None:
 
 
 async def is_too_large(node: Node, verb: str, path: str, body: bytes) -> bool:
+    return await code_of(node, verb, path, body) is Code.TOO_LARGE
+
+
+async def code_of(node: Node, verb: str, path: str, body: bytes) -> Code | None:
+    """Code of the refusal; None: it is answered."""
     try:
         await node.fetch(verb, path, body)
     except Refusal as refusal:
-        return refusal.code is Code.TOO_LARGE
-    return False
+        return refusal.code
+    return None
 
 
 async def is_put_off(node: Node, path: str) -> bool:
-    try:
-        await node.fetch("GET", path, b"")
-    except Refusal as refusal:
-        return refusal.code is Code.TRY_AGAIN
-    return False
+    return await code_of(node, "GET", path, b"") is Code.TRY_AGAIN
 
 
 def test_whatever_a_node_asks_for_counts_also_what_there_is_not(controller: Controller) -> None:
@@ -98,6 +101,24 @@ def test_what_is_counted_in_a_request_has_a_bound(controller: Controller) -> Non
         for path, bound, request in asked:
             await node.fetch("POST", path, encode(request(bound.most)))
             assert await is_too_large(node, "POST", path, encode(request(bound.most + 1))), path
+
+    node_does(controller, body)
+
+
+def test_large_documents_in_a_hello_count_as_many_that_are_shown(controller: Controller) -> None:
+    """They are read before it is known who has signed them: eight of them took half a second, and
+    a node may ask a thousand times at once."""
+
+    async def body(node: Node) -> None:
+        segments = tuple(map(ip_network, (f"10.{n >> 8}.{n & 255}.0/24" for n in range(3_600))))
+        count = members.HELLO_DOCUMENTS.most
+        forged = seal_grant(grant(9, segments=segments), node.key)
+        heavy = count * (len(forged.body) // 1024 + 1)
+        hello = encode(HelloRequest(node.revision, (forged,) * count))
+        taken = 0
+        while await code_of(node, "POST", "/v1/hello", hello) is not Code.TRY_AGAIN:
+            taken += 1
+            assert taken * heavy <= members.SHOWN_AT_ONCE.most * 1.2
 
     node_does(controller, body)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from limpet.cluster.documents import Kind
 from limpet.cluster.kinds import ABSENCE, PODS, PRESENCE, fields
@@ -66,3 +70,45 @@ def test_what_is_as_it_should_be_is_read() -> None:
         "fd00::1",
     )
     assert PODS.parse(pods()).pods[0].name == "web"
+
+
+_groups = st.sampled_from(["0", "00", "1", "01", "255", "256", "0db8", "FFFF", "12345", "g", ""])
+_texts = (
+    st.ip_addresses().map(str)
+    | st.integers(0, 2**48 - 1).map(lambda n: str(IPv6Address(n)))
+    | st.lists(_groups, max_size=9).map(":".join)
+    | st.lists(_groups, max_size=5).map(".".join)
+    | st.text(st.characters(exclude_characters="%"), max_size=12)
+)
+_lengths = st.integers(0, 130).map(str) | st.sampled_from(
+    ["", "08", "+8", " 8", "1_6", "8/8", "\u0668", "255.0.0.0", "0.255.255.255", "9" * 5_000]
+)
+
+
+def what_it_is(read: Callable[[str], object], text: str) -> object:
+    try:
+        return read(text)
+    except ValueError:
+        return None
+
+
+@given(_texts)
+@example("::ffff:1.2.3.4")
+@example("::1.2.3.4")
+@example("::1:0")
+@example("::ffff:0:0")
+@example("1:2:3:4:5:6:7::")
+@example("1.2.3.4\0")
+def test_an_address_is_read_and_written_as_python_does(text: str) -> None:
+    wanted = what_it_is(ip_address, text)
+    assert what_it_is(fields.address, text) == wanted
+    assert what_it_is(fields.address_text, text) == (None if wanted is None else str(wanted))
+
+
+@given(_texts, st.none() | _lengths)
+@example("10.0.0.0", "8")
+@example("10.0.0.1", "8")
+def test_a_prefix_is_read_as_python_does(text: str, length: str | None) -> None:
+    said = text if length is None else f"{text}/{length}"
+    wanted = what_it_is(ip_network, said)
+    assert what_it_is(lambda each: fields.prefixes([each])[0], said) == wanted

@@ -114,10 +114,16 @@ WATCHES_PER_MINUTE = Bound(
 SHOWN_DOCUMENTS = Bound(
     "documents shown to a controller at once after a restore", 256, "documents", Above.REFUSED
 )
-SHOWN_AT_ONCE = Bound("documents that one node shows at once", 4_096, "documents", Above.WAITS)
+SHOWN_AT_ONCE = Bound(
+    "documents that one node shows at once, each KiB of a large one for one",
+    4_096,
+    "documents",
+    Above.WAITS,
+)
 SHOWN_PER_MINUTE = Bound(
     "documents that one node shows for long", 12_288, "documents a minute", Above.WAITS
 )
+"""Those in its hellos, too: they are read before it is known who has signed them."""
 HELLO_DOCUMENTS = Bound("documents in a node's hello", 8, "documents", Above.REFUSED)
 SHOW_BODY = Bound("body of a node's hello, or of what it shows", 1 << 20, "bytes", Above.REFUSED)
 PUBLISH_BODY = Bound("body with a node's presence", 8 << 10, "bytes", Above.REFUSED)

@@ -56,7 +56,12 @@ PUSHED_DOCUMENTS = Bound("documents in one datagram", 128, "documents", Above.DR
 LISTED_ITEMS = Bound("items of a listing in one datagram", 4_096, "items", Above.DROPPED)
 WANTED_MARKS = Bound("documents asked for in one datagram", 128, "documents", Above.DROPPED)
 """More than a node of ours puts into a datagram, less than one could hold."""
-TOLD_AT_ONCE = Bound("documents that one member tells at once", 2_000, "documents", Above.WAITS)
+TOLD_AT_ONCE = Bound(
+    "documents that one member tells at once, each KiB of a large one for one",
+    2_000,
+    "documents",
+    Above.WAITS,
+)
 TOLD_PER_S = Bound(
     "documents that one member tells for long", 1_000, "documents a second", Above.WAITS
 )

@@ -17,7 +17,7 @@ from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
 from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
-from limpet.cluster.documents import Key, Source
+from limpet.cluster.documents import Key, Source, weight_of
 from limpet.cluster.exchange.change_rates import ChangeRates
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
@@ -169,11 +169,11 @@ class Exchange:
         False: there was no room for all of it.
         """
         assert self._gossip is not None
-        now_s = time.monotonic()
+        now_s, weight = time.monotonic(), weight_of(push.documents)
         if self._membership.is_member(received.uid):
-            room = self._room.of_members.take(received.uid, now_s, len(push.documents))
+            room = self._room.of_members.take(received.uid, now_s, weight)
         else:
-            room = self._room.of_strangers.take(now_s, len(push.documents))
+            room = self._room.of_strangers.take(now_s, weight)
         if not room:
             self._counters["over_rate"] += 1
             return False

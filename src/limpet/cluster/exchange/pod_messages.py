@@ -86,7 +86,7 @@ def _checked(pod: ToldPod) -> ToldPod:
     """Raises: ValueError for a name or an address that is none."""
     if problem := _name_problem(pod):
         raise ValueError(problem)
-    return replace(pod, addresses=tuple(str(fields.address(each)) for each in pod.addresses))
+    return replace(pod, addresses=tuple(map(fields.address_text, pod.addresses)))
 
 
 def _name_problem(pod: ToldPod) -> str | None:

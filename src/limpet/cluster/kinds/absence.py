@@ -10,7 +10,7 @@ from typing import Any
 
 from limpet.base.bounds.members import ABSENCE_BODY, ABSENT_ADDRESSES, SEQUENCE
 from limpet.cluster.documents import Head, Kind
-from limpet.cluster.kinds.fields import address, few, text, whole
+from limpet.cluster.kinds.fields import address_text, few, text, whole
 from limpet.cluster.kinds.grant import GRANT, key_of_node
 
 
@@ -30,7 +30,7 @@ def _parse(found: dict[str, Any]) -> Absence:
     return Absence(
         text(found["uid"]),
         whole(found["sequence"], SEQUENCE.most),
-        tuple(str(address(each)) for each in addresses),
+        tuple(map(address_text, addresses)),
     )
 
 

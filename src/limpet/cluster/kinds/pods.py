@@ -18,7 +18,7 @@ from limpet.base.bounds.members import (
     TOLD_PODS_BODY,
 )
 from limpet.cluster.documents import Head, Kind
-from limpet.cluster.kinds.fields import address, few, labels, name, text, whole
+from limpet.cluster.kinds.fields import address_text, few, labels, name, text, whole
 from limpet.cluster.kinds.grant import GRANT, key_of_node
 
 PARTS = TOLD_PARTS.most
@@ -62,7 +62,7 @@ def _pod(found: Mapping[str, Any]) -> LabelledPod:
     return LabelledPod(
         name(found["namespace"]),
         name(found["name"]),
-        tuple(str(address(each)) for each in few(found["addresses"], TOLD_POD_ADDRESSES)),
+        tuple(address_text(each) for each in few(found["addresses"], TOLD_POD_ADDRESSES)),
         labels(found["labels"]),
     )
 

@@ -38,6 +38,7 @@ from limpet.cluster.api import (
     encode,
     encode_line,
 )
+from limpet.cluster.documents import weight_of
 from limpet.cluster.keys import SealError
 from limpet.controller.api.connections import (
     connection_of,
@@ -214,13 +215,14 @@ class Api:
         uid = self._member(request)
         hello = await self._body(request, HelloRequest, members.SHOW_BODY)
         _check_count(len(hello.documents), members.HELLO_DOCUMENTS)
+        self._requests.rates.shown.take(uid, time.monotonic(), weight_of(hello.documents))
         return _json(await self._requests.hello(uid, hello))
 
     async def _show(self, request: web.Request) -> web.Response:
         uid = self._member(request)
         documents = (await self._body(request, ShowRequest, members.SHOW_BODY)).documents
         _check_count(len(documents), members.SHOWN_DOCUMENTS)
-        self._requests.rates.shown.take(uid, time.monotonic(), len(documents))
+        self._requests.rates.shown.take(uid, time.monotonic(), weight_of(documents))
         return _json(ShowAnswer(await self._requests.show(documents)))
 
     async def _publish(self, request: web.Request) -> web.Response:

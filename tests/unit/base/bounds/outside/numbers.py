@@ -136,7 +136,6 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "cluster/exchange/pod_messages.py": "_LONGEST_ADDRESS",
         "cluster/kinds/fields.py": "_LONGEST_ADDRESS",
         "cluster/kinds/presence.py": "_MAX_PORT",
-        "cluster/reported_pods.py": "_LONGEST_ADDRESS",
         "cluster/topology/tunnel_end.py": "_MAX_PORT",
         "cni/frames.py": "MAX_ANSWER_BYTES",
         "controller/store/kubernetes/object_names.py": "_LONGEST_NAME",
