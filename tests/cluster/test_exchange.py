@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import msgspec
@@ -289,6 +289,28 @@ def test_a_newcomer_that_the_cloud_has_granted_is_believed_by_its_own_word(tmp_p
         assert heard.ifindex == one.host.link.ifindex
 
     with_nodes(tmp_path, 2, scenario)
+
+
+@pytest.mark.parametrize("second", ["192.0.2.101/24", "2001:db8::101/64"])
+def test_who_asks_at_one_of_several_addresses_is_answered_from_that_one(
+    tmp_path: Path, second: str
+) -> None:
+    """No answer that comes from another address is taken."""
+
+    async def scenario(one: Node) -> None:
+        one.host.netns.ip(f"addr add {second} dev eth0{' nodad' * (':' in second)}")
+        one.hear_from_cloud(told(2))
+        one.start()
+        asking = Post(one.host.bed.host(2))
+        address = ip_interface(second).ip
+        try:
+            body = encode(one_digest())
+            asking.courier.send(BodyKind.EXCHANGE, body, to_uid=one.uid, address=address, port=PORT)
+            await until(lambda: any(each.address == address for each in asking.got))
+        finally:
+            asking.courier.stop()
+
+    with_nodes(tmp_path, 1, scenario)
 
 
 def one_digest() -> Digest:

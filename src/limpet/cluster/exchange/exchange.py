@@ -160,7 +160,7 @@ class Exchange:
         effects = self._gossip.receive(
             received.uid, _place(received), received.ifindex, message, time.monotonic()
         )
-        self._run(effects)
+        self._run(effects, received)
         return taken
 
     def _take(self, received: Received, push: Push) -> bool:
@@ -199,18 +199,19 @@ class Exchange:
         self._counters["over_rate"] += late
         return not late
 
-    def _run(self, effects: list[Effect]) -> None:
+    def _run(self, effects: list[Effect], to: Received | None = None) -> None:
+        """`to`: what they answer, if they do."""
         message, body = None, b""
         for effect in effects:
             if effect.message is not message:  # one goes to several places
                 message, body = effect.message, encode(effect.message)
             try:
-                self._send(effect, body)
+                self._send(effect, body, to)
             except DatagramError as error:
                 _log.warning("what is known of a node is too large to be told", error=str(error))
         self._set_timer()
 
-    def _send(self, effect: Effect, body: bytes) -> None:
+    def _send(self, effect: Effect, body: bytes, to: Received | None) -> None:
         if isinstance(effect, Broadcast):
             self._courier.broadcast(BodyKind.EXCHANGE, body, [effect.ifindex])
             return
@@ -222,6 +223,7 @@ class Exchange:
             address=place.address,
             port=place.port,
             ifindex=place.ifindex,
+            source=_asked_at(to) if to is not None and place == _place(to) else None,
         )
         uid = effect.uid or self._inside.get(place.address, "")
         if sent and self._is_inside(uid, place.address):
@@ -238,6 +240,12 @@ class Exchange:
 def _place(received: Received) -> Destination:
     link = received.ifindex if received.address.is_link_local else None
     return Destination(received.address, received.port, link)
+
+
+def _asked_at(received: Received) -> Address | None:
+    """Our address to which it came, if it is ours alone: who asks takes no answer from another."""
+    at = received.to_address
+    return None if at.is_unspecified or _is_for_all(at) else at
 
 
 def _is_for_all(address: Address) -> bool:
