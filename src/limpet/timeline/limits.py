@@ -28,6 +28,10 @@ _TOGETHER = 8
 _NAMED = 12
 """So many of those that are told in one are told by name."""
 
+CLAIM = "claim"
+"""Kind of what came of somebody's word who has shown nothing for it: whatever names they take, all
+of these have the room of one, so that what people did is never crowded out."""
+
 Subject = tuple[str, str, str]
 """Kind, node by its uid, or name where that is all there is, and peer."""
 
@@ -98,6 +102,8 @@ class Limits:
 
 def _subject(happening: Happening) -> Subject:
     """What a person did is one by its words: two different acts are both told."""
+    if happening.kind == CLAIM:
+        return CLAIM, "", ""
     if happening.who:
         return happening.kind, happening.words, ""
     return happening.kind, happening.node or "".join(happening.names[:1]), happening.peer
