@@ -32,6 +32,9 @@ _RECORD_BYTES = 16 << 10
 """Largest content of a TLS record. Source: RFC 8446, section 5.1."""
 _RECORDS_PER_TURN = 8
 """Records until others have their turn."""
+_FRAMES_PER_TURN = 256
+"""Frames after which no further record is read then: to hand on one costs the same, however small,
+and a record holds eleven large packets, or three thousand of a byte."""
 
 
 class SessionSide(Protocol):
@@ -142,6 +145,8 @@ class TlsSession:
                     ended = "it closed the connection"
                     break
                 frames += self._parser.feed(data)
+                if len(frames) > _FRAMES_PER_TURN:
+                    break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLWantWriteError:  # it answers a new key, and must not be asked meanwhile
