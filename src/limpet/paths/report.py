@@ -106,13 +106,15 @@ def report_problem(report: PathReport) -> str:
 
 
 def _words(report: PathReport) -> Iterator[str]:
-    """What programs have named: versions, kinds, rungs and uids."""
+    """What programs have named: versions, kinds, rungs, uids and addresses."""
     node = report.node
     yield from (node.version, node.backend, node.near)
     yield from (*node.nat, *node.nat.values(), *node.rungs, *report.gone)
+    yield from (each.prefix for each in node.segments)
     for pair in report.pairs:
-        way = pair.direction.way
+        way, outward = pair.direction.way, pair.direction.outward
         yield from (pair.peer, way.rung, way.relay, pair.direction.nat)
+        yield from (outward.next_hop, outward.underlay, outward.endpoint)
 
 
 def _sentences(report: PathReport) -> Iterator[str]:

@@ -263,6 +263,20 @@ def test_where_an_address_is_meant_nothing_else_is_taken(name: str, text: str) -
     assert report_problem(ADDRESSES[name]("fd00::5")) == ""
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        of_pair(outward=Outward(next_hop=", ".join(["192.0.2.1"] * 20_000))),
+        of_pair(outward=Outward(endpoint=f"192.0.2.1:{'0' * 4_000}80")),
+        of_node(segments=(Segment(prefix=f"10.0.0.0/{'0' * 4_000}8", size=1),)),
+    ],
+    ids=["next hops", "endpoint", "segment"],
+)
+def test_where_addresses_are_meant_there_are_no_more_than_words(report: PathReport) -> None:
+    """A controller keeps 64 such pairs of each node: they were 17 MB."""
+    assert "characters" in report_problem(report)
+
+
 @pytest.mark.parametrize("endpoint", ["192.0.2.1", "192.0.2.1:", ":80", "[::1]:70000", "a:1"])
 def test_an_endpoint_is_an_address_and_a_port(endpoint: str) -> None:
     assert report_problem(of_pair(outward=Outward(endpoint=endpoint)))
