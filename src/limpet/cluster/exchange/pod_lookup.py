@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 
 from limpet.base.bounds import neighbours as bounds
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.datagrams.peer_datagram import BodyKind, DatagramError, DropReason
+from limpet.cluster.datagrams.peer_datagram import (
+    OVERHEAD_BYTES,
+    BodyKind,
+    DatagramError,
+    DropReason,
+)
 from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.exchange.neighbours import Destination
 from limpet.cluster.exchange.pod_messages import (
@@ -119,10 +124,15 @@ class PodLookup:
         """Raises: DatagramError."""
         if not self._membership.may_talk(received.uid):
             raise DatagramError(DropReason.UNHANDLED, "its sender is not to know of pods here")
-        if not self.rates.take(received.uid, time.monotonic()):
+        now_s = time.monotonic()
+        if not self.rates.take(received.uid, now_s):
             raise DatagramError(DropReason.OVER_RATE, "it asks for too many pods")
         ask = parse_ask(received.body)
-        answer = told(ask.nonce, self._own_pods(ask.namespace, ask.name))
+        # Who has not answered there may have forged its address.
+        is_proven = self._courier.unproven.has_answered((received.uid, received.address), now_s)
+        came = OVERHEAD_BYTES + len(received.body)
+        most = None if is_proven else bounds.AMPLIFICATION.most * came - OVERHEAD_BYTES
+        answer = told(ask.nonce, self._own_pods(ask.namespace, ask.name), most)
         self._courier.answer(received, BodyKind.POD_TOLD, encode(answer))
 
     def _told(self, received: Received) -> None:

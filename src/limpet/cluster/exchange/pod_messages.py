@@ -76,10 +76,14 @@ def parse_told(body: bytes) -> PodsTold:
         raise DatagramError(DropReason.MALFORMED, f"it tells of no pods: {error}") from error
 
 
-def told(nonce: bytes, pods: Iterable[ToldPod]) -> PodsTold:
-    """As many of them as an answer may have, without those that nobody would take."""
+def told(nonce: bytes, pods: Iterable[ToldPod], most_bytes: int | None = None) -> PodsTold:
+    """As many of them as an answer may have, without those that nobody would take. `most_bytes`: of
+    the body; None: as large as it is."""
     fit = (each for each in pods if not _name_problem(each))
-    return PodsTold(nonce, tuple(itertools.islice(fit, FOUND_PODS.most)))
+    answer = PodsTold(nonce, tuple(itertools.islice(fit, FOUND_PODS.most)))
+    while answer.pods and most_bytes is not None and len(encode(answer)) > most_bytes:
+        answer = replace(answer, pods=answer.pods[:-1])
+    return answer
 
 
 def _checked(pod: ToldPod) -> ToldPod:
