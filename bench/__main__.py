@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.bed import Bed
@@ -19,17 +20,6 @@ from bench.nodes.netns import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-
-FAILURES = (
-    AssertionError,  # of what was waited for in vain
-    OSError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    ImportError,
-    subprocess.SubprocessError,
-)
-"""What ends one measure and not the run."""
 
 
 def main() -> int:
@@ -52,10 +42,15 @@ def main() -> int:
         measure, rounds, quick_rounds = MEASURES[name]
         print(f"bench: {name} …", file=sys.stderr, flush=True)
         try:
-            figures += measure(bed, options.rounds or (options.quick and quick_rounds) or rounds)
-        except FAILURES:
+            found = measure(bed, options.rounds or (options.quick and quick_rounds) or rounds)
+        except Exception:  # noqa: BLE001 - what ends one measure ends none of the others
             failed.append(name)
             traceback.print_exc()
+            continue
+        figures += found
+        # An hour of figures is not lost with who runs it.
+        print(f"{table(found)}\n", file=sys.stderr, flush=True)
+        _write(figures)
     print(f"\n{table(figures)}\n")
     for note in bed.notes:
         print(note)
@@ -68,10 +63,14 @@ def main() -> int:
         f"took {time.monotonic() - started:.0f} s; medians [least..most] of interleaved rounds; "
         f"load before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
     )
+    print(f"written: {_write(figures).relative_to(ROOT)}")
+    return 1 if failed else 0
+
+
+def _write(figures: Sequence[Figure]) -> Path:
     output = BUILD / "bench.json"
     output.write_text(json.dumps([figure.as_json() for figure in figures], indent=1) + "\n")
-    print(f"written: {output.relative_to(ROOT)}")
-    return 1 if failed else 0
+    return output
 
 
 def make_bed(*, reference_only: bool = False) -> Bed:

@@ -84,7 +84,8 @@ def _measured(
             },
         )
         try:
-            proxy.start()
+            # It reads what it finds of 10,000 Services before it answers.
+            proxy.start(within_s=_WITHIN_S)
             for when in _WHEN:
                 if when == "all changed since":
                     objects.move_all(next(ports))
@@ -92,7 +93,6 @@ def _measured(
                     agent.stop()
                     agent.start()
                     proxy.process.kill()
-                    # It reads what it finds of 10,000 Services before it answers.
                     proxy.start(within_s=_WITHIN_S)
                 wait_until(
                     lambda: _lines(kept) > objects.count,
