@@ -299,6 +299,7 @@ class RelayChoice:
             return
         if pair.refusal in (Refusal.QUOTA, Refusal.FULL):
             self._full[relay] = now_s + _FULL_S
+        self._forget_port(end)  # it may have another one now
         end.told(pair, now_s)
         if end.port.number:
             self._by_port[relay, end.port.number] = end
@@ -412,6 +413,9 @@ class RelayChoice:
     def _drop_end(self, peer: RelayPeer, end: End) -> None:
         self._due.drop(end)
         peer.ends.pop(end.relay, None)
+        self._forget_port(end)
+
+    def _forget_port(self, end: End) -> None:
         if self._by_port.get((end.relay, end.port.number)) is end:
             del self._by_port[end.relay, end.port.number]
 

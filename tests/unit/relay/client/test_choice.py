@@ -14,7 +14,7 @@ from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 from limpet.relay.client.contact import BURST, NEAR_S, RATE_PER_S, URGENT_S
 from limpet.relay.client.peer import SLOWEST_FAILED_S, STREAM_KEPT_S
-from limpet.relay.messages import Check, Hello, Seen
+from limpet.relay.messages import Check, Hello, Pair, Seen
 from tests.effort import examples
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay
 
@@ -494,3 +494,17 @@ def test_an_answer_that_was_not_asked_for_counts_for_nothing() -> None:
 
     assert not effects
     assert a.choice.contacts.alive == []
+
+
+def test_a_relay_that_tells_ever_other_ports_for_a_pair_is_known_by_the_last_alone() -> None:
+    """How often ends are checked goes by how many ports are known, also those at other relays."""
+    world = RelayWorld(*relays(0.02))
+    a, _ = meet(world)
+    relay = world.relays["r1"]
+    known = dict(a.choice._by_port)
+
+    for port in range(20_000, 20_100):
+        a.choice.heard("r1", Pair(bytes(8), "b", port), relay.endpoint, world.now_s)
+
+    assert len(known) == 1
+    assert list(a.choice._by_port) == [("r1", 20_099)]
