@@ -1,7 +1,7 @@
 """Endpoints of this node's tunnel that are told to the cluster. Pure, time passed in.
 
-Each telling costs every peer something: news within half a second are told at once, and an endpoint
-that nothing confirms any more is kept for minutes.
+Each telling costs every peer something: news within half a second are told at once, those that come
+on and on a few times a minute, and an endpoint that nothing confirms any more is kept for minutes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import math
 from collections.abc import Collection
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.members import ENDPOINTS_TOLD, ENDPOINTS_TOLD_PER_MINUTE
 from limpet.base.bounds.servers import OWN_ENDPOINTS
+from limpet.base.rate_limit import TokenBucket
 
 KEPT_S = 300.0
 """An endpoint that nothing confirms stays for so long."""
@@ -18,6 +20,11 @@ DOUBTED_S = 10.0
 """The same after the network has changed, or where each destination sees another endpoint."""
 GATHER_S = 0.5
 """From the first news until all of them are told."""
+
+
+def telling_rate() -> TokenBucket:
+    """How often endpoints are told that are others than before."""
+    return TokenBucket(ENDPOINTS_TOLD_PER_MINUTE.most / 60, ENDPOINTS_TOLD.most)
 
 
 class KnownEndpoints:
@@ -31,6 +38,7 @@ class KnownEndpoints:
         """When each mapped endpoint is dropped unless it is confirmed; the newest last."""
         self._tell_s = -math.inf
         """When the next telling is due; infinity: nothing is new."""
+        self._rate = telling_rate()
 
     def set_forwarded(self, endpoints: tuple[Endpoint, ...], now_s: float) -> None:
         """Takes the endpoints that the gateway forwards to the tunnel's port on our request."""
@@ -74,6 +82,9 @@ class KnownEndpoints:
         wanted = self._wanted()
         if wanted == self.told:
             return None
+        if not self._rate.take(now_s):  # by a rounding
+            self._tell_s = now_s + GATHER_S
+            return None
         self.told = wanted
         return wanted
 
@@ -81,7 +92,7 @@ class KnownEndpoints:
         if self._wanted() == self.told:
             self._tell_s = math.inf
         elif self._tell_s == math.inf:
-            self._tell_s = now_s + GATHER_S
+            self._tell_s = now_s + max(GATHER_S, self._rate.wait_s(now_s))
 
     def _wanted(self) -> tuple[Endpoint, ...]:
         newest_first = tuple(self._until)[::-1]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
+from limpet.base.bounds.members import ENDPOINTS_TOLD, ENDPOINTS_TOLD_PER_MINUTE
 from limpet.base.bounds.servers import OWN_ENDPOINTS
 from limpet.nat.endpoints import DOUBTED_S, GATHER_S, KEPT_S, KnownEndpoints
 
@@ -59,6 +60,18 @@ def test_news_that_keep_coming_do_not_put_off_the_telling() -> None:
         endpoints.confirm((at(10),), n / 10)
 
     assert endpoints.wake_at_s == GATHER_S
+
+
+def test_a_peer_that_sees_another_endpoint_each_time_makes_few_tellings_and_the_last_is_told() -> (
+    None
+):
+    endpoints, tellings = KnownEndpoints(()), 0
+    for second in range(600):
+        endpoints.confirm((at(1000 + second),), second)
+        tellings += len(told(endpoints, second + 0.999))
+    assert 30 <= tellings <= ENDPOINTS_TOLD.most + 10 * ENDPOINTS_TOLD_PER_MINUTE.most
+
+    assert told(endpoints, 700)[0][1][0] == at(1599)
 
 
 def test_what_is_of_no_use_after_all_is_never_told() -> None:

@@ -173,6 +173,14 @@ RELAY_TELLS_PER_S = Bound("... for long", 1, "times a second", Above.DROPPED)
 NAT_OBSERVATIONS = Bound(
     "endpoints that say how they see a node from outside", 64, "endpoints", Above.OLDEST_OUT
 )
+ENDPOINTS_TOLD = Bound(
+    "times that a node tells the cluster another endpoint of its tunnel, as others see it, at once",
+    6,
+    "times",
+    Above.WAITS,
+)
+"""A member may see another one each time: all nodes hear of it, and take 30 changes a minute."""
+ENDPOINTS_TOLD_PER_MINUTE = Bound("... for long", 6, "times a minute", Above.WAITS)
 
 # A relay's streams (TLS), at both ends; and relays as a node sees them, which are members too
 
