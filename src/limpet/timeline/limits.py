@@ -28,7 +28,7 @@ _TOGETHER = 8
 _NAMED = 12
 """So many of those that are told in one are told by name."""
 
-CLAIM = "claim"
+UNPROVEN = "join-refused"
 """Kind of what came of somebody's word who has shown nothing for it: whatever names they take, all
 of these have the room of one, so that what people did is never crowded out."""
 
@@ -102,8 +102,8 @@ class Limits:
 
 def _subject(happening: Happening) -> Subject:
     """What a person did is one by its words: two different acts are both told."""
-    if happening.kind == CLAIM:
-        return CLAIM, "", ""
+    if happening.kind == UNPROVEN:
+        return UNPROVEN, "", ""
     if happening.who:
         return happening.kind, happening.words, ""
     return happening.kind, happening.node or "".join(happening.names[:1]), happening.peer

@@ -11,7 +11,7 @@ from limpet.base.text.escaping import shortened
 from limpet.controller.state.happenings import Happening
 from limpet.picture import timeline as shown
 from limpet.picture.said import Level
-from limpet.timeline.limits import CLAIM
+from limpet.timeline.limits import UNPROVEN
 from limpet.timeline.recorder import Recorder, moment_now, read_boot
 
 CHANGING = frozenset(
@@ -46,7 +46,7 @@ class ClusterTimeline:
 
     def tell(self, happening: Happening) -> None:
         """Notes what happened to a node."""
-        kind = CLAIM if happening.is_claimed else _KINDS.get(happening.reason, "node")
+        kind = UNPROVEN if happening.is_claimed else _KINDS.get(happening.reason, "node")
         self.recorder.note(
             shown.Happening(
                 kind=kind,
