@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
-from limpet.cluster.documents import Document, Key, Known, Sealed
+from limpet.cluster.documents import Document, Key, Known, Sealed, weight_of
 from limpet.cluster.exchange.messages import (
     BUCKET_BYTES,
     BUCKETS,
@@ -91,7 +91,8 @@ class DocumentIndex:
             case Listing():
                 return 1 + len(message.items) + sum(map(self.size, message.buckets))
             case Want():
-                return 1 + len(message.marks)
+                wanted = map(self._find, message.marks)
+                return 1 + len(message.marks) + weight_of(each.sealed for each in wanted if each)
             case Push():
                 return 0
 
@@ -103,8 +104,11 @@ class DocumentIndex:
 
     def keys(self, marks: Iterable[int]) -> list[Key]:
         """Keys of the documents with these marks that are known."""
-        found = (self._documents[bucket_of(mark)].get(mark) for mark in marks)
+        found = map(self._find, marks)
         return [document.key for document in found if document is not None]
+
+    def _find(self, mark: int) -> Document | None:
+        return self._documents[bucket_of(mark)].get(mark)
 
     def compare(self, listing: Listing) -> tuple[tuple[Key, ...], tuple[int, ...]]:
         """Keys of what is newer here, and marks of what is newer there, in its buckets."""

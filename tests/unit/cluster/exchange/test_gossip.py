@@ -36,7 +36,8 @@ from limpet.cluster.exchange.messages import (
     encode,
 )
 from limpet.cluster.exchange.neighbours import Broadcast, Destination, Effect, SendTo
-from limpet.cluster.kinds import PRESENCE
+from limpet.cluster.kinds import PODS, PRESENCE
+from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import seal
 from tests.effort import examples
@@ -475,6 +476,23 @@ def test_who_compares_without_an_end_is_answered_for_a_while_and_another_all_the
     assert not many[-1]
     assert answers(3)
     assert gossip.counters["over_rate"]
+
+
+def test_who_wants_large_documents_over_and_over_is_answered_for_a_while() -> None:
+    """By a nonce that it got once; each is put together anew, whether there is room to send it."""
+    pods = tuple(LabelledPod("a", f"b{n}", (), {"c" * 60: "d" * 60}) for n in range(64))
+    large = [
+        seal(PODS, LabelledPods(grant(3).uid, part, 1, pods), node_key(3)) for part in range(8)
+    ]
+    gossip, uid = Lone(merge(known_of([node(1), node(2), node(3)]), large)[0]), grant(2).uid
+    gossip.receive(uid, place_of(2), LINK, EMPTY, 1)
+    want = Want(b"12345678", tuple(mark_of(each.key) for each in large))
+    most = COMPARED_AT_ONCE.most // (len(large) * (len(large[0].sealed.body) // 1024))
+    for _ in range(most + 1):
+        gossip.receive(uid, place_of(2), LINK, want, 1)
+    before = gossip.counters["over_rate"]
+    gossip.receive(uid, place_of(2), LINK, want, 1)
+    assert gossip.counters["over_rate"] == before + 1  # it was not looked at
 
 
 def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> None:
