@@ -22,7 +22,7 @@ GATHER_S = 0.5
 """From the first news until all of them are told."""
 
 
-def telling_rate() -> TokenBucket:
+def endpoints_told_rate() -> TokenBucket:
     """How often endpoints are told that are others than before."""
     return TokenBucket(ENDPOINTS_TOLD_PER_MINUTE.most / 60, ENDPOINTS_TOLD.most)
 
@@ -38,7 +38,7 @@ class KnownEndpoints:
         """When each mapped endpoint is dropped unless it is confirmed; the newest last."""
         self._tell_s = -math.inf
         """When the next telling is due; infinity: nothing is new."""
-        self._rate = telling_rate()
+        self._rate = endpoints_told_rate()
 
     def set_forwarded(self, endpoints: tuple[Endpoint, ...], now_s: float) -> None:
         """Takes the endpoints that the gateway forwards to the tunnel's port on our request."""

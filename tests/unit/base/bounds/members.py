@@ -32,7 +32,7 @@ from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.published import publish
 from limpet.controller.state.report_parts import merge_report
-from limpet.nat.endpoints import telling_rate
+from limpet.nat.endpoints import endpoints_told_rate
 from limpet.nat.mapping import NatView
 from limpet.paths.report import NodeReport, PairReport, PathReport
 from limpet.picture.nodes import RelayLoad, Segment
@@ -428,13 +428,13 @@ def _(amount: int) -> bool:
 
 @probe(members.ENDPOINTS_TOLD)
 def _(amount: int) -> bool:
-    rate = telling_rate()
+    rate = endpoints_told_rate()
     return all(rate.take(0.0) for _ in range(amount))
 
 
 @probe(members.ENDPOINTS_TOLD_PER_MINUTE)
 def _(amount: int) -> bool:
-    rate, most = telling_rate(), members.ENDPOINTS_TOLD_PER_MINUTE.most
+    rate, most = endpoints_told_rate(), members.ENDPOINTS_TOLD_PER_MINUTE.most
     assert rate.take(0.0, members.ENDPOINTS_TOLD.most)
     return all(rate.take(60.0001 * min(number / most, 1.0)) for number in range(1, amount + 1))
 
