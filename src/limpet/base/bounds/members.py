@@ -175,7 +175,7 @@ NAT_OBSERVATIONS = Bound(
 )
 ENDPOINTS_TOLD = Bound(
     "times that a node tells the cluster another endpoint of its tunnel, as others see it, at once",
-    6,
+    12,
     "times",
     Above.WAITS,
 )
