@@ -3,11 +3,13 @@
 Of each observer the last observation counts. A peer's does not count against those of relays: it
 may lie, and what is believed is told to the whole cluster. Where two observations differ and are
 seconds apart, the mapping has moved and the later one is right; where they are of one time, the
-gateway gives each destination another port.
+gateway gives each destination another port. Of peers that takes two that say the same for a while
+and none that agree: one alone, whatever it says, does not make the node hide its endpoint.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -22,6 +24,9 @@ CLOSE_S = 5.0
 RELAYS_S = 45.0
 """An observation by a relay outweighs those by peers for so long; the nearest relays are asked
 every 20 s."""
+STEADY_S = 10.0
+"""A peer proves something by what it says for so long. What it says instead of something younger
+counts only from then on: one that always says something else is heard by nobody."""
 
 
 class NatKind(IntEnum):
@@ -46,6 +51,12 @@ class Observation:
     seen_as: Endpoint
     at_s: float
     by_relay: bool = True
+    counts_from_s: float = -math.inf
+    """Minus infinity: it is a relay's."""
+
+    def is_proof(self, now_s: float) -> bool:
+        """Whether more than one such word is proof of what the gateway does."""
+        return self.counts_from_s <= now_s - STEADY_S
 
 
 @dataclass(slots=True)
@@ -72,7 +83,8 @@ class NatView:
     ) -> bool:
         """Takes an observation; True: the mapping has moved, as its observer saw another before."""
         before = self._seen.pop(asked_at, None)
-        sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
+        from_s = -math.inf if by_relay else _counts_from_s(before, seen_as, now_s)
+        sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay, from_s)
         if len(self._seen) > NAT_OBSERVATIONS.most:
             del self._seen[next(iter(self._seen))]
         self._counting.clear()
@@ -120,7 +132,8 @@ class NatView:
         if settled is NatKind.NONE:
             return bool(translated)  # only relays of this site had answered
         lately = [each for each in _current(translated) if each.at_s > now_s - CLOSE_S]
-        return settled is NatKind.SYMMETRIC and len(lately) > 1  # of one mind, or it were clear
+        of_one_mind = len(lately) > 1 and len({each.seen_as for each in lately}) == 1
+        return settled is NatKind.SYMMETRIC and of_one_mind
 
     def kind(self, version: int, now_s: float) -> NatKind:
         """The last clear result; UNKNOWN: there was none, or nobody has answered lately."""
@@ -157,11 +170,17 @@ class NatView:
         if not translated:
             return NatKind.NONE if fresh else NatKind.UNKNOWN
         current = _current(translated)
-        if len({each.seen_as for each in current}) > 1:
-            return NatKind.SYMMETRIC
         # Two ports of one address do not do: some NATs keep one mapping for each address.
         observers = {each.asked_at[0] for each in current}
-        return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
+        if len({each.seen_as for each in current}) == 1:
+            return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
+        if len({each.seen_as for each in current if each.by_relay}) > 1:
+            return NatKind.SYMMETRIC
+        words = {each.seen_as for each in current if each.is_proof(now_s)}
+        for word in words:
+            if len({each.asked_at[0] for each in translated if each.seen_as == word}) > 1:
+                return NatKind.SAME
+        return NatKind.SYMMETRIC if len(words) > 1 else NatKind.UNKNOWN
 
     def _fresh(self, version: int, now_s: float) -> list[Observation]:
         """Observations that count, the latest last."""
@@ -175,6 +194,7 @@ class NatView:
                 if each.asked_at[0].version == version
                 and each.at_s > now_s - FRESH_S
                 and (each.by_relay or not relays or each.seen_as in relays)
+                and each.counts_from_s <= now_s
             ]
         return self._counting[at]
 
@@ -185,9 +205,18 @@ class NatView:
 
 def _current(translated: list[Observation]) -> list[Observation]:
     """Without those that a different, clearly later observation has made wrong."""
-    latest = translated[-1]
     return [
         each
+        for latest in translated[-1:]
         for each in translated
         if each.seen_as == latest.seen_as or each.at_s > latest.at_s - CLOSE_S
     ]
+
+
+def _counts_from_s(before: Observation | None, seen_as: Endpoint, now_s: float) -> float:
+    """`before`: what the same peer has said last."""
+    if before is None:
+        return now_s
+    if before.seen_as == seen_as:
+        return before.counts_from_s
+    return max(now_s, min(before.counts_from_s, now_s) + STEADY_S)

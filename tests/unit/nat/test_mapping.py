@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
-from limpet.nat.mapping import CLOSE_S, FRESH_S, RELAYS_S, NatKind, NatView
+from limpet.nat.mapping import CLOSE_S, FRESH_S, RELAYS_S, STEADY_S, NatKind, NatView
 
 OWN = ip_address("192.168.7.2")
 OWN6 = ip_address("2001:db8::2")
@@ -77,6 +77,85 @@ def test_no_peer_that_lies_has_a_node_tell_anything_but_what_relays_see(
         assert not moved
         assert nat.kind(4, now_s) is NatKind.SAME
         assert nat.mapped(now_s) == (outside(4000),)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, STEADY_S - 0.1), st.integers(1, 65535)), max_size=60),
+)
+def test_a_peer_that_always_sees_something_else_does_not_make_a_nat_symmetric_for_one_honest_peer(
+    lies: list[tuple[float, int]],
+) -> None:
+    nat, now_s = view(), 1.0
+    nat.see(D, outside(4001), now_s, by_relay=False)
+    nat.see(C, outside(4000), now_s, by_relay=False)
+    for number, (wait_s, port) in enumerate(lies):
+        now_s += wait_s
+        # Never twice the same: what is said for long is another thing.
+        lie = (ip_address(f"192.0.2.{number + 1}"), port)
+        assert not nat.see(D, lie, now_s, by_relay=False) or number == 0
+        nat.see(C, outside(4000), now_s, by_relay=False)
+        assert nat.kind(4, now_s) is not NatKind.SYMMETRIC
+        assert nat.mapped(now_s) == (outside(4000),)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 40.0), st.sampled_from([B, C, D]), st.integers(1, 3)), max_size=60
+    )
+)
+def test_whatever_one_peer_says_does_not_make_a_nat_symmetric_of_which_two_see_the_same(
+    events: list[tuple[float, Endpoint, int]],
+) -> None:
+    nat, now_s = view(), 1.0
+    for peer in (B, C):
+        nat.see(peer, outside(4000), now_s, by_relay=False)
+    for wait_s, peer, lie in events:
+        now_s += wait_s
+        seen_as = outside(4000 + lie) if peer is D else outside(4000)
+        nat.see(peer, seen_as, now_s, by_relay=False)
+        assert nat.kind(4, now_s) is not NatKind.SYMMETRIC
+        assert peer is D or nat.mapped(now_s) == (outside(4000),)
+
+
+def test_two_peers_find_a_symmetric_nat_when_each_has_seen_the_same_for_a_while() -> None:
+    nat = view()
+    for at_s in (0.0, STEADY_S - 0.1):
+        nat.see(C, outside(4000), at_s, by_relay=False)
+        nat.see(D, outside(4001), at_s, by_relay=False)
+        assert nat.kind(4, at_s) is NatKind.UNKNOWN
+
+    nat.see(C, outside(4000), STEADY_S, by_relay=False)
+    nat.see(D, outside(4001), STEADY_S, by_relay=False)
+
+    assert nat.kind(4, STEADY_S) is NatKind.SYMMETRIC
+    assert nat.mapped(STEADY_S) == ()
+
+
+def test_a_third_peer_that_agrees_refutes_what_one_liar_has_said_for_long() -> None:
+    nat, now_s = view(), 2 * STEADY_S
+    for at_s in (0.0, now_s):
+        nat.see(C, outside(4000), at_s, by_relay=False)
+        nat.see(D, outside(4001), at_s, by_relay=False)
+    assert nat.kind(4, now_s) is NatKind.SYMMETRIC
+
+    nat.see(B, outside(4000), now_s + 1, by_relay=False)
+
+    assert nat.kind(4, now_s + 1) is NatKind.SAME
+    assert nat.mapped(now_s + 1) == (outside(4000),)
+
+
+def test_a_lone_peer_that_sees_the_mapping_move_is_believed_at_once() -> None:
+    nat = view()
+    nat.see(C, outside(4000), 0, by_relay=False)
+
+    assert nat.see(C, outside(5000), STEADY_S, by_relay=False)
+    assert nat.mapped(STEADY_S) == (outside(5000),)
+
+    # Sooner than that it is believed when it has said so for a while.
+    again_s = STEADY_S + 1
+    assert not nat.see(C, outside(6000), again_s, by_relay=False)
+    assert nat.mapped(again_s) == ()
+    assert nat.mapped(again_s + STEADY_S) == (outside(6000),)
 
 
 def test_what_a_peer_sees_otherwise_than_relays_has_these_asked_again_and_counts_without_them() -> (
