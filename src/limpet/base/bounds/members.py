@@ -188,6 +188,13 @@ RELAY_PACKET = Bound(
     "a packet, or a word, on a connection to a relay", 9_216, "bytes", Above.CLOSED
 )
 """Jumbo frames have 9,000 bytes and a little more."""
+RELAY_TINY_PACKETS_PER_S = Bound(
+    "packets on such a connection beyond one for each 64 bytes that are sent there",
+    10_000,
+    "packets a second",
+    Above.WAITS,
+)
+"""A packet costs a relay the same, however small; of a tunnel the empty ones alone are smaller."""
 RELAY_UNREAD = Bound(
     "packets that wait for who does not read such a connection", 256 << 10, "bytes", Above.DROPPED
 )

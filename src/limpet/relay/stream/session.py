@@ -13,8 +13,13 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from limpet.base.bounds.members import RELAY_UNREAD, RELAY_UNREAD_WORDS
+from limpet.base.bounds.members import (
+    RELAY_TINY_PACKETS_PER_S,
+    RELAY_UNREAD,
+    RELAY_UNREAD_WORDS,
+)
 from limpet.base.process.connecting import cause_of
+from limpet.base.timer import Timer
 from limpet.relay.stream.codec import (
     CONTROL,
     HEADER_BYTES,
@@ -35,6 +40,14 @@ _RECORDS_PER_TURN = 8
 _FRAMES_PER_TURN = 256
 """Frames after which no further record is read then: to hand on one costs the same, however small,
 and a record holds eleven large packets, or three thousand of a byte."""
+_BYTES_PER_FRAME = 64
+"""Who sends less is read more seldom."""
+
+
+def rest_after(packets: int, size_bytes: int) -> float:
+    """How long a connection is not read after packets that came in so many bytes, with all else."""
+    tiny = packets - size_bytes / _BYTES_PER_FRAME
+    return max(0.0, tiny) / RELAY_TINY_PACKETS_PER_S.most
 
 
 class SessionSide(Protocol):
@@ -108,6 +121,8 @@ class TlsSession:
         """A record being written: after a partial write OpenSSL wants the same bytes again."""
         self._busy = False
         """A write is scheduled, or waits for the connection to take more."""
+        self._rest = Timer("a connection to a relay", self._read_on)
+        """It is not read meanwhile, after tiny packets."""
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def send_packet(self, channel: int, packet: bytes) -> None:
@@ -127,6 +142,7 @@ class TlsSession:
     def end(self, why: str) -> None:
         if not self.why_ended:
             self.why_ended = why
+            self._rest.stop()
             descriptor = self._connection.fileno()
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
@@ -137,6 +153,7 @@ class TlsSession:
 
     def _readable(self) -> None:
         frames: list[Frame] = []
+        size = 0
         ended: str | StreamError = ""
         try:
             for _ in range(_RECORDS_PER_TURN):
@@ -144,6 +161,7 @@ class TlsSession:
                 if not data:
                     ended = "it closed the connection"
                     break
+                size += len(data)
                 frames += self._parser.feed(data)
                 if len(frames) > _FRAMES_PER_TURN:
                     break
@@ -164,6 +182,12 @@ class TlsSession:
         if ended and not self.why_ended:
             self.malformed = isinstance(ended, StreamError)
             self.end(str(ended))
+        if (rest_s := rest_after(len(frames), size)) and not self.why_ended:
+            self._loop.remove_reader(self._connection.fileno())
+            self._rest.set_in(rest_s)
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._connection.fileno(), self._readable)
 
     def _take(self, frames: list[Frame]) -> None:
         """Raises: StreamError."""
@@ -194,7 +218,8 @@ class TlsSession:
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._connection.fileno())
-        self._loop.add_reader(self._connection.fileno(), self._readable)
+        if not self._rest.is_set:
+            self._read_on()
         self._write()
 
     def _write(self) -> None:

@@ -24,7 +24,7 @@ from limpet.relay.messages import Hello, Pair, Refusal, Seen
 from limpet.relay.server.pair_paths import throughput_rates
 from limpet.relay.server.streams import RelayedNode, StreamEnd
 from limpet.relay.stream.codec import FrameParser, Opened, Ping, StreamError
-from limpet.relay.stream.session import _Waiting
+from limpet.relay.stream.session import _Waiting, rest_after
 from tests.beds.member import membership_of
 from tests.beds.rogue import Authority
 from tests.unit.base.bounds.probes import is_remembered, probe
@@ -53,6 +53,12 @@ def _(amount: int) -> bool:
             return self.rates.take(key, now_s, 9_000)
 
     return is_remembered(amount, Packets())
+
+
+@probe(members.RELAY_TINY_PACKETS_PER_S)
+def _(amount: int) -> bool:
+    """Beside those that have their 64 bytes."""
+    return rest_after(amount + 10, 64 * 10) <= 1.0
 
 
 @probe(members.RELAY_UNREAD)
