@@ -164,6 +164,11 @@ class PictureView:
     def pair_rows(self, text: str, kind: str = "", node: str = "") -> list[PairRow]:
         """What is bad before what is good; `kind`: a rung, or a reach."""
         nodes = self.nodes
+        # There are many pairs for each node, and as many words as whoever looks has written.
+        matching = [
+            {each.uid for each in self.picture.nodes if _has(word, (each.name, each.site))}
+            for word in set(text.split())
+        ]
         rows = []
         for pair in self.picture.pairs:
             if node and node not in (pair.one, pair.other):
@@ -174,9 +179,7 @@ class PictureView:
             way = worse(pair)
             if kind and kind not in (way.rung, way.reach.value):
                 continue
-            if not text or all(
-                _has(word, (one.name, one.site, other.name, other.site)) for word in text.split()
-            ):
+            if all(pair.one in each or pair.other in each for each in matching):
                 rows.append(PairRow(pair, one, other, way))
         return sorted(rows, key=_badness)
 

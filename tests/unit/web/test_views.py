@@ -42,6 +42,29 @@ def test_bad_pairs_come_before_good_ones() -> None:
     assert sum(count for _, count in view.rungs) == len(reaches)
 
 
+def test_a_search_for_many_words_looks_at_each_node_once_for_each_and_at_no_pair() -> None:
+    """There are many more pairs, and who looks could keep the page from all others."""
+    looked_at: list[str] = []
+
+    class Name(str):
+        __slots__ = ()
+
+        def casefold(self) -> str:
+            looked_at.append(self)
+            return super().casefold()
+
+    seen = world(300)
+    nodes = tuple(replace(each, name=Name(each.name)) for each in seen.nodes)
+    names = [each.name for each in nodes]
+    words = [names[0][:length] for length in range(1, len(names[0]) + 1)]
+
+    rows = PictureView(replace(seen, nodes=nodes)).pair_rows(" ".join(words * 4))
+
+    assert names[0] in [each.name for row in rows for each in (row.one, row.other)]
+    assert len(seen.pairs) > len(nodes)
+    assert len(looked_at) <= len(words) * len(nodes)
+
+
 @pytest.mark.parametrize("measured", ["there", "back"])
 def test_figures_of_a_pair_are_shown_whichever_end_has_measured_them(measured: str) -> None:
     """A node knows its own direction alone, and may have the higher uid or the lower one."""
