@@ -42,6 +42,8 @@ _FRAMES_PER_TURN = 256
 and a record holds eleven large packets, or three thousand of a byte."""
 _BYTES_PER_FRAME = 64
 """Who sends less is read more seldom."""
+_SHORTEST_REST_S = 0.005
+"""Shorter ones are added up: a word now and then costs no timer."""
 
 
 def rest_after(packets: int, size_bytes: int) -> float:
@@ -123,6 +125,7 @@ class TlsSession:
         """A write is scheduled, or waits for the connection to take more."""
         self._rest = Timer("a connection to a relay", self._read_on)
         """It is not read meanwhile, after tiny packets."""
+        self._rest_due_s = 0.0
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def send_packet(self, channel: int, packet: bytes) -> None:
@@ -182,9 +185,11 @@ class TlsSession:
         if ended and not self.why_ended:
             self.malformed = isinstance(ended, StreamError)
             self.end(str(ended))
-        if (rest_s := rest_after(len(frames), size)) and not self.why_ended:
+        self._rest_due_s += rest_after(len(frames), size)
+        if self._rest_due_s >= _SHORTEST_REST_S and not self.why_ended:
             self._loop.remove_reader(self._connection.fileno())
-            self._rest.set_in(rest_s)
+            self._rest.set_in(self._rest_due_s)
+            self._rest_due_s = 0.0
 
     def _read_on(self) -> None:
         self._loop.add_reader(self._connection.fileno(), self._readable)
