@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from limpet.base.bounds.members import (
@@ -50,6 +50,31 @@ def rest_after(packets: int, size_bytes: int) -> float:
     """How long a connection is not read after packets that came in so many bytes, with all else."""
     tiny = packets - size_bytes / _BYTES_PER_FRAME
     return max(0.0, tiny) / RELAY_TINY_PACKETS_PER_S.most
+
+
+class _Rest:
+    """A connection is not read for a while after tiny packets."""
+
+    def __init__(self, read_on: Callable[[], None]) -> None:
+        self._timer = Timer("a connection to a relay", read_on)
+        self._due_s = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """It must not be read now."""
+        return self._timer.is_set
+
+    def begins(self, packets: int, size_bytes: int) -> bool:
+        """Whether it must not be read from now on, after packets that came in so many bytes."""
+        self._due_s += rest_after(packets, size_bytes)
+        if self._due_s < _SHORTEST_REST_S:
+            return False
+        self._timer.set_in(self._due_s)
+        self._due_s = 0.0
+        return True
+
+    def stop(self) -> None:
+        self._timer.stop()
 
 
 class SessionSide(Protocol):
@@ -123,9 +148,7 @@ class TlsSession:
         """A record being written: after a partial write OpenSSL wants the same bytes again."""
         self._busy = False
         """A write is scheduled, or waits for the connection to take more."""
-        self._rest = Timer("a connection to a relay", self._read_on)
-        """It is not read meanwhile, after tiny packets."""
-        self._rest_due_s = 0.0
+        self._rest = _Rest(self._read_on)
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def send_packet(self, channel: int, packet: bytes) -> None:
@@ -185,11 +208,8 @@ class TlsSession:
         if ended and not self.why_ended:
             self.malformed = isinstance(ended, StreamError)
             self.end(str(ended))
-        self._rest_due_s += rest_after(len(frames), size)
-        if self._rest_due_s >= _SHORTEST_REST_S and not self.why_ended:
+        if not self.why_ended and self._rest.begins(len(frames), size):
             self._loop.remove_reader(self._connection.fileno())
-            self._rest.set_in(self._rest_due_s)
-            self._rest_due_s = 0.0
 
     def _read_on(self) -> None:
         self._loop.add_reader(self._connection.fileno(), self._readable)
@@ -223,7 +243,7 @@ class TlsSession:
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._connection.fileno())
-        if not self._rest.is_set:
+        if not self._rest.holds:
             self._read_on()
         self._write()
 
