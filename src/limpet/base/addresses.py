@@ -16,7 +16,7 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
-from socket import AF_INET, AF_INET6, inet_pton
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 Address = IPv4Address | IPv6Address
 
@@ -44,6 +44,21 @@ def packed(text: str) -> bytes:
         return inet_pton(AF_INET6 if ":" in text else AF_INET, text)
     except OSError as error:
         raise ValueError(f"{text!r} is no address") from error
+
+
+_DOTTED = "." in str(IPv6Address("::ffff:1.2.3.4"))
+
+
+def shortest_text(packed: bytes) -> str:
+    """An address of 4 or 16 bytes as `ip_address` would write it, in a tenth of the time."""
+    found = inet_ntop(AF_INET if len(packed) == 4 else AF_INET6, packed)
+    if ":" not in found or "." not in found:
+        return found
+    # An IPv4 address within one of IPv6: not every Python writes it as the C library does.
+    before = found.rpartition(":")[0]
+    high, low = packed[-4:-2].hex(), packed[-2:].hex()
+    dotted = _DOTTED and before != ":"
+    return found if dotted else f"{before}:{int(high, 16):x}:{int(low, 16):x}"
 
 
 _MAPPED = bytes(10) + b"\xff\xff"

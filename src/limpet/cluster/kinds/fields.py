@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import socket
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, TypeVar
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Prefix, packed, shortest_text
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.words import NAME
 from limpet.base.text.names import label_problem, name_problem
@@ -42,9 +41,8 @@ def _prefix(value: object) -> Prefix:
     if not (length.isascii() and length.isdigit()):
         return ip_network(found)
     try:
-        packed = socket.inet_pton(_family_of(at), at)
-        return (IPv6Network if ":" in at else IPv4Network)((packed, int(length)))
-    except (OSError, ValueError):
+        return (IPv6Network if ":" in at else IPv4Network)((packed(at), int(length)))
+    except ValueError:
         return ip_network(found)  # which says in words what is wrong
 
 
@@ -92,29 +90,20 @@ def by_version(found: Mapping[str, T]) -> dict[int, T]:
 def address(value: object) -> Address:
     """An address without a scope: that could be any text, or the name of another node's link."""
     found = _unscoped(value)
+    # Whoever sends thousands has them read before it is known who has signed them.
     try:
-        packed = socket.inet_pton(_family_of(found), found)
-    except (OSError, ValueError):
+        return (IPv6Address if ":" in found else IPv4Address)(packed(found))
+    except ValueError:
         return ip_address(found)  # which says in words what is wrong
-    return (IPv6Address if ":" in found else IPv4Address)(packed)
 
 
 def address_text(value: object) -> str:
     """The same, as it is written shortest."""
     found = _unscoped(value)
-    family = _family_of(found)
     try:
-        packed = socket.inet_pton(family, found)
-    except (OSError, ValueError):
+        return shortest_text(packed(found))
+    except ValueError:
         return str(ip_address(found))
-    shortest = socket.inet_ntop(family, packed)
-    if ":" not in shortest or "." not in shortest:
-        return shortest
-    # An IPv4 address within one of IPv6: not every Python writes it as the C library does.
-    before = shortest.rpartition(":")[0]
-    high, low = packed[-4:-2].hex(), packed[-2:].hex()
-    dotted = _DOTTED and before != ":"
-    return shortest if dotted else f"{before}:{int(high, 16):x}:{int(low, 16):x}"
 
 
 def _unscoped(value: object) -> str:
@@ -123,15 +112,8 @@ def _unscoped(value: object) -> str:
     return value
 
 
-def _family_of(text: str) -> socket.AddressFamily:
-    """For the C library, which reads an address in a tenth of the time of `ip_address`: whoever
-    sends thousands of them has them read before it is known who has signed them."""
-    return socket.AF_INET6 if ":" in text else socket.AF_INET
-
-
 _LONGEST_ADDRESS = 45
 """Characters, of a mapped IPv4 address. Source: INET6_ADDRSTRLEN in netinet/in.h."""
-_DOTTED = "." in str(IPv6Address("::ffff:1.2.3.4"))
 
 
 def few(value: object, most: Bound) -> list[Any]:
