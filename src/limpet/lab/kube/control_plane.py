@@ -85,9 +85,12 @@ class ControlPlane:
         self.start_process(name)
 
     def stop(self) -> None:
-        """Ends all of them at once, as a loss of power does; the data stays."""
+        """Ends all of them at once, as a loss of power does; the data stays. Raises: KernelError.
+
+        An API server that holds gigabytes takes a while to give them back.
+        """
         for process in self.processes.values():
-            process.kill()
+            process.stop(signal.SIGKILL, within_s=_WITHIN_S)
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
