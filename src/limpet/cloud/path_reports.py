@@ -19,6 +19,9 @@ AT_ONCE, PER_S = 4, 0.4
 each second."""
 _BETWEEN_S = 0.5
 """At least between two looks: what changes together is told together."""
+_RESTS, _REST_MOST_S = 50.0, 3.0
+"""As many times as long as a look has taken no other one follows, up to that: nearly all that
+happens to a thousand peers changes nothing that is told."""
 
 Look = Callable[[Mapping[str, PairReport]], tuple[NodeReport, dict[str, PairReport]]]
 
@@ -36,6 +39,7 @@ class PathReports:
         self._sent: tuple[PathReport, dict[str, PairReport]] | None = None
         self._is_changed = True
         self._looked_s = self._told_s = -math.inf
+        self._took_s = 0.0
         self._rate = TokenBucket(PER_S, AT_ONCE)
 
     def begin(self) -> None:
@@ -60,7 +64,9 @@ class PathReports:
             return None
         are_figures_due = now_s >= self._looked_s + LOOK_EVERY_S
         self._is_changed = False
+        began_s = time.thread_time()
         node, pairs = self._look(self._told)
+        self._took_s = time.thread_time() - began_s
         changed, gone = difference(self._told, pairs)
         before = self._told_node
         is_pressing = before is None or more_than_figures(self._told, pairs, before, node)
@@ -77,7 +83,8 @@ class PathReports:
 
     def pause_s(self) -> float:
         """How long to ask for no further report now."""
-        return max(_BETWEEN_S, self._rate.wait_s(time.monotonic()))
+        rest_s = min(self._took_s * _RESTS, _REST_MOST_S)
+        return max(_BETWEEN_S, rest_s, self._rate.wait_s(time.monotonic()))
 
     def acknowledged(self) -> None:
         """The controller has what `report` made last."""

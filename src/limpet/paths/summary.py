@@ -18,20 +18,28 @@ from limpet.paths.probe.messages import Candidate
 
 @dataclass(frozen=True, slots=True)
 class WaySummary:
-    """Summary of the path in use."""
+    """Summary of the path in use, as the ladder is while it is read: its figures are found out
+    for who asks, since of a thousand peers a few are asked."""
 
     path: PeerPath | None
     is_silent: bool
     """The peer answers by no way."""
-    rtt_s: float
-    """Smoothed; 0: not measured yet."""
-    loss: float | None
-    """Share of its last probes that were not answered; None: none was asked."""
+    choice: PathChoice
+
+    @property
+    def rtt_s(self) -> float:
+        """Smoothed; 0: not measured yet."""
+        return _rtt_s(self.choice)
+
+    @property
+    def loss(self) -> float | None:
+        """Share of its last probes that were not answered; None: none was asked."""
+        return _loss(self.choice)
 
 
 def summarize(ladder: Ladder) -> WaySummary:
     choice = ladder.choice()
-    return WaySummary(choice.path, ladder.is_silent, _rtt_s(choice), _loss(choice))
+    return WaySummary(choice.path, ladder.is_silent, choice)
 
 
 def _rtt_s(choice: PathChoice) -> float:

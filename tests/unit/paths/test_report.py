@@ -182,6 +182,25 @@ def test_ways_that_flap_are_told_a_few_times_at_once_and_then_as_often_as_is_kep
     assert len(told_s) <= path_reports.AT_ONCE + 600 * path_reports.PER_S
 
 
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0001, 0.5), (0.03, 1.5), (0.4, 3.0)])
+def test_the_more_a_look_takes_the_less_often_ways_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, rest_s: float
+) -> None:
+    """A thousand peers of which one changes again and again kept a tenth of a core busy."""
+    spent_s = 0.0
+    monkeypatch.setattr(time, "thread_time", lambda: spent_s)
+
+    def look(_told: object) -> tuple[NodeReport, dict[str, PairReport]]:
+        nonlocal spent_s
+        spent_s += took_s
+        return NodeReport(), {}
+
+    reports = PathReports(look)
+    reports.report()
+
+    assert reports.pause_s() == pytest.approx(rest_s)
+
+
 def test_the_longest_report_fits_into_a_request() -> None:
     words = "ä" * REPORTED_WORDS.most
     direction = cut(
