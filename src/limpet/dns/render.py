@@ -15,6 +15,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 
+from limpet.base.bounds.servers import DNS_BEHIND_ALIAS
 from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
 from limpet.dns.wire import DnsAnswer
@@ -103,9 +104,10 @@ def render_no(soa: Record) -> DnsAnswer:
 def render_alias(
     question: bytes, found: Found, target: DnsAnswer, target_question: bytes
 ) -> DnsAnswer:
-    """The alias, and behind it what upstreams say of the name that it leads to.
+    """The alias, and behind it what upstreams say of the name that it leads to, within
+    `DNS_BEHIND_ALIAS`: the library takes 30 us for each record, at each question.
 
-    Raises: ValueError where that cannot be read.
+    Raises: ValueError where that cannot be read, or fits into no message.
     """
     message = _message(question)
     try:
@@ -114,14 +116,14 @@ def render_alias(
             wire.write_response(
                 wire.Query(0, 0, target_question, 0, has_edns=False, wants_dnssec=False),
                 target,
-                size=wire.LARGEST_TCP,
+                size=DNS_BEHIND_ALIAS.most,
             )
         )
+        message.answer += known.answer
+        message.authority += known.authority
+        answer = _answer(message, question, target.code)
     except dns.exception.DNSException as error:
         raise ValueError(f"an alias, or what it leads to, cannot be told: {error}") from error
-    message.answer += known.answer
-    message.authority += known.authority
-    answer = _answer(message, question, target.code)
     # Only what others have told is as old as their answer.
     return replace(answer, ttl_s=target.ttl_s, ttls=answer.ttls[len(found.records) :])
 

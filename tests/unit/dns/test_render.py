@@ -97,6 +97,41 @@ def test_an_alias_does_not_grow_old_with_what_others_say_of_its_target() -> None
         assert [each.ttl for each in dns.message.from_wire(response).answer] == ttls
 
 
+def _hostile(target: tuple[bytes, ...], count: int) -> DnsAnswer:
+    """As many records of ports: each has a host of 250 letters, which is in the answer once."""
+    question = wire.join_name(target) + struct.pack("!HH", wire.SRV, wire.IN)
+    host = wire.join_name((b"a" * 61,) * 4)
+    first = host + struct.pack("!HHIH", wire.A, wire.IN, 60, 4) + bytes(4)
+    points = struct.pack("!H", 0xC000 | wire.HEADER_BYTES + len(question))
+    further = [
+        b"\xc0\x0c" + struct.pack("!HHIHHHH", wire.SRV, wire.IN, 60, 8, 0, 0, port) + points
+        for port in range(count)
+    ]
+    counts = struct.pack("!HHHHHH", 7, wire.QR, 1, 1 + count, 0, 0)
+    answer = wire.parse_response(counts + question + b"".join([first, *further]), 7, question)
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_behind_an_alias_there_is_no_more_than_may_be_said_whatever_others_answer(
+    count: int,
+) -> None:
+    """Written out 300 of these records fit into no message, and 3,000 take the library a third of a
+    second."""
+    target = (b"db", b"example", b"com")
+    question = wire.join_name(NAME) + struct.pack("!HH", wire.SRV, wire.IN)
+    asked = wire.join_name(target) + question[-4:]
+    alias = Found(wire.NOERROR, (Record(NAME, wire.CNAME, "db.example.com."),), target=target)
+
+    answer = render_alias(question, alias, _hostile(target, count), asked)
+
+    assert 2 < answer.counts[0] < 150
+    query = wire.Query(7, 0, question, wire.LARGEST_UDP, has_edns=False, wants_dnssec=False)
+    response = dns.message.from_wire(wire.write_response(query, answer, size=wire.LARGEST_TCP))
+    assert response.answer[0].to_text() == f"{wire.text_of(NAME)}. {TTL_S} IN CNAME db.example.com."
+
+
 def test_names_in_a_port_s_record_are_not_compressed() -> None:
     """RFC 2782: the target; who reads records of types that it does not know cannot undo it."""
     name = (b"_http", b"_tcp", *NAME)

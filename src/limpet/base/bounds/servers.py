@@ -47,6 +47,13 @@ DNS_GUESSES = Bound(
     Above.DROPPED,
 )
 """Somebody guesses numbers: the question is asked by TCP then, where nobody can."""
+DNS_BEHIND_ALIAS = Bound(
+    "what a name server says of where an alias of the cluster leads to, as a whole message",
+    2048,
+    "bytes",
+    Above.CUT,
+)
+"""More than fits into any answer by UDP. It is read record by record, at each question."""
 DNS_CACHE = Bound("answers of name servers that are remembered", 8 << 20, "bytes", Above.OLDEST_OUT)
 
 # Controllers and API servers, by HTTP.

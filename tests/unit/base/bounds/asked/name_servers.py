@@ -17,7 +17,9 @@ from limpet.dns.forward.cache import _ENTRY_BYTES, Cache
 from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
+from limpet.dns.names import Found, Record
 from limpet.dns.process import _Process
+from limpet.dns.render import render_alias
 from limpet.dns.wire import DnsAnswer
 from tests.unit.base.bounds.probes import probe
 
@@ -72,6 +74,26 @@ def _(amount: int) -> bool:
     for name, records in ((b"a", small), (b"b", rest)):
         cache.put((name, 0), DnsAnswer(wire.NOERROR, (1, 0, 0), records, ttl_s=60), 0.0)
     return cache.get((b"a", 0), 1.0) is not None
+
+
+@probe(servers.DNS_BEHIND_ALIAS)
+def _(amount: int) -> bool:
+    """All that was said stands behind the alias."""
+    question = wire.join_name((b"a", b"x")) + b"\0\1\0\1"
+    target = (b"b", b"y")
+    asked = wire.join_name(target) + question[-4:]
+    room = amount - wire.HEADER_BYTES - len(asked)
+    count, rest = divmod(room, 17)
+    head = b"\xc0\x0c" + b"\0\x10\0\1\0\0\0\x3c"  # TXT, each of four letters, the last of more
+    records = [
+        head + (5 + more).to_bytes(2, "big") + bytes((4 + more,)) + b"%04d" % number + b"x" * more
+        for number in range(count)
+        for more in (rest if number == count - 1 else 0,)
+    ]
+    said = DnsAnswer(wire.NOERROR, (count, 0, 0), b"".join(records), ttl_s=60)
+    assert len(said.records) == room
+    alias = Found(wire.NOERROR, (Record((b"a", b"x"), wire.CNAME, "b.y."),), target=target)
+    return render_alias(question, alias, said, asked).counts[0] == 1 + count
 
 
 @probe(servers.DNS_GUESSES)
