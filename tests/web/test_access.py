@@ -205,6 +205,20 @@ def test_wrong_tokens_are_refused_and_after_some_are_told_to_wait() -> None:
         assert browser.enter("read").status == 303, "a right one is none of the wrong ones"
 
 
+@pytest.mark.parametrize("path", ["/enter", "/leave", "/act/remove"])
+def test_a_form_in_parts_is_refused_before_any_of_it_is_read(served: Served, path: str) -> None:
+    """No form of ours has parts; a MiB of empty lines before the first kept the page for a third of
+    a second from all others."""
+    browser = served.browser()
+    if path != "/enter":
+        browser.enter("write")
+
+    found = browser.ask("POST", path, "\n", Content_Type="multipart/form-data; boundary=x")
+
+    assert found.status == 415
+    assert "default-src 'none'" in found.headers["Content-Security-Policy"]
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.0.2.1", "127.0.0.1.x"])
 def test_another_name_that_leads_here_is_refused(served: Served, host: str) -> None:
     browser = served.browser()

@@ -87,6 +87,9 @@ class Guard:
         if request.method not in (*_READING, "POST"):
             raise web.HTTPMethodNotAllowed(request.method, (*_READING, "POST"))
         if request.method == "POST":
+            # aiohttp looks for a form's first part in all that comes, with no end and no pause.
+            if request.content_type == "multipart/form-data":
+                raise web.HTTPUnsupportedMediaType(text="forms are taken as a browser sends them\n")
             origin = request.headers.get("Origin")
             site = request.headers.get("Sec-Fetch-Site")
             if problem := checks.origin_problem(host, origin, site, tls=place.tls):
