@@ -11,10 +11,11 @@ from aiohttp import web
 from jinja2 import Environment
 
 from limpet import __version__
-from limpet.base.bounds.visitors import PAGE_QUERY, PAGE_STREAMS
+from limpet.base.bounds.visitors import PAGE_QUERY, PAGE_STREAMS, PAGE_UNTAKEN_S
 from limpet.base.errors import LimpetError
 from limpet.web import views
 from limpet.web.access.guard import Guard
+from limpet.web.access.sessions import BrowserSession
 from limpet.web.live import words
 from limpet.web.live.feed import PictureFeed, SeenPicture
 from limpet.web.live.map_rows import changes
@@ -144,27 +145,29 @@ class Pages:
         seen = await self._feed.now()
         await self._look_for_findings()
         session = self._guard.session_of(request)
-        view = views.PictureView(seen.picture, self._found)
+        if session is None:
+            raise web.HTTPSeeOther("/enter")  # it has ended while something was asked for
         query = {
             key: value[: PAGE_QUERY.most] for key, value in request.query.items() if len(key) < 32
         }
-        text = self._templates.get_template(template).render(
-            view=view,
-            picture=seen.picture,
-            trouble=seen.trouble,
-            places=PLACES,
-            place=place,
-            query=query,
-            number=_number(query.get("page")) or 1,
-            session=session,
-            can_act=bool(session and session.may_write and self._source.can_act),
-            version=__version__,
-            is_part="HX-Request" in request.headers,
-            words=words,
-            views=views,
-            ago=lambda at_s: words.ago(at_s, seen.picture.as_of_s),
-            **further,
-        )
+        async with self._guard.turns.turn(session.owner):
+            text = self._templates.get_template(template).render(
+                view=views.PictureView(seen.picture, self._found),
+                picture=seen.picture,
+                trouble=seen.trouble,
+                places=PLACES,
+                place=place,
+                query=query,
+                number=_number(query.get("page")) or 1,
+                session=session,
+                can_act=session.may_write and self._source.can_act,
+                version=__version__,
+                is_part="HX-Request" in request.headers,
+                words=words,
+                views=views,
+                ago=lambda at_s: words.ago(at_s, seen.picture.as_of_s),
+                **further,
+            )
         return web.Response(text=text, content_type="text/html", headers={"Vary": "HX-Request"})
 
     async def _look_for_findings(self) -> None:
@@ -183,8 +186,11 @@ class Pages:
     # What a browser draws by itself
 
     async def _map_rows(self, request: web.Request) -> web.Response:
+        session = self._guard.session_of(request)
+        assert session is not None  # the guard has let it in
         seen = await self._feed.now()
-        response = _json(seen.rows.document(seen.picture))
+        async with self._guard.turns.turn(session.owner):
+            response = _json(seen.rows.document(seen.picture))
         if request.secure:  # from afar: a tenth of some megabytes
             response.enable_compression()
         return response
@@ -202,8 +208,12 @@ class Pages:
             await response.prepare(request)
             if request.query.get("version") not in (None, seen.picture.version):
                 asked_for = {"reload": True, "version": seen.picture.version}
-                await self._write(response, {**asked_for, "cloud": views.cut_off(seen.picture)})
-            await self._stream(request, response, seen)
+                event = _event({**asked_for, "cloud": views.cut_off(seen.picture)})
+                await write_in_time(response, event)
+            await self._stream(request, response, seen, session)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # it would be waited for until all is taken
         except ConnectionError:
             pass
         finally:
@@ -211,7 +221,11 @@ class Pages:
         return response
 
     async def _stream(
-        self, request: web.Request, response: web.StreamResponse, seen: SeenPicture
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        seen: SeenPicture,
+        session: BrowserSession,
     ) -> None:
         ending = asyncio.create_task(self._ending.wait())
         following = asyncio.create_task(self._feed.after(seen))
@@ -223,23 +237,30 @@ class Pages:
                 if self._guard.session_of(request) is None:
                     return  # its token was removed, or it has left
                 if not following.done():
-                    await response.write(b": still here\n\n")
+                    await write_in_time(response, b": still here\n\n")
                     continue
                 after = following.result()
-                document = changes(seen.rows, after.rows, seen.picture.version, after.picture)
-                await self._write(
-                    response,
-                    {**document, "trouble": after.trouble, "cloud": views.cut_off(after.picture)},
-                )
+                async with self._guard.turns.turn(session.owner):
+                    changed = changes(seen.rows, after.rows, seen.picture.version, after.picture)
+                    also = {"trouble": after.trouble, "cloud": views.cut_off(after.picture)}
+                    event = _event({**changed, **also})
                 seen = after
+                await write_in_time(response, event)
                 await asyncio.sleep(_STREAM_WRITES_S)
                 following = asyncio.create_task(self._feed.after(seen))
         finally:
             ending.cancel()
             following.cancel()
 
-    async def _write(self, response: web.StreamResponse, document: Mapping[str, Any]) -> None:
-        await response.write(b"data: " + msgspec.json.encode(document) + b"\n\n")
+
+def _event(document: Mapping[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"
+
+
+async def write_in_time(response: web.StreamResponse, event: bytes) -> None:
+    """Raises: TimeoutError once the browser takes nothing, for which a picture is held."""
+    async with asyncio.timeout(PAGE_UNTAKEN_S.most):
+        await response.write(event)
 
 
 def _json(document: Mapping[str, Any]) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from limpet.base.bounds.strangers import PAGE_SIGN_INS
+from limpet.base.bounds.visitors import PAGE_SESSIONS
 from limpet.web.access.sessions import (
     IDLE_S,
     LONGEST_S,
@@ -56,6 +57,20 @@ def test_a_token_lets_in_as_often_as_it_is_shown_until_it_expires() -> None:
 
     assert cookie != other
     assert isinstance(book.enter("right", "a", 1e6), LoginRefused)
+
+
+def test_who_signs_in_on_and_on_takes_the_places_of_his_own_sessions_and_of_nobody_else() -> None:
+    other = PageToken(name="bob", digest=digest_of("other"), created_at_s=0.0, expires_at_s=1e6)
+    book = sessions(TOKEN, other)
+    link, _ = entered(book.enter(book.new_link(), "a", 10.0))
+    his, _ = entered(book.enter("other", "a", 10.0))
+
+    mine = [entered(book.enter("right", "a", 10.0))[0] for _ in range(PAGE_SESSIONS.most + 1)]
+
+    assert book.find(his, 11.0) is not None
+    assert book.find(link, 11.0) is not None
+    assert [book.find(each, 11.0) for each in mine].count(None) > PAGE_SESSIONS.most // 2
+    assert book.find(mine[-1], 11.0) is not None
 
 
 def test_a_session_ends_when_its_token_does() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from limpet.base.bounds.visitors import PAGE_CONNECTIONS
+from limpet.base.bounds.visitors import PAGE_CONNECTIONS, PAGE_CONNECTIONS_OF_ONE
 from limpet.controller.api.connections import connection_of
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.web.access import checks
 from limpet.web.access.sessions import BrowserSession, LoginRefused, Sessions
+from limpet.web.access.turns import OwnTurns
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENTER = "/enter"
@@ -49,6 +50,8 @@ class Guard:
         self._sessions = sessions
         self._now_s = now_s
         self._connections = OwnedConnections(PAGE_CONNECTIONS)
+        self._of_tokens = OwnedConnections(PAGE_CONNECTIONS_OF_ONE)
+        self.turns = OwnTurns()
 
     @property
     def middlewares(self) -> list[Any]:
@@ -110,6 +113,7 @@ class Guard:
         if connection is not None:
             connection.free()
             connection.belongs_to(session.proof, self._connections)
+            connection.belongs_to(session.owner, self._of_tokens)
         if request.method == "POST" and request.path != _ENTER:
             await self._check_proof(request, session)
         return await handler(request)

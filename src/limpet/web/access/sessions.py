@@ -15,7 +15,12 @@ from dataclasses import dataclass
 import msgspec
 
 from limpet.base.bounds.strangers import PAGE_SIGN_INS, PAGE_SIGN_INS_PER_MINUTE, PAGE_SOURCES
-from limpet.base.bounds.visitors import PAGE_IDLE_S, PAGE_LONGEST_S, PAGE_SESSIONS
+from limpet.base.bounds.visitors import (
+    PAGE_IDLE_S,
+    PAGE_LONGEST_S,
+    PAGE_SESSIONS,
+    PAGE_SESSIONS_OF_ONE,
+)
 from limpet.base.rate_limit import TokenBuckets
 
 IDLE_S = float(PAGE_IDLE_S.most)
@@ -47,6 +52,11 @@ class BrowserSession:
     used_at_s: float
     streams: int = 0
     """Streams that it has open."""
+
+    @property
+    def owner(self) -> str:
+        """Whom it counts for: its token; one that came by a link, itself."""
+        return f"token {self.who}" if self.who else self.proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,9 @@ class Sessions:
         self._sessions.pop(digest_of(secret), None)
 
     def _begin(self, who: str, *, may_write: bool, now_s: float) -> tuple[str, BrowserSession]:
+        of_one = [secret for secret, each in self._sessions.items() if each.who == who]
+        for least_used in of_one[: max(0, 1 + len(of_one) - PAGE_SESSIONS_OF_ONE.most)]:
+            del self._sessions[least_used]
         secret = self._random()
         session = BrowserSession(who, may_write, self._random(), now_s, now_s)
         self._sessions[digest_of(secret)] = session

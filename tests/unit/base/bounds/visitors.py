@@ -6,9 +6,11 @@ import asyncio
 import http.client
 import itertools
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from urllib.parse import urlsplit
+
+from aiohttp import web
 
 from limpet.base.bounds.strangers import (
     HEADERS,
@@ -20,17 +22,24 @@ from limpet.base.bounds.visitors import (
     PAGE_ASKED,
     PAGE_BODY,
     PAGE_CONNECTIONS,
+    PAGE_CONNECTIONS_OF_ONE,
     PAGE_IDLE_S,
     PAGE_LONGEST_S,
+    PAGE_MADE,
     PAGE_QUERY,
     PAGE_SESSIONS,
+    PAGE_SESSIONS_OF_ONE,
     PAGE_STREAMS,
+    PAGE_UNTAKEN_S,
 )
 from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
+from limpet.web.access.turns import OwnTurns
 from limpet.web.live.source import ControllerSource
+from limpet.web.pages import write_in_time
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.unit.base.bounds.probes import is_remembered, probe
+from tests.unit.base.bounds.times.clock import StoppedClock, on_stopped_clock
 
 _TOKEN = PageToken(name="ann", digest=digest_of("read"), expires_at_s=1e12)
 Ask = Callable[[str, str, str], http.client.HTTPResponse]
@@ -47,15 +56,36 @@ def _wrong_tokens(count: int) -> bool:
     return all(book.enter("wrong", "192.0.2.1", 1.0) == LoginRefused() for _ in range(count))
 
 
-@probe(PAGE_SESSIONS)
-def _at_once(count: int) -> bool:
-    book = _sessions()
+def _all_stay(book: Sessions, secrets: Iterable[str]) -> bool:
     cookies = []
-    for _ in range(count):
-        entered = book.enter("read", "192.0.2.1", 1.0)
+    for secret in secrets:
+        entered = book.enter(secret, "192.0.2.1", 1.0)
         assert not isinstance(entered, LoginRefused)
         cookies.append(entered[0])
     return all(book.find(cookie, 2.0) is not None for cookie in cookies)
+
+
+@probe(PAGE_SESSIONS)
+def _at_once(count: int) -> bool:
+    numbers = itertools.count()
+    tokens = [
+        PageToken(name=f"ann-{number}", digest=digest_of(f"read-{number}"), expires_at_s=1e12)
+        for number in range(count)
+    ]
+    by_digest = {each.digest: each for each in tokens}
+    book = Sessions(lambda: f"secret-{next(numbers)}", lambda: by_digest)
+    return _all_stay(book, (f"read-{number}" for number in range(count)))
+
+
+@probe(PAGE_SESSIONS_OF_ONE)
+def _of_one_token(count: int) -> bool:
+    return _all_stay(_sessions(), ["read"] * count)
+
+
+@probe(PAGE_SESSIONS_OF_ONE)
+def _of_links(count: int) -> bool:
+    book = _sessions()
+    return _all_stay(book, (book.new_link() for _ in range(count)))
 
 
 def _signed_in(look: Callable[[Ask], bool]) -> bool:
@@ -86,7 +116,16 @@ def _streams(count: int) -> bool:
 
 @probe(PAGE_CONNECTIONS)
 def _connections(count: int) -> bool:
-    """Whether the first is open still, after all have asked."""
+    return _stays(count, of_one_session=count)
+
+
+@probe(PAGE_CONNECTIONS_OF_ONE)
+def _connections_of_one_token(count: int) -> bool:
+    return _stays(count, of_one_session=PAGE_CONNECTIONS.most)
+
+
+def _stays(count: int, *, of_one_session: int) -> bool:
+    """Whether the first connection is open still, after all have asked."""
     with ExitStack() as open_till_the_end:
         source = PictureSource(world(5))
         address, _ = open_till_the_end.enter_context(page(source, lambda: {_TOKEN.digest: _TOKEN}))
@@ -105,8 +144,10 @@ def _connections(count: int) -> bool:
             open_till_the_end.callback(connection.close)
             return connection
 
-        cookie = ask(connect(), "POST", "/enter", "secret=read").partition(";")[0]
-        for _ in range(count):
+        for number in range(count):
+            if not number % of_one_session:
+                cookie = ""
+                cookie = ask(connect(), "POST", "/enter", "secret=read").partition(";")[0]
             opened.append(connect())
             ask(opened[-1], "GET", "/nodes", "")
         opened[0].auto_open = 0
@@ -141,6 +182,57 @@ def _asked(count: int) -> bool:
         return was_asked == count
 
     return asyncio.run(scenario())
+
+
+@probe(PAGE_MADE)
+def _made(count: int) -> bool:
+    """Whether all of so many pages of one token are made before one of them is whole."""
+
+    async def scenario() -> bool:
+        turns, made, whole = OwnTurns(), 0, asyncio.Event()
+
+        async def make() -> None:
+            nonlocal made
+            async with turns.turn("token ann"):
+                made += 1
+                await whole.wait()
+
+        pages = [asyncio.create_task(make()) for _ in range(count)]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        were_made = made
+        whole.set()
+        await asyncio.gather(*pages)
+        return were_made == count
+
+    return asyncio.run(scenario())
+
+
+class _Unread(web.StreamResponse):
+    """What is written is taken once it says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_taken = asyncio.Event()
+
+    async def write(self, data: object) -> None:
+        await self.is_taken.wait()
+
+
+@probe(PAGE_UNTAKEN_S)
+def _untaken(seconds: int) -> bool:
+    """The browser takes it half a second before so many are over."""
+
+    async def body(loop: StoppedClock) -> bool:
+        response = _Unread()
+        writing = asyncio.create_task(write_in_time(response, b"data: {}"))
+        await loop.pass_by(0)
+        await loop.pass_by(seconds - 0.5)
+        response.is_taken.set()
+        await asyncio.wait((writing,))
+        return writing.exception() is None
+
+    return on_stopped_clock(body)
 
 
 @probe(PAGE_BODY)
