@@ -29,6 +29,9 @@ from limpet.dns.turns import ClientTurns
 
 _AT_ONCE = 64
 """Questions of one socket that are answered before others have their turn."""
+_SAID_AT_ONCE = 16 << 10
+"""Bytes of answers on one TCP connection before others have their turn: one answer may be larger
+than that, of a thousand records."""
 _READ_AT_ONCE = 1024
 """Questions that are read, and answered later or not at all: a flood of 300,000 a second."""
 _IDLE_S = float(DNS_QUESTION_S.most)
@@ -230,6 +233,8 @@ class _Connection:
         # and each connection that has ended would wait for the garbage collector.
         self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._is_writing = False
+        self._said = 0
+        """Bytes of answers since the connection was made."""
         self._loop.add_reader(accepted, self._readable)
 
     def close(self) -> None:
@@ -259,7 +264,8 @@ class _Connection:
     def _take(self) -> None:
         """Answers so many of those that have come, and the others after others' turn."""
         take, asked = self._server.resolver.take, 0
-        while len(self._in) >= 2 and asked < _AT_ONCE:
+        enough = self._said + _SAID_AT_ONCE
+        while len(self._in) >= 2 and asked < _AT_ONCE and self._said < enough:
             end = 2 + int.from_bytes(self._in[:2], "big")
             if end - 2 > DNS_QUESTION.most:
                 self.close()
@@ -272,11 +278,13 @@ class _Connection:
             answer = take(message, self._reply, time.monotonic(), by_tcp=True, who=self.who)
             if answer is not None:
                 self._reply(answer)
+            else:
+                self._server.carry_out()  # what was remembered is told now
         if asked and self in self._server.connections:
             self._idle.cancel()
             self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._server.carry_out()
-        if asked == _AT_ONCE and self in self._server.connections:
+        if (asked == _AT_ONCE or self._said >= enough) and self in self._server.connections:
             # What it sends meanwhile waits in the kernel, and then at the client.
             self._loop.remove_reader(self._socket)
             self._loop.call_soon(self._go_on)
@@ -289,6 +297,7 @@ class _Connection:
     def _reply(self, message: bytes) -> None:
         if self not in self._server.connections:
             return
+        self._said += len(message)
         self._out += len(message).to_bytes(2, "big") + message
         self._writable()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from limpet.base.bounds.servers import DNS_TTL_S
+from limpet.base.bounds.servers import DNS_RECORDS, DNS_TTL_S
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV, OPT, ANY = 1, 2, 5, 6, 12, 16, 28, 33, 41, 255
 HINFO = 13
@@ -198,13 +198,13 @@ def write_response(
         flags &= ~AD
     end = _edns(NOERROR, query.wants_dnssec) if query.has_edns else b""
     records, counts = answer.records, answer.counts
-    if ttl_s is not None or age_s > 0:
-        records = _with_ttls(records, answer.ttls, age_s, ttl_s)
     room = size - HEADER_BYTES - len(query.question) - len(end)
     if len(records) > room:
         message = bytes(HEADER_BYTES) + query.question + records
         records, counts, is_whole = _cut(message, len(message) - len(records), room, counts)
         flags |= 0 if is_whole else TC
+    if ttl_s is not None or age_s > 0:
+        records = _with_ttls(records, answer.ttls, age_s, ttl_s)
     answers, authorities, further = counts
     head = _HEADER.pack(query.number, flags, 1, answers, authorities, further + int(query.has_edns))
     return head + query.question + records + end
@@ -229,8 +229,11 @@ def _cut(
 
 
 def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | None) -> bytes:
+    """`ttls`: in order; what is behind the records is of some that had no room."""
     changed = bytearray(records)
     for at in ttls:
+        if at >= len(records):
+            break
         left_s = max(_TTL.unpack_from(records, at)[0] - age_s, 0) if ttl_s is None else ttl_s
         _TTL.pack_into(changed, at, left_s)
     return bytes(changed)
@@ -275,7 +278,7 @@ def _look_through(
     negative_s, is_answered = None, False
     kept = [0, 0, 0]
     for section, count in enumerate(counts):
-        for _ in range(count):
+        for _ in range(min(count, DNS_RECORDS.most - sum(kept))):
             begin, at = at, _end_of_name(message, at)
             kind, _class, ttl_s, length = _RECORD.unpack_from(message, at)
             if kind == OPT:

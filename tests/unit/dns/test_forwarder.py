@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.bounds.strangers import DNS_FORWARDED, DNS_FORWARDED_OF_ONE
+from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
 from limpet.dns.forward.forwarder import (
@@ -401,6 +401,20 @@ def test_a_client_with_very_many_questions_leaves_room_for_others() -> None:
     asked = len(world.sent)
     world.ask("more.example.com", "10.1.0.66")
     assert len(world.sent) == asked + 1
+
+
+def test_who_asks_for_a_name_again_and_again_keeps_nobody_else_from_it() -> None:
+    world = World()
+
+    flood = [world.ask(who="10.1.0.66") for _ in range(DNS_ASKERS.most + 1)]
+    others = [world.ask(who=f"10.1.0.{number}") for number in (2, 2, 3)]
+    refused = [waiter for waiter in flood if waiter in world.told]
+    assert len(refused) == 1 + len(others)
+    assert {world.code(waiter) for waiter in refused} == {wire.SERVFAIL}
+
+    world.answer(world.sent[0], ANSWER)
+    assert {world.code(waiter) for waiter in others} == {wire.NOERROR}
+    assert len(world.told) == len(flood) + len(others)
 
 
 def test_without_upstreams_the_answer_is_at_once() -> None:

@@ -1,12 +1,19 @@
-"""A server without descriptors for those who come waits, and serves them when it has some."""
+"""A server without descriptors for those who come waits, and serves them when it has some; who asks
+for much by TCP leaves others their turn."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import time
+from ipaddress import ip_address
 from typing import Any
 
+from limpet.dns import wire
+from limpet.dns.forward.cache import Cache
+from limpet.dns.forward.forwarder import AskUpstream
+from limpet.dns.forward.health import Upstream
+from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import DnsServer
 from limpet.services.catalog import Catalog
@@ -48,3 +55,96 @@ def test_without_a_descriptor_it_rests_and_whoever_waits_is_served_later() -> No
         server.close()
 
     asyncio.run(scenario())
+
+
+class Turns:
+    """Counts turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next()
+
+    def _next(self) -> None:
+        self.count += 1
+        self._timer = asyncio.get_running_loop().call_soon(self._next)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def test_who_asks_for_large_answers_by_tcp_has_one_in_a_turn() -> None:
+    """64 of them on each connection stopped all others for half a second."""
+    large = 1024 * (b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes(4))
+    question = wire.join_name((b"a", b"example", b"com")) + b"\0\1\0\1"
+    message = b"\0\7" + b"\1\0\0\1" + bytes(6) + question
+    said_at: list[int] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        server = DnsServer(resolver_of(Catalog()))
+        server.resolver.forwarder.cache = cache = Cache(most_bytes=1 << 20, stale_s=0)
+        cache.put(
+            (wire.folded(question), 0),
+            wire.DnsAnswer(wire.NOERROR, (1024, 0, 0), large, ttl_s=60),
+            time.monotonic(),
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        server.listen([listener])
+        client = socket.socket()
+        client.setblocking(False)
+        await loop.sock_connect(client, listener.getsockname())
+        await until(lambda: bool(server.connections))
+        (connection,) = server.connections
+        turns, reply = Turns(), connection._reply
+
+        def note(answer: bytes) -> None:
+            said_at.append(turns.count)
+            reply(answer)
+
+        connection._reply = note  # type: ignore[method-assign]
+        await loop.sock_sendall(client, 10 * (len(message).to_bytes(2, "big") + message))
+        left = 10 * (2 + len(message) + len(large))
+        while left:
+            left -= len(await loop.sock_recv(client, left))
+        turns.stop()
+        client.close()
+        server.close()
+
+    asyncio.run(scenario())
+
+    assert len(said_at) == len(set(said_at)) == 10
+
+
+def test_of_upstreams_answers_by_tcp_that_come_at_once_each_has_a_turn() -> None:
+    """200 of them stopped everybody else for 0.3 s."""
+    heard_at: list[int] = []
+
+    async def scenario() -> None:
+        asked: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(2 + len(QUESTION))
+            asked.append(writer)
+
+        upstream = await asyncio.start_server(serve, "127.0.0.1", 0)
+        turns = Turns()
+        sockets = UpstreamSockets(
+            lambda attempt, message: heard_at.append(turns.count), lambda attempt: None
+        )
+        at = Upstream(ip_address("127.0.0.1"), upstream.sockets[0].getsockname()[1])
+        for attempt in range(10):
+            sockets.send(AskUpstream(attempt, 0, QUESTION, by_tcp=True), at)
+        await until(lambda: len(asked) == 10)
+        for writer in asked:
+            writer.write(b"\0\7answer.")
+        await until(lambda: len(heard_at) == 10)
+        turns.stop()
+        sockets.close_all()
+        for writer in asked:
+            writer.close()
+        upstream.close()
+
+    asyncio.run(scenario())
+
+    assert len(set(heard_at)) == 10

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+
 import dns.edns
 import dns.flags
 import dns.message
@@ -149,6 +152,31 @@ def test_how_long_an_answer_holds(
     answer = parsed(query, response_to(query, *records, authority=authority, code=[code]))
 
     assert answer.ttl_s == holds_s
+
+
+class _Counted(tuple[int, ...]):
+    """Places of TTLs, and how many of them were looked at."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for each in super().__iter__():
+            self.looked_at += 1
+            yield each
+
+
+def test_of_an_answer_that_is_old_no_more_records_are_changed_than_have_room() -> None:
+    """Each is changed by itself: 5,000 records took 2 ms for each question by UDP."""
+    asked = dns.message.make_query("a.example.com", "A", use_edns=0, payload=1232)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", wire.A, wire.IN, 60, 4) + bytes(4)
+    ttls = _Counted(range(6, 1000 * len(record), len(record)))
+    answer = DnsAnswer(wire.NOERROR, (1000, 0, 0), 1000 * record, ttls, ttl_s=60)
+    query = wire.parse_query(asked.to_wire())
+
+    response = dns.message.from_wire(wire.write_response(query, answer, size=query.size, age_s=20))
+
+    assert {rrset.ttl for rrset in response.answer} == {40}
+    assert 0 < ttls.looked_at <= 1232 // len(record) + 1
 
 
 def test_what_does_not_fit_is_cut_and_says_so() -> None:

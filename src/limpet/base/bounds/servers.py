@@ -47,6 +47,8 @@ DNS_GUESSES = Bound(
     Above.DROPPED,
 )
 """Somebody guesses numbers: the question is asked by TCP then, where nobody can."""
+DNS_RECORDS = Bound("records of an answer of a name server", 1024, "records", Above.CUT)
+"""Those of the last section go first. Each is looked at, and again whenever it is told."""
 DNS_BEHIND_ALIAS = Bound(
     "what a name server says of where an alias of the cluster leads to, as a whole message",
     2048,

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from limpet.base.bounds.servers import DNS_GUESSES
-from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDED_OF_ONE
+from limpet.base.bounds.strangers import DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.base.rate_limit import DueQueue
 from limpet.dns import wire
+from limpet.dns.forward.askers import Askers
 from limpet.dns.forward.cache import STALE_TTL_S, Cache, CachedAnswer, Key
 from limpet.dns.forward.health import Health, Upstream, in_order
 from limpet.dns.wire import DnsAnswer, Query
@@ -86,7 +87,7 @@ class _Asked(Generic[W]):
     begun_s: float
     who: str = ""
     """The client that was the first to ask; empty: we ourselves."""
-    waiting: list[W] = field(default_factory=list)
+    waiting: Askers[W] = field(default_factory=Askers)
     attempts: set[int] = field(default_factory=set)
     tried: list[int] = field(default_factory=list)
     """Upstreams, one after the other."""
@@ -187,7 +188,7 @@ class Forwarder(Generic[W]):
             return [Deliver(waiter, kept.answer, kept.age_s(now_s))]
         asked = self._asked.get(key)
         if asked is not None:
-            return self._join(key, asked, waiter, kept, now_s)
+            return self._join(key, asked, (who, waiter), kept, now_s)
         if kept is not None and now_s < self._recheck.get(key, 0.0):
             return [_stale(waiter, kept)]
         order = in_order(self.healths, now_s)
@@ -200,7 +201,7 @@ class Forwarder(Generic[W]):
         effects = self._begin(key, asked, order[0], now_s)
         if kept is not None and self.healths[order[0]].failures:
             return [_stale(waiter, kept), *effects]  # nobody has answered lately
-        return effects + self._join(key, asked, waiter, kept, now_s)
+        return effects + self._join(key, asked, (who, waiter), kept, now_s)
 
     def _begin(self, key: Key, asked: _Asked[W], upstream: int, now_s: float) -> list[Effect[W]]:
         self._asked[key] = asked
@@ -208,15 +209,18 @@ class Forwarder(Generic[W]):
         return self._attempt(key, asked, upstream, now_s)
 
     def _join(
-        self, key: Key, asked: _Asked[W], waiter: W, kept: CachedAnswer | None, now_s: float
+        self,
+        key: Key,
+        asked: _Asked[W],
+        asker: tuple[str, W],
+        kept: CachedAnswer | None,
+        now_s: float,
     ) -> list[Effect[W]]:
         if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
-            return [_stale(waiter, kept)]
-        if len(asked.waiting) >= DNS_ASKERS.most:
-            return [_failed(waiter)]
-        asked.waiting.append(waiter)
+            return [_stale(asker[1], kept)]
+        refused = asked.waiting.put(*asker)
         self._due.put(key, self._due_s(key, asked, now_s))
-        return []
+        return [] if refused is None else [_failed(refused)]
 
     def _due_s(self, key: Key, asked: _Asked[W], now_s: float) -> float:
         due_s = min(asked.next_s, asked.begun_s + GIVE_UP_S)
@@ -331,8 +335,7 @@ class Forwarder(Generic[W]):
                 continue
             kept = self.cache.get(key, now_s)
             if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
-                effects += [_stale(waiter, kept) for waiter in asked.waiting]
-                asked.waiting = []
+                effects += [_stale(waiter, kept) for waiter in asked.waiting.take_all()]
             if now_s >= asked.next_s:
                 effects += self._blame(key, asked, now_s)
                 effects += self._next(key, asked, now_s)
@@ -357,12 +360,11 @@ class Forwarder(Generic[W]):
         if len(self._recheck) >= DNS_FORWARDED.most:
             self._recheck = {k: until for k, until in self._recheck.items() if until > now_s}
         self._recheck[key] = now_s + RECHECK_S
-        told: list[Effect[W]] = [_stale(waiter, kept) for waiter in asked.waiting]
-        asked.waiting = []
+        told: list[Effect[W]] = [_stale(each, kept) for each in asked.waiting.take_all()]
         return told + self._finish(key, asked, kept.answer)
 
     def _finish(self, key: Key, asked: _Asked[W], answer: DnsAnswer) -> list[Effect[W]]:
-        effects: list[Effect[W]] = [Deliver(waiter, answer) for waiter in asked.waiting]
+        effects: list[Effect[W]] = [Deliver(each, answer) for each in asked.waiting.take_all()]
         for attempt in sorted(asked.attempts):
             effects += self._over(attempt, asked)
         del self._asked[key]

@@ -30,6 +30,8 @@ class UpstreamSockets:
         """By the descriptors of their sockets."""
         # In the event loop's own a descriptor costs twice what all else costs about a socket.
         self._epoll: select.epoll | None = None
+        self._turn = asyncio.Lock()
+        """Of answers by TCP, which are large: others have theirs between any two."""
 
     def send(self, asked: AskUpstream, upstream: Upstream) -> None:
         """A failure is told later, never from here."""
@@ -98,7 +100,9 @@ class UpstreamSockets:
             faults.note("asking an upstream", error)
             self._failed(asked.attempt)
         else:
-            self._heard(asked.attempt, message)
+            async with self._turn:
+                self._heard(asked.attempt, message)
+                await asyncio.sleep(0)
 
 
 async def _ask_by_tcp(question: bytes, upstream: Upstream) -> bytes:

@@ -76,6 +76,17 @@ def _(amount: int) -> bool:
     return cache.get((b"a", 0), 1.0) is not None
 
 
+@probe(servers.DNS_RECORDS)
+def _(amount: int) -> bool:
+    question = wire.join_name((b"a", b"x")) + b"\0\1\0\1"
+    head = bytes((0, 7, 0x80, 0, 0, 1, *amount.to_bytes(2, "big"), 0, 0, 0, 0))
+    record = b"\xc0\x0c" + b"\0\1\0\1\0\0\0\x3c" + b"\0\4" + bytes(4)
+    answer = wire.parse_response(head + question + amount * record, 7, question)
+    assert answer is not None
+    assert answer.records == answer.counts[0] * record
+    return answer.counts == (amount, 0, 0)
+
+
 @probe(servers.DNS_BEHIND_ALIAS)
 def _(amount: int) -> bool:
     """All that was said stands behind the alias."""
