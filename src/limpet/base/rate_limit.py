@@ -90,9 +90,20 @@ class SourceRates:
     member uses up nothing of the member's, and strangers elsewhere nothing of theirs.
     """
 
-    def __init__(self, *, each: Rate, strangers: Rate, members: Rate | None, most: int) -> None:
-        """`members`: of all of them together; None: there is no limit."""
-        self._each = TokenBuckets(*each, most=most)
+    def __init__(
+        self,
+        *,
+        each: Rate,
+        strangers: Rate,
+        members: Rate | None,
+        most: int,
+        each_known: Rate | None = None,
+    ) -> None:
+        """`members`: of all of them together; None: there is no limit. `each_known`: of a source
+        that members have come from; None: as of any other."""
+        self._each = self._each_known = TokenBuckets(*each, most=most)
+        if each_known is not None:
+            self._each_known = TokenBuckets(*each_known, most=most)
         self._others = TokenBucket(*strangers)
         self._beside = TokenBucket(*strangers)
         """Shared by all parts that are no members', of sources that are."""
@@ -103,13 +114,16 @@ class SourceRates:
     def take(self, source: Hashable, now_s: float, *, part: Hashable = None) -> bool:
         """Whether one from there may be looked at."""
         one: Hashable
+        each = self._each
         if part is not None and (source, part) in self._known:
-            one, everybody = (source, part), self._members
+            one, everybody, each = (source, part), self._members, self._each_known
         elif source not in self._known:
             one, everybody = source, self._others
+        elif part is None:
+            one, everybody, each = source, self._members, self._each_known
         else:
-            one, everybody = source, self._members if part is None else self._beside
-        return self._each.take(one, now_s) and (everybody is None or everybody.take(now_s))
+            one, everybody = source, self._beside
+        return each.take(one, now_s) and (everybody is None or everybody.take(now_s))
 
     def knows(self, source: Hashable) -> bool:
         """Whether a member has come from there lately."""

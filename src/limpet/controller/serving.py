@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from limpet.base.acceptor.places import Source
 from limpet.base.addresses import Listen, endpoint_text
 from limpet.base.bounds.administrators import ADMIN_CONNECTIONS
 from limpet.base.bounds.strangers import HEADERS
@@ -24,6 +25,7 @@ from limpet.controller.api.connections import (
     ApiServer,
     connection_of,
     only_one_of_http_1,
+    source_of_request,
 )
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.api.reflection import Reflection
@@ -37,8 +39,9 @@ from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.authority import server_context
 from limpet.controller.state.cluster import Cluster
 
-CheckRights = Callable[[str], Awaitable[str]]
-"""Who holds a token, by name; raises RefusedError where they may not administer."""
+CheckRights = Callable[[str, Source], Awaitable[str]]
+"""Who holds a token that came from there, by name; raises RefusedError where they may not
+administer."""
 
 _log = structlog.get_logger("admin")
 _BACKLOG = 1024
@@ -108,7 +111,7 @@ async def _administer(
 ) -> web.Response:
     """Raises: RefusedError, LimpetError."""
     verb = request.match_info["verb"]
-    who = await check_rights(request.headers.get(ADMIN_HEADER, ""))
+    who = await check_rights(request.headers.get(ADMIN_HEADER, ""), source_of_request(request))
     # Who looks asks on and on; who changes something is to be found.
     tell = _log.info if verb in CHANGING else _log.debug
     tell("administered", verb=verb, by=who, peer=request.remote)

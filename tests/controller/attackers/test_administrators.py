@@ -12,7 +12,7 @@ from tests.controller.machines import Controller, served_here
 from tests.waiting import until
 
 
-async def _named(token: str) -> str:
+async def _named(token: str, source: bytes) -> str:
     """Everybody may, by the name that is the token."""
     return token
 

@@ -225,19 +225,32 @@ PAGE_SOURCES = Bound(
 # Whoever reaches the controller's port, where the API server judges tokens.
 ACCOUNT_TOKEN = Bound("a token of an account of Kubernetes", 16 << 10, "characters", Above.REFUSED)
 REVIEWS = Bound(
-    "tokens that the API server is asked about for administrators, at once",
+    "tokens that the API server is asked about for administrators, at once, from each address that "
+    "one was let in from lately, and from all others together",
     50,
     "tokens",
     Above.REFUSED,
 )
 REVIEWS_PER_S = Bound("... for long", 5, "tokens a second", Above.REFUSED)
+"""Of each address that somebody was let in from lately, and of all others together."""
+REVIEWS_OF_ONE = Bound("... from one of the others at once", 10, "tokens", Above.REFUSED)
+REVIEWS_OF_ONE_PER_S = Bound("... for long", 1, "tokens a second", Above.REFUSED)
 HEADERS = Bound(
     "headers of a request to the controller, or to the page", 64, "headers", Above.REFUSED
 )
 ACCOUNT_REVIEWS = Bound(
-    "tokens of agents' pods that the API server is asked about, at once",
+    "tokens of agents' pods that the API server is asked about, as of administrators, at once",
     500,
     "tokens",
     Above.REFUSED,
 )
 ACCOUNT_REVIEWS_PER_S = Bound("... for long", 50, "tokens a second", Above.REFUSED)
+"""As of administrators; a site has hundreds of nodes behind one address."""
+ACCOUNT_REVIEWS_OF_ONE = Bound("... from one of the others at once", 100, "tokens", Above.REFUSED)
+ACCOUNT_REVIEWS_OF_ONE_PER_S = Bound("... for long", 10, "tokens a second", Above.REFUSED)
+REVIEW_SOURCES = Bound(
+    "addresses for which it is counted how many tokens the API server is asked about",
+    1024,
+    "addresses",
+    Above.OLDEST_OUT,
+)

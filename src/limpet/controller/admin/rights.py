@@ -6,9 +6,17 @@ import time
 
 import structlog
 
-from limpet.base.bounds.strangers import ACCOUNT_TOKEN, REVIEWS, REVIEWS_PER_S
+from limpet.base.acceptor.places import Source
+from limpet.base.bounds.strangers import (
+    ACCOUNT_TOKEN,
+    REVIEW_SOURCES,
+    REVIEWS,
+    REVIEWS_OF_ONE,
+    REVIEWS_OF_ONE_PER_S,
+    REVIEWS_PER_S,
+)
 from limpet.base.errors import LimpetError
-from limpet.base.rate_limit import TokenBucket
+from limpet.base.rate_limit import SourceRates
 from limpet.cluster.api import ADMIN_AUDIENCE, ADMIN_HEADER, Code
 from limpet.controller.registry.refusal import RefusedError
 from limpet.kubernetes.client import Client
@@ -30,9 +38,17 @@ class Rights:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rate = TokenBucket(REVIEWS_PER_S.most, REVIEWS.most, time.monotonic())
+        everybody = (REVIEWS_PER_S.most, REVIEWS.most)
+        self.rates = SourceRates(
+            each=(REVIEWS_OF_ONE_PER_S.most, REVIEWS_OF_ONE.most),
+            strangers=everybody,
+            members=None,
+            most=REVIEW_SOURCES.most,
+            each_known=everybody,
+        )
+        """By where tokens come from: administrators', from the API server."""
 
-    async def check(self, token: str) -> str:
+    async def check(self, token: str, source: Source) -> str:
         """The name of who holds the token, and may administer.
 
         Raises: RefusedError; LimpetError where the API server does not answer.
@@ -43,7 +59,7 @@ class Rights:
             )
         if len(token) > ACCOUNT_TOKEN.most or token.count(".") != 2 or not token.isascii():
             raise RefusedError(Code.BAD_TOKEN, "administer: what came is no token of an account")
-        if not self._rate.take(time.monotonic()):
+        if not self.rates.take(source, time.monotonic()):
             raise RefusedError(
                 Code.TRY_AGAIN, "administer: too many ask at the moment (again in some seconds)"
             )
@@ -62,6 +78,7 @@ class Rights:
                 f"administer: {user.username} may not (needed: the verb {_NEEDED.verb} on "
                 f"{_NEEDED.resource}.{_NEEDED.group}, as the ClusterRole limpet-administrator has)",
             )
+        self.rates.know(source)
         return user.username
 
     async def _holder(self, token: str) -> Reviewed:

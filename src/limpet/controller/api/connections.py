@@ -20,6 +20,7 @@ from aiohttp import web
 
 from limpet.base.acceptor.admission import Admission, Patience, SourceCapacity
 from limpet.base.acceptor.listener import Acceptor, Visitor
+from limpet.base.acceptor.places import Source
 from limpet.base.bounds import strangers
 from limpet.base.bounds.members import MEMBER_CONNECTIONS
 from limpet.controller.api.owned_connections import OwnedConnections
@@ -162,6 +163,12 @@ def connection_of(request: web.Request) -> ApiConnection | None:
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     return protocol if isinstance(protocol, ApiConnection) else None
+
+
+def source_of_request(request: web.Request) -> Source:
+    """Empty: it came by the socket on the machine, or has ended."""
+    connection = connection_of(request)
+    return connection.visitor.source if connection is not None else b""
 
 
 class ApiServer:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.acceptor.places import Source
 from limpet.base.errors import StorageError
 from limpet.cluster.api import (
     Code,
@@ -60,7 +61,7 @@ class NodeRequests:
 
         return await self._cluster.change(checked)
 
-    async def join(self, request: JoinRequest) -> JoinAnswer:
+    async def join(self, request: JoinRequest, source: Source) -> JoinAnswer:
         by_account = request.by is JoinBy.ACCOUNT
 
         def make(tables: Tables) -> tuple[grants.JoinedNode, Grant, JoinAnswer]:
@@ -80,7 +81,7 @@ class NodeRequests:
 
         try:
             if by_account:
-                await self._review(request)
+                await self._review(request, source)
             joined, grant, answer = await self._cluster.change(make)
         except RefusedError as error:
             self._cluster.tell(happenings.join_refused(request.name, error))
@@ -109,7 +110,7 @@ class NodeRequests:
 
         await self._cluster.change(make)
 
-    async def _review(self, request: JoinRequest) -> None:
+    async def _review(self, request: JoinRequest, source: Source) -> None:
         """Raises: RefusedError."""
         tokens.check_proof(request)  # costs nobody but us: nothing else is asked for a stranger
         if self._cluster.check_account is None:
@@ -118,7 +119,7 @@ class NodeRequests:
                 f"join {request.name}: this controller is not in a Kubernetes cluster, so it knows "
                 'no accounts (store = "kubernetes"; or join with a token: limpet token create)',
             )
-        await self._cluster.check_account(request)
+        await self._cluster.check_account(request, source)
 
     async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
         margin = self._cluster.settings.restore_margin

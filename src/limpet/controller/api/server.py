@@ -43,6 +43,7 @@ from limpet.cluster.keys import SealError
 from limpet.controller.api.connections import (
     connection_of,
     only_one_of_http_1,
+    source_of_request,
     uid_of_connection,
 )
 from limpet.controller.api.node_requests import NodeRequests
@@ -181,7 +182,7 @@ class Api:
 
     async def _join(self, request: web.Request) -> web.Response:
         body = await self._body(request, JoinRequest, strangers.JOIN_BODY)
-        answer = await self._requests.join(body)
+        answer = await self._requests.join(body, source_of_request(request))
         connection = connection_of(request)
         if connection is not None:
             connection.is_of_member()

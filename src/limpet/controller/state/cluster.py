@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import structlog
 
+from limpet.base.acceptor.places import Source
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import (
     Code,
@@ -62,7 +63,7 @@ class Cluster:
         *,
         nodes: KnownNodes = NO_NODES,
         known_revision: int = 0,
-        check_account: Callable[[JoinRequest], Awaitable[None]] | None = None,
+        check_account: Callable[[JoinRequest, Source], Awaitable[None]] | None = None,
         timeline: ClusterTimeline | None = None,
     ) -> None:
         """`on_happening`: told what a person should hear of a node; it returns at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +16,19 @@ from msgspec.structs import replace
 from limpet.base.bounds import administrators
 from limpet.base.bounds.strangers import (
     ACCOUNT_REVIEWS,
+    ACCOUNT_REVIEWS_OF_ONE,
+    ACCOUNT_REVIEWS_OF_ONE_PER_S,
     ACCOUNT_REVIEWS_PER_S,
     ACCOUNT_TOKEN,
+    REVIEW_SOURCES,
     REVIEWS,
+    REVIEWS_OF_ONE,
+    REVIEWS_OF_ONE_PER_S,
     REVIEWS_PER_S,
 )
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
-from limpet.base.rate_limit import TokenBuckets
+from limpet.base.rate_limit import SourceRates
 from limpet.cluster.api import InterfaceAddresses, JoinRequest
 from limpet.controller.admin.commands import Admin
 from limpet.controller.admin.pods import PodListing
@@ -169,7 +174,7 @@ def _(amount: int) -> bool:
     """Of a person, and of an agent's pod."""
     token = "a.b." + "x" * (amount - len("a.b."))
     try:
-        asyncio.run(_rights().check(token))
+        asyncio.run(_rights().check(token, b"here"))
     except (LinkError, RefusedError) as error:
         is_asked_about = isinstance(error, LinkError)
     request = JoinRequest(token, "n1", b"", b"")
@@ -178,35 +183,83 @@ def _(amount: int) -> bool:
     return taken.pop()
 
 
+def _account_check() -> AccountCheck:
+    return AccountCheck(Client(plain_access("http://127.0.0.1:9")), "limpet-system")
+
+
+def _are_asked_about(rates: SourceRates, amount: int, now_s: float, sources: Iterable[int]) -> bool:
+    """Of an address that somebody was let in from, and of others, each as many as it may."""
+    rates.know(b"known")
+    by_others = [rates.take(b"%d" % source, now_s) for source in sources]
+    assert len(by_others) == amount
+    by_known = [rates.take(b"known", now_s) for _ in range(amount)]
+    assert by_known == by_others
+    return all(by_known)
+
+
 @probe(REVIEWS)
 def _(amount: int) -> bool:
-    rate = _rights()._rate
-    return all(rate.take(rate._at_s) for _ in range(amount))
-
-
-@probe(REVIEWS_PER_S)
-def _(amount: int) -> bool:
-    rate = _rights()._rate
-    later_s = rate._at_s + 1.0001
-    assert rate.take(rate._at_s, REVIEWS.most)
-    return all(rate.take(later_s) for _ in range(amount))
-
-
-def _account_check() -> TokenBuckets:
-    return AccountCheck(Client(plain_access("http://127.0.0.1:9")), "limpet-system")._rate
+    return _are_asked_about(_rights().rates, amount, 0.0, range(amount))
 
 
 @probe(ACCOUNT_REVIEWS)
 def _(amount: int) -> bool:
-    rate = _account_check()
-    return all(rate.take("", 0.0) for _ in range(amount))
+    return _are_asked_about(_account_check().rates, amount, 0.0, range(amount))
+
+
+def _are_later(rates: SourceRates, at_once: int, amount: int) -> bool:
+    assert _are_asked_about(rates, at_once, 0.0, range(at_once))
+    return _are_asked_about(rates, amount, 1.0001, range(amount))
+
+
+@probe(REVIEWS_PER_S)
+def _(amount: int) -> bool:
+    return _are_later(_rights().rates, REVIEWS.most, amount)
 
 
 @probe(ACCOUNT_REVIEWS_PER_S)
 def _(amount: int) -> bool:
-    rate = _account_check()
-    assert rate.take("", 0.0, ACCOUNT_REVIEWS.most)
-    return all(rate.take("", 1.0001) for _ in range(amount))
+    return _are_later(_account_check().rates, ACCOUNT_REVIEWS.most, amount)
+
+
+def _of_one(rates: SourceRates, amount: int, now_s: float = 0.0) -> bool:
+    return all(rates.take(b"one", now_s) for _ in range(amount))
+
+
+@probe(REVIEWS_OF_ONE)
+def _(amount: int) -> bool:
+    return _of_one(_rights().rates, amount)
+
+
+@probe(ACCOUNT_REVIEWS_OF_ONE)
+def _(amount: int) -> bool:
+    return _of_one(_account_check().rates, amount)
+
+
+@probe(REVIEWS_OF_ONE_PER_S)
+def _(amount: int) -> bool:
+    rates = _rights().rates
+    assert _of_one(rates, REVIEWS_OF_ONE.most)
+    return _of_one(rates, amount, 1.0001)
+
+
+@probe(ACCOUNT_REVIEWS_OF_ONE_PER_S)
+def _(amount: int) -> bool:
+    rates = _account_check().rates
+    assert _of_one(rates, ACCOUNT_REVIEWS_OF_ONE.most)
+    return _of_one(rates, amount, 1.0001)
+
+
+@probe(REVIEW_SOURCES)
+def _(amount: int) -> bool:
+    """Whether the first is known still, of so many; by both."""
+    known = []
+    for rates in (_rights().rates, _account_check().rates):
+        for source in range(amount):
+            rates.know(source)
+        known.append(rates.knows(0))
+    assert len(set(known)) == 1
+    return known[0]
 
 
 @probe(administrators.ADMIN_BODY)
