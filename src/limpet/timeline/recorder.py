@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
+from limpet.base.bounds.administrators import EVENTS_READ
 from limpet.base.disk import cause
 from limpet.base.process.threads import in_thread
 from limpet.base.process.wall_clock import is_kept
@@ -57,6 +58,7 @@ class Recorder:
         self._at: Moment | None = None
         """When the first of `_noted` happened."""
         self._changed = asyncio.Event()
+        self._reading = asyncio.Semaphore(EVENTS_READ.most)
         self._timer = Timer("timeline", self._take)
         self._writer = Writer(folder, self._look_at) if folder is not None else None
         self._problem = ""
@@ -108,21 +110,30 @@ class Recorder:
 
     async def answer(self, asked: TimelineQuery) -> Timeline:
         """From memory where that has it, else from the disk."""
-        found = answer(await self._recorded(asked), asked)
+        found = await self._answered(asked)
         if found.entries or asked.wait_s <= 0 or asked.after is None:
             return found
         await self._wait(asked)
-        return answer(await self._recorded(asked), asked)
+        return await self._answered(asked)
 
-    async def _recorded(self, asked: TimelineQuery) -> list[Recorded]:
-        """All that may be meant, and more."""
-        first = self._known[0].sequence if self._known else 0
-        found = list(self._known)
-        if self._folder is not None and first > 1 and not asked.is_after(first):
-            with contextlib.suppress(OSError, NewerRecordError):  # as far as it is in memory
-                older = await in_thread(lambda: read_all(self._folder or Path()), "timeline")
-                found = [*(each for each in older if each.sequence < first), *found]
-        return found
+    async def _answered(self, asked: TimelineQuery) -> Timeline:
+        known = list(self._known)
+        first = known[0].sequence if known else 0
+        folder = self._folder
+        if folder is None or first <= 1 or asked.is_after(first):
+            return answer(known, asked)
+        # 15,000 entries take 80 ms: on a thread, and of one question after the other.
+        async with self._reading:
+            return await in_thread(lambda: self.answer_from(folder, known, asked), "timeline")
+
+    def answer_from(
+        self, folder: Path, known: Sequence[Recorded], asked: TimelineQuery
+    ) -> Timeline:
+        """`known`: the newer ones, of which there is at least one."""
+        older: list[Recorded] = []
+        with contextlib.suppress(OSError, NewerRecordError):  # as far as it is in memory
+            older = [each for each in read_all(folder) if each.sequence < known[0].sequence]
+        return answer([*older, *known], asked)
 
     async def _wait(self, asked: TimelineQuery) -> None:
         """Until there is a newer one that is meant, or so long."""

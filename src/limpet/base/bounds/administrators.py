@@ -17,6 +17,10 @@ JOIN_TOKEN_S = Bound("time that a join token is good", 31_536_000, "seconds", Ab
 EVENTS_ASKED = Bound(
     "events of a node or a controller in one answer", 2_000, "events", Above.REFUSED
 )
+EVENTS_READ = Bound(
+    "questions for events that are on the disk alone, at once", 1, "questions", Above.WAITS
+)
+"""All that is there is read for each."""
 LOOKED_AT = Bound(
     "nodes to which a node watches its way by itself, since somebody looks", 64, "nodes", Above.CUT
 )

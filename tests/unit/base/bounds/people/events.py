@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
-from limpet.base.bounds import words
+from limpet.base.bounds import administrators, words
 from limpet.base.process.log_limits import LogLimits
 from limpet.base.process.programs import cut_log
 from limpet.controller.orchestrator.event_backlog import Backlog, Key, node
-from limpet.picture.timeline import Clock, Happening
+from limpet.picture.timeline import Clock, Happening, Timeline
+from limpet.timeline.answer import TimelineQuery
 from limpet.timeline.clock import Moment
 from limpet.timeline.limits import Limits
 from limpet.timeline.log import Recorded
+from limpet.timeline.recorder import Recorder
 from limpet.timeline.writer import Writer
 from tests.unit.base.bounds.probes import is_remembered, probe
+from tests.waiting import PATIENCE_S, until
 
 _HOUR_S, _MINUTE_S = 3600.001, 60.001
 
@@ -27,6 +33,44 @@ class _Refusals:
 
     def take(self, key: int, now_s: float, /) -> bool:
         return self._limits.take("it", now_s, by_others=True, who=str(key)) is not None
+
+
+class _Held(Recorder):
+    """Reads the disk once it may."""
+
+    def __init__(self, folder: Path, moment: Moment) -> None:
+        super().__init__(folder, lambda: moment)
+        self.begun = 0
+        self.may = threading.Event()
+
+    def answer_from(self, *asked: Any) -> Timeline:
+        self.begun += 1
+        assert self.may.wait(PATIENCE_S)
+        return super().answer_from(*asked)
+
+
+@probe(administrators.EVENTS_READ)
+def _(amount: int) -> bool:
+    """Whether the disk is read for all of so many before one of them is answered."""
+
+    async def scenario(folder: Path) -> bool:
+        moment = Moment("boot", 1.0, 1.0, Clock.KEPT)
+        recorder = _Held(folder, moment)
+        recorder._known.append(Recorded(2, moment, Happening(kind="node", words="it joined")))
+        questions = [
+            asyncio.create_task(recorder.answer(TimelineQuery(before=2))) for _ in range(amount)
+        ]
+        await until(lambda: recorder.begun == min(amount, administrators.EVENTS_READ.most))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        all_begun = recorder.begun == amount
+        recorder.may.set()
+        await asyncio.gather(*questions)
+        assert recorder.begun == amount
+        return all_begun
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(scenario(Path(folder)))
 
 
 @probe(words.LOG_KINDS)
