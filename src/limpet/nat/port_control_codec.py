@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from urllib.parse import urlsplit
 
 from limpet.base.addresses import Address
 from limpet.base.bounds.servers import GATEWAY_LEASE_S
@@ -164,13 +164,14 @@ def parse_location(data: bytes, gateway: Address) -> str:
     for line in lines[1:]:
         name, _, value = line.partition(":")
         if name.strip().lower() == "location":
-            try:
-                found = urlsplit(value.strip())
-                at_gateway = found.scheme == "http" and found.hostname == str(gateway)
-            except ValueError:
-                return ""
-            return found.geturl() if at_gateway else ""
+            return value.strip() if is_at(value.strip(), str(gateway)) else ""
     return ""
+
+
+def is_at(url: str, host: str) -> bool:
+    """Whether it leads there for all who read it: miniupnpc knows no user before the host, and
+    asks `other:80` for `http://other:80@host/`."""
+    return re.fullmatch(rf"http://{re.escape(host)}(:\d{{1,5}})?(/[!-~]*)?", url) is not None
 
 
 def _mapped(address: Address) -> bytes:

@@ -18,6 +18,7 @@ from limpet.nat.port_control_codec import (
     PortControlError,
     PortLease,
     encode_search,
+    is_at,
     parse_location,
 )
 
@@ -72,7 +73,7 @@ class UpnpGateway:
             raise PortControlError("UPnP: the package miniupnpc is not installed") from error
         self._client: Any = miniupnpc.UPnP()
         at: str = _tried(lambda: self._client.selectigd(location))
-        if urlsplit(at).hostname != urlsplit(location).hostname:
+        if not is_at(at, urlsplit(location).hostname or ""):
             raise PortControlError(f"UPnP: the gateway wants to be controlled elsewhere ({at})")
 
     def map(self, port: int, wanted: int, lifetime_s: int) -> PortLease:

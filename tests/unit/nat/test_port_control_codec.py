@@ -103,6 +103,15 @@ def test_a_device_is_found_at_the_gateway() -> None:
         "https://192.168.7.1/rootDesc.xml",
         "file:///etc/passwd",
         "http://[192.168.7.1/",
+        # miniupnpc reads them otherwise than urllib.
+        "http://127.0.0.1:8080@192.168.7.1/rootDesc.xml",
+        "http://127.0.0.1@192.168.7.1:5000/rootDesc.xml",
+        "http://192.168.7.1:80:8080/",
+        "http://192.168.7.1#:8080/",
+        "http://192.168.7.1?x",
+        "http://192.168.7.1:5000/root Desc.xml",
+        "http://192.168.7.1:5000/\0",
+        "http://192.168.7.1:5000/\xe9",
         "",
     ],
 )
