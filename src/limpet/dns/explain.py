@@ -38,11 +38,15 @@ async def explain(
     else:
         because = found.because or "there is no such name in the cluster"
     response = await _ask(resolver, server, query)
+    try:
+        records = describe_response(response)
+    except dns.exception.DNSException as error:
+        raise LimpetError(f"read what an upstream answers: {error}") from error
     return NameAnswered(
         name=wire.text_of(labels) or ".",
         type=dns.rdatatype.to_text(dns.rdatatype.RdataType(type_)),
         code=dns.rcode.to_text(dns.rcode.Rcode(response[3] & 0xF)),
-        records=describe_response(response),
+        records=records,
         because=because,
     )
 

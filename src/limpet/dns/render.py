@@ -129,7 +129,7 @@ def render_alias(
 
 
 def describe_response(response: bytes) -> list[str]:
-    """Its records as a zone file has them."""
+    """Its records as a zone file has them. Raises: DNSException for what no zone file has."""
     message = dns.message.from_wire(response)
     sections = (*message.answer, *message.authority, *message.additional)
     return [line for rrset in sections for line in rrset.to_text().splitlines()]

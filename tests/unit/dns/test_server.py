@@ -9,7 +9,11 @@ import time
 from ipaddress import ip_address
 from typing import Any
 
+import pytest
+
+from limpet.base.errors import LimpetError
 from limpet.dns import wire
+from limpet.dns.explain import explain
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import AskUpstream
 from limpet.dns.forward.health import Upstream
@@ -148,3 +152,18 @@ def test_of_upstreams_answers_by_tcp_that_come_at_once_each_has_a_turn() -> None
     asyncio.run(scenario())
 
     assert len(set(heard_at)) == 10
+
+
+def test_what_an_upstream_says_and_nobody_can_read_is_told_a_person_in_words() -> None:
+    question = wire.join_name((b"a", b"example", b"com")) + b"\0\1\0\1"
+    short = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\3" + bytes(3)  # an IPv4 address of three bytes
+
+    async def scenario() -> None:
+        server = DnsServer(resolver_of(Catalog()))
+        answer = wire.DnsAnswer(wire.NOERROR, (1, 0, 0), short, ttl_s=60)
+        server.resolver.forwarder.cache.put((question, 0), answer, time.monotonic())
+        with pytest.raises(LimpetError, match="read what an upstream answers"):
+            await explain(server.resolver, server, "a.example.com", "A")
+        server.close()
+
+    asyncio.run(scenario())
