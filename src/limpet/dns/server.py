@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from limpet.base.acceptor.places import Places, source_of
+from limpet.base.acceptor.places import PlacesByAddress
 from limpet.base.bounds.strangers import (
     DNS_CONNECTIONS,
     DNS_CONNECTIONS_OF_ONE,
@@ -58,7 +58,7 @@ class DnsServer:
         self._turns: dict[socket.socket, ClientTurns[tuple[bytes, tuple[Any, ...]]]] = {}
         """Questions by UDP that wait for their turn, while more come than are answered."""
         self._is_reading = False
-        self.connections: Places[_Connection] = Places(
+        self.connections: PlacesByAddress[_Connection] = PlacesByAddress(
             DNS_CONNECTIONS.most, DNS_CONNECTIONS_OF_ONE.most
         )
 
@@ -167,7 +167,7 @@ class DnsServer:
             return
         accepted.setblocking(False)
         connection = _Connection(self, accepted, sender[0])
-        leaves = self.connections.put(connection, source_of(sender[0]))
+        leaves = self.connections.put(connection, sender[0])
         if leaves is not None:
             leaves.end()
 

@@ -86,3 +86,55 @@ class Places(Generic[T]):
             self._by_count.setdefault(now, {})[source] = None
         if now > self._highest or (before == self._highest and before not in self._by_count):
             self._highest = now
+
+
+class PlacesByAddress(Generic[T]):
+    """As `Places` for sources; of a source's places each of its addresses has its part, as pods of
+    one node have that stand in one /64: who has most of them makes room for another's."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        """`most_of_one`: of one source, and so of one address."""
+        self._all: Places[T] = Places(most, most_of_one)
+        self._most_of_one = most_of_one
+        self._within: dict[Source, Places[T]] = {}
+        """By address, of each source."""
+        self._sources: dict[T, Source] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, one: T) -> bool:
+        return one in self._all
+
+    def __iter__(self) -> Iterator[T]:
+        """Oldest first."""
+        return iter(self._all)
+
+    def put(self, one: T, address: str) -> T | None:
+        """Who has lost its place, if anybody. Raises: ValueError for what is no address."""
+        source = source_of(address)
+        of_one = self._most_of_one
+        within = self._within.setdefault(source, Places(of_one, of_one))
+        leaves = within.put(one, address.encode())
+        if leaves is not None:
+            self._all.drop(leaves)
+            del self._sources[leaves]
+        self._sources[one] = source
+        outside = self._all.put(one, source)
+        if outside is not None:
+            self._forget(outside)
+        return leaves if outside is None else outside
+
+    def drop(self, one: T) -> bool:
+        """Whether it had a place."""
+        if not self._all.drop(one):
+            return False
+        self._forget(one)
+        return True
+
+    def _forget(self, one: T) -> None:
+        source = self._sources.pop(one)
+        within = self._within[source]
+        within.drop(one)
+        if not within:
+            del self._within[source]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.acceptor.places import Places, source_of
+from limpet.base.acceptor.places import Places, PlacesByAddress, source_of
 
 _MOST, _MOST_OF_ONE = 6, 3
 
@@ -54,6 +54,47 @@ def test_it_does_as_one_does_that_counts_each_time(
             assert not places.drop(one)
         assert list(places) == list(held)
         assert all(places.of(each) == list(held.values()).count(each) for each in (b"a", b"b"))
+
+
+def test_of_a_sources_places_one_of_its_addresses_takes_none_of_anothers() -> None:
+    """Pods of one node stand in one /64: one with 32 connections ended all others'."""
+    places: PlacesByAddress[int] = PlacesByAddress(_MOST, _MOST_OF_ONE)
+    assert places.put(0, "fd00::5") is None
+    by_another = [places.put(number, "fd00::66") for number in range(1, 6)]
+    assert by_another == [None, None, 1, 2, 3]
+    assert 0 in places
+    assert places.put(6, "fd00::7") == 4
+    assert list(places) == [0, 5, 6]
+
+
+_ADDRESSES = ["fd00::5", "fd00::66", "fd00:0:0:1::5", "10.1.0.2", "10.1.0.3"]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from(_ADDRESSES))))
+def test_with_its_addresses_a_source_has_no_more_places_and_each_is_told_once(
+    steps: list[tuple[bool, int, str]],
+) -> None:
+    places: PlacesByAddress[int] = PlacesByAddress(_MOST, _MOST_OF_ONE)
+    held: dict[int, str] = {}
+    for serial, (puts, which, address) in enumerate(steps):
+        if puts:
+            of = [one for one, its in held.items() if source_of(its) == source_of(address)]
+            left = places.put(serial, address)
+            assert (left is None) is (len(of) < _MOST_OF_ONE and len(held) < _MOST)
+            if left is not None:
+                its = held.pop(left)
+                if len(of) >= _MOST_OF_ONE:
+                    addresses = [held.get(one, its) for one in of]
+                    assert left in of
+                    assert addresses.count(its) == max(map(addresses.count, addresses))
+            held[serial] = address
+        elif held:
+            one = list(held)[which % len(held)]
+            del held[one]
+            assert places.drop(one)
+            assert not places.drop(one)
+        assert list(places) == list(held)
+        assert len(places) == len(held)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def _(amount: int) -> bool:
                 while True:
                     ours.send(bytes(1 << 16))
             connection = server_module._Connection(server, ours, "pod")
-            server.connections.put(connection, b"pod")
+            server.connections.put(connection, "10.1.0.2")
             connection._reply(bytes(amount % (1 << 14) + (1 << 14) - 2))
             for _ in range(amount // (1 << 14) - 1):
                 connection._reply(bytes((1 << 14) - 2))
