@@ -39,6 +39,13 @@ SERVICE_PORTS = Bound("ports of one Service, or of one EndpointSlice", 1000, "po
 """Each is looked for among those of all its slices."""
 SLICE_ENDPOINTS = Bound("endpoints of one EndpointSlice", 1000, "endpoints", Above.CUT)
 """As an API server has it."""
+TRACE_STEPS = Bound(
+    "steps of packets through a node's rules that `limpet trace` looks at",
+    10_000,
+    "steps",
+    Above.NOT_KEPT,
+)
+"""A packet takes some 20: more say nothing new, and it waits for none."""
 LOG_KINDS = Bound(
     "kinds of lines, and members, that are counted by themselves", 1000, "of them", Above.OLDEST_OUT
 )

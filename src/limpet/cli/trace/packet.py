@@ -10,6 +10,7 @@ import struct
 from contextlib import suppress
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.servers import ECHOES
 from limpet.base.errors import KernelError
 from limpet.cli.trace.tables import TracedFlow
 from limpet.linux.namespaces import Namespace
@@ -89,7 +90,7 @@ class Sender:
             self.problem = self.problem or os.strerror(failed)
             return ""
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(ECHOES.most):  # whatever comes on, there is a time for it all
                 try:
                     data = self._socket.recv(2048)
                 except ConnectionRefusedError:

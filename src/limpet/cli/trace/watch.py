@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from limpet.base.bounds.words import TRACE_STEPS
 from limpet.base.errors import KernelError
 from limpet.cli.trace.verdict import Dropped, TraceStep
 from limpet.datapath.node.forward import HandleNftables, list_chain
@@ -63,18 +64,25 @@ class TraceWatch:
         asks, packed: it tells the answer from the question."""
         self._source = source
         end_s = time.monotonic() + within_s
-        while time.monotonic() < end_s and not until():
+        while time.monotonic() < end_s and not until() and not self._is_full:
             if select.select([self._trace], [], [], _EACH_S)[0]:
                 self._gather()
-        while select.select([self._trace], [], [], _EACH_S)[0]:
+        while not self._is_full and select.select([self._trace], [], [], _EACH_S)[0]:
             self._gather()
             if time.monotonic() > end_s + within_s:
                 break
+
+    @property
+    def _is_full(self) -> bool:
+        """Whoever sends, and whoever answers, may do so as fast as they like."""
+        return len(self.events) >= TRACE_STEPS.most
 
     def _gather(self) -> None:
         for message in self._trace.drain():
             if message is not None and message.type == _TRACE:
                 self.events.append(self._event(message))
+                if self._is_full:
+                    return
 
     def _event(self, message: wire.Message) -> TraceStep:
         attrs = wire.parse_attrs(message.body, 4)

@@ -84,6 +84,11 @@ ELSEWHERE: list[tuple[Bound, str]] = [
         "tests/nat/test_port_mapping.py::test_a_gateway_that_never_comes_to_an_end_is_left",
     ),
     (
+        words.TRACE_STEPS,
+        "tests/cli/test_trace_flood.py::test_whoever_sends_on_and_on_a_trace_has_seen_enough_and_"
+        "ends",
+    ),
+    (
         words.SNAPSHOT,
         "tests/unit/cluster/snapshot/test_file.py::test_a_file_over_its_bound_is_not_begun_to_read",
     ),

@@ -6,11 +6,13 @@ import asyncio
 import socket
 import time
 from contextlib import ExitStack, closing
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 
 from limpet.base.bounds.servers import ECHOES, GATEWAY_DATAGRAMS, GATEWAY_LEASE_S, OWN_ENDPOINTS
 from limpet.base.bounds.strangers import NETCHECK_QUESTIONS
 from limpet.cli.netcheck.udp import MappingSocket
+from limpet.cli.trace.packet import Sender
+from limpet.cli.trace.tables import TracedFlow
 from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
 from limpet.linux.packets.echo import Echo
 from limpet.nat import port_control_codec as codec
@@ -65,6 +67,22 @@ def _(amount: int) -> bool:
                 return await answer is not None
 
     return asyncio.run(body())
+
+
+@probe(ECHOES)
+def _(amount: int) -> bool:
+    """By `limpet trace`, which looks at so many before it looks at its time again."""
+    address = ip_address("127.0.0.1")
+    with ExitStack() as undo:
+        asking, other = bound_socket(undo, "127.0.0.1"), bound_socket(undo, "127.0.0.1")
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        sender = Sender.__new__(Sender)
+        sender._socket, sender.problem = asking, ""
+        sender.flow = TracedFlow(address, address, "icmp", 7)
+        for number in (*[8] * (amount - 1), 7):
+            answer = b"\x45" + bytes(19) + b"\0\0\0\0" + number.to_bytes(2, "big") + b"\0\1"
+            other.sendto(answer, asking.getsockname())
+        return sender.answer() != ""
 
 
 @probe(NETCHECK_QUESTIONS)
