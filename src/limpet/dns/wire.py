@@ -27,7 +27,17 @@ PLAIN_UDP = 512
 """Without EDNS. Source: RFC 1035 section 2.3.4."""
 LARGEST_TCP = 65535
 _LONGEST_NAME, _LONGEST_LABEL = 255, 63
+_POINTER, _FARTHEST = 0xC000, 0x3FFF
+_NAMES_IN = {
+    **dict.fromkeys((NS, CNAME, PTR, 3, 4, 7, 8, 9, 39), (0, 1)),  # MD, MF, MB, MG, MR, DNAME
+    **dict.fromkeys((SOA, 14, 17), (0, 2)),  # MINFO, RP
+    **dict.fromkeys((15, 18, 21, 36), (2, 1)),  # MX, AFSDB, RT, KX
+    SRV: (6, 1),
+}
+"""How many bytes stand before names in records of these types, which may be compressed, and how
+many names there are. Source: RFC 1035 section 3.3, RFC 3597 section 4."""
 _HEADER = struct.Struct("!HHHHHH")
+_SHORT = struct.Struct("!H")
 _SHORTS = struct.Struct("!HH")
 _RECORD = struct.Struct("!HHIH")
 _TTL = struct.Struct("!I")
@@ -313,7 +323,7 @@ def _holds_s(code: int, held_s: list[int], negative_s: int | None, is_answered: 
     return min([*held_s, negative_s]) if negative_s is not None else 0
 
 
-def _end_of_name(message: bytes, at: int) -> int:
+def _end_of_name(message: bytes | bytearray, at: int) -> int:
     while length := message[at]:
         if length >= 0xC0:
             if (length & 0x3F) << 8 | message[at + 1] >= at:
@@ -323,6 +333,57 @@ def _end_of_name(message: bytes, at: int) -> int:
             raise ValueError("a reserved label")
         at += 1 + length
     return at + 1
+
+
+def moved_behind(
+    answer: DnsAnswer, question_bytes: int, most_bytes: int, *, to: int, name_at: int
+) -> DnsAnswer:
+    """The records, without further ones, for a message in which `to` bytes stand between its header
+    and them, and the name that was asked for at `name_at`; as many of them as have room in
+    `most_bytes` with header and question.
+
+    Raises: ValueError, IndexError, struct.error for what is not as it should be, or points farther
+    than a pointer can.
+    """
+    start = HEADER_BYTES + question_bytes
+    message = bytes(start) + answer.records
+    records, counts, _ = _cut(message, start, most_bytes - start, (*answer.counts[:2], 0))
+    moved = bytearray(bytes(start) + records)
+
+    def move(at: int) -> int:
+        """The end of a name, whose pointer leads to the same name again."""
+        end = _end_of_name(moved, at)
+        if (pointer := _pointer_in(moved, at)) is not None:
+            points = _SHORT.unpack_from(moved, pointer)[0] & _FARTHEST
+            if HEADER_BYTES <= points < start - 4:
+                points += name_at - HEADER_BYTES
+            else:
+                points += HEADER_BYTES + to - start if points >= start else _FARTHEST + 1
+            if points > _FARTHEST:
+                raise ValueError("a name that points to none, or farther than it can")
+            _SHORT.pack_into(moved, pointer, _POINTER | points)
+        return end
+
+    at, ttls = start, []
+    for _ in range(sum(counts)):
+        at = move(at)
+        kind, _class, _ttl_s, length = _RECORD.unpack_from(moved, at)
+        ttls.append(at + 4 - start)
+        at += 10 + length
+        before, names = _NAMES_IN.get(kind, (0, 0))
+        name = at - length + before
+        for _ in range(names):
+            name = move(name)
+        if name > at:
+            raise ValueError("a name that is longer than its record")
+    return DnsAnswer(answer.flags, counts, bytes(moved[start:]), tuple(ttls))
+
+
+def _pointer_in(message: bytes | bytearray, at: int) -> int | None:
+    """Where the pointer is with which the name ends; None: it ends without one."""
+    while (length := message[at]) and length <= _LONGEST_LABEL:
+        at += 1 + length
+    return at if length else None
 
 
 def _type_of(question: bytes) -> int:
