@@ -111,6 +111,8 @@ class _Looked:
     """What there is under names that were asked for: with other capitals it is the same."""
 
     found: dict[tuple[Labels, int], Found] = field(default_factory=dict)
+    rendered: dict[tuple[Labels, int], DnsAnswer] = field(default_factory=dict)
+    """Answers of those, whose names point into the question, whatever capitals that has."""
     of: dict[ServiceName | None, list[tuple[Labels, int]]] = field(default_factory=dict)
     records: int = 0
 
@@ -128,9 +130,18 @@ class _Looked:
         for key in self.of.pop(of, ()):
             if (found := self.found.pop(key, None)) is not None:
                 self.records -= len(found.records) + len(found.further)
+                self.rendered.pop(key, None)
+
+    def answer(self, key: tuple[Labels, int], question: bytes, no: DnsAnswer) -> DnsAnswer:
+        """As `render`, of what there is. Raises: ValueError."""
+        if (answer := self.rendered.get(key)) is None:
+            answer = render(question, self.found[key], no)
+            self.rendered[key] = answer
+        return answer
 
     def clear(self) -> None:
         self.found.clear()
+        self.rendered.clear()
         self.of.clear()
         self.records = 0
 
@@ -219,7 +230,11 @@ class Resolver(Generic[C]):
             if found is None or found.target is not None:
                 self._forward(query, client, size, found, now_s, who)
                 return None
-            answer = render(query.question, found, self._no)
+            key_of_found = (query.name, query.type)
+            if self._looked.found.get(key_of_found) is found:
+                answer = self._looked.answer(key_of_found, query.question, self._no)
+            else:
+                answer = render(query.question, found, self._no)
         except ValueError:  # an object names what is no name
             found, answer = Found(wire.SERVFAIL), DnsAnswer(wire.SERVFAIL)
         self.counts.cluster += 1

@@ -27,7 +27,7 @@ PLAIN_UDP = 512
 """Without EDNS. Source: RFC 1035 section 2.3.4."""
 LARGEST_TCP = 65535
 _LONGEST_NAME, _LONGEST_LABEL = 255, 63
-_POINTER, _FARTHEST = 0xC000, 0x3FFF
+POINTER, FARTHEST = 0xC000, 0x3FFF
 _NAMES_IN = {
     **dict.fromkeys((NS, CNAME, PTR, 3, 4, 7, 8, 9, 39), (0, 1)),  # MD, MF, MB, MG, MR, DNAME
     **dict.fromkeys((SOA, 14, 17), (0, 2)),  # MINFO, RP
@@ -354,14 +354,14 @@ def moved_behind(
         """The end of a name, whose pointer leads to the same name again."""
         end = _end_of_name(moved, at)
         if (pointer := _pointer_in(moved, at)) is not None:
-            points = _SHORT.unpack_from(moved, pointer)[0] & _FARTHEST
+            points = _SHORT.unpack_from(moved, pointer)[0] & FARTHEST
             if HEADER_BYTES <= points < start - 4:
                 points += name_at - HEADER_BYTES
             else:
-                points += HEADER_BYTES + to - start if points >= start else _FARTHEST + 1
-            if points > _FARTHEST:
+                points += HEADER_BYTES + to - start if points >= start else FARTHEST + 1
+            if points > FARTHEST:
                 raise ValueError("a name that points to none, or farther than it can")
-            _SHORT.pack_into(moved, pointer, _POINTER | points)
+            _SHORT.pack_into(moved, pointer, POINTER | points)
         return end
 
     at, ttls = start, []

@@ -11,7 +11,7 @@ import dns.message
 import dns.rrset
 import pytest
 from dns.rdatatype import RdataType
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet.base.bounds.servers import DNS_BEHIND_ALIAS
@@ -99,6 +99,45 @@ def test_an_alias_does_not_grow_old_with_what_others_say_of_its_target() -> None
             query, answer, size=wire.LARGEST_TCP, age_s=age_s, ttl_s=ttl_s
         )
         assert [each.ttl for each in dns.message.from_wire(response).answer] == ttls
+
+
+_ENDS = st.tuples(st.sampled_from(["a", "B", "c" * 63]), st.integers(1, 65535), st.ip_addresses())
+
+
+@given(st.lists(_ENDS, min_size=1, max_size=9), st.booleans())
+@example(ends=[("c" * 63, port, IPv4Address(port)) for port in range(1, 601)], has_further=True)
+@example(ends=[("c" * 63, port, IPv4Address(port)) for port in range(1, 201)], has_further=True)
+def test_ports_and_where_they_are_stand_in_an_answer_as_the_library_has_them(
+    ends: list[tuple[str, int, IPv4Address | IPv6Address]], has_further: bool
+) -> None:
+    """Also where a pointer does not lead any more, and what has no room in a message is cut."""
+    name = (b"_http", b"_tcp", *NAME)
+    ports = [f"0 100 {port} {host}.{wire.text_of(NAME)}." for host, port, _ in ends]
+    further = [
+        Record((host.lower().encode(), *NAME), wire.A if at.version == 4 else wire.AAAA, str(at))
+        for host, _, at in ends
+    ]
+    found = Found(
+        wire.NOERROR,
+        tuple(Record(name, wire.SRV, each) for each in ports),
+        tuple(further) if has_further else (),
+    )
+    query = wire.parse_query(dns.message.make_query(wire.text_of(name), "SRV").to_wire())
+
+    message = wire.write_response(
+        query, render(query.question, found, NO), size=wire.LARGEST_TCP, age_s=3
+    )
+
+    response = dns.message.from_wire(message, one_rr_per_rrset=True)
+    told = [each.to_text().partition(" SRV ")[2] for each in response.answer]
+    assert told == ports[: len(told)]
+    assert len(told) == len(ports) or len(message) > wire.LARGEST_TCP - 400
+    where = [
+        (each.name.to_text(omit_final_dot=True).lower(), each.to_text().split()[-1])
+        for each in response.additional
+    ]
+    assert where == [(wire.text_of(each.name), each.value) for each in further[: len(where)]]
+    assert {each.ttl for each in (*response.answer, *response.additional)} == {TTL_S - 3}
 
 
 _LABELS = ["db", "example", "com", "www", "a" * 60]

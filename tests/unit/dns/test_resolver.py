@@ -263,3 +263,20 @@ def test_who_asks_by_tcp_for_all_of_a_large_service_with_other_capitals_takes_no
 
     in_order = [list(islice(each, 16)) for each in resolver._ready.answers.values()]
     assert sum({id(each): len(each) for each in chain(*in_order)}.values()) <= DNS_READY_BYTES.most
+
+
+def test_with_other_capitals_a_name_has_the_same_answer_which_is_not_made_again() -> None:
+    """500 ports took a tenth of a second for each way to write their name."""
+    catalog, name = Catalog(), f"_p._tcp.a.x.svc.{DOMAIN}"
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    ends = tuple(Endpoint(f"10.1.0.{number}", hostname=f"h{number}") for number in range(1, 9))
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, (EndpointPort("p", "TCP", 80),), ends))
+    resolver = resolver_of(catalog)
+
+    for written in (name, name.upper(), name.title()):
+        message = dns.message.make_query(written, "SRV", use_edns=0, id=7).to_wire()
+        assert resolver.take(message, "c", 1.0) == resolver_of(catalog).take(message, "c", 1.0)
+    assert len(resolver._looked.rendered) == 1
+
+    resolver.changed([("x", "a")])
+    assert resolver._looked.rendered == {}
