@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from ipaddress import ip_address
-from itertools import accumulate
 
 import dns.exception
 import dns.message
@@ -37,9 +36,9 @@ def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
     if not found.records:
         return replace(no, flags=wire.AA | found.code)
     if found.code == wire.NOERROR and not found.further:
-        name = wire.split_name(question)
-        if all(each.name == name and each.type in (wire.A, wire.AAAA) for each in found.records):
-            return _render_addresses(found.records)
+        addresses = _render_addresses(question, found.records)
+        if addresses is not None:
+            return addresses
     if found.code == wire.NOERROR and _are_ports(question, found):
         return _render_ports(question, found)
     message = _message(question)
@@ -63,16 +62,32 @@ def render(question: bytes, found: Found, no: DnsAnswer) -> DnsAnswer:
     )
 
 
-def _render_addresses(records: tuple[Record, ...]) -> DnsAnswer:
-    """Answer with addresses of the name that is asked for: most are that, and a library takes 20
-    times as long for it, which counts where each asker writes the name with other capitals."""
-    rendered = []
+def _render_addresses(question: bytes, records: tuple[Record, ...]) -> DnsAnswer | None:
+    """Answer with addresses of the name that is asked for, or of where its aliases lead: most are
+    that, and a library takes 20 times as long for it. None: there is something else."""
+    if records[-1].type not in (wire.A, wire.AAAA):
+        return None
+    rendered: list[bytes] = []
+    ttls, at = [], 0
+    name, owner = wire.split_name(question), _NAME_ASKED_FOR
     for each in records:
-        data = ip_address(each.value).packed
+        if each.name != name:
+            return None
+        if each.type in (wire.A, wire.AAAA):
+            data = ip_address(each.value).packed
+        elif each.type == wire.CNAME:
+            written = tuple(each.value.rstrip(".").encode().split(b"."))
+            name, data = tuple(label.lower() for label in written), wire.join_name(written)
+        else:
+            return None
         head = struct.pack("!HHIH", each.type, wire.IN, TTL_S, len(data))
-        rendered.append(_NAME_ASKED_FOR + head + data)
-    starts = accumulate(map(len, rendered[:-1]), initial=_TTL_AT)
-    return DnsAnswer(wire.AA, (len(records), 0, 0), b"".join(rendered), tuple(starts), TTL_S)
+        rendered.append(owner + head + data)
+        ttls.append(at + _TTL_AT)
+        at += len(rendered[-1])
+        if each.type == wire.CNAME:  # of these there are few: a pointer leads there
+            place = wire.HEADER_BYTES + len(question) + at - len(data)
+            owner = (wire.POINTER | place).to_bytes(2, "big")
+    return DnsAnswer(wire.AA, (len(records), 0, 0), b"".join(rendered), tuple(ttls), TTL_S)
 
 
 def _are_ports(question: bytes, found: Found) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import dns.message
@@ -19,6 +20,7 @@ from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
 from limpet.dns.render import render, render_alias, render_no
 from limpet.dns.wire import DnsAnswer
+from tests.fuzz.proportion import lines_of
 
 NAME = (b"web", b"default", b"svc", b"cluster", b"local")
 ZONE = NAME[2:]
@@ -61,6 +63,36 @@ def test_an_address_behind_an_alias_is_not_the_askers() -> None:
 
     names = [rrset.name.to_text().lower() for rrset in response.answer]
     assert names == [f"{wire.text_of(NAME)}.", f"{wire.text_of(target)}."]
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b.default", "C" * 63, "x.example"]), max_size=4),
+    st.lists(st.ip_addresses(), min_size=1, max_size=9),
+    st.integers(0, 60),
+)
+def test_addresses_behind_aliases_stand_in_an_answer_as_the_library_has_them(
+    aliases: list[str], addresses: list[IPv4Address | IPv6Address], age_s: int
+) -> None:
+    names = [NAME, *((*alias.encode().split(b"."), *ZONE) for alias in aliases)]
+    chain = tuple(
+        Record(tuple(label.lower() for label in one), wire.CNAME, f"{wire.text_of(other)}.")
+        for one, other in itertools.pairwise(names)
+    )
+    last = tuple(label.lower() for label in names[-1])
+    found = tuple(
+        Record(last, wire.A if each.version == 4 else wire.AAAA, str(each)) for each in addresses
+    )
+
+    response = told((*chain, *found), age_s=age_s)
+
+    expected = [
+        dns.rrset.from_text(
+            f"{wire.text_of(each.name)}.", 0, "IN", RdataType(each.type), each.value
+        )
+        for each in (*chain, *found)
+    ]
+    assert response.answer == expected
+    assert {rrset.ttl for rrset in response.answer} == {max(TTL_S - age_s, 0)}
 
 
 @pytest.mark.parametrize(("kind", "has_soa"), [("AAAA", True), ("A", False), ("CNAME", False)])
@@ -132,11 +164,13 @@ def test_ports_and_where_they_are_stand_in_an_answer_as_the_library_has_them(
     told = [each.to_text().partition(" SRV ")[2] for each in response.answer]
     assert told == ports[: len(told)]
     assert len(told) == len(ports) or len(message) > wire.LARGEST_TCP - 400
-    where = [
-        (each.name.to_text(omit_final_dot=True).lower(), each.to_text().split()[-1])
-        for each in response.additional
+    expected = [
+        dns.rrset.from_text(
+            f"{wire.text_of(each.name)}.", 0, "IN", RdataType(each.type), each.value
+        )
+        for each in further[: len(response.additional)]
     ]
-    assert where == [(wire.text_of(each.name), each.value) for each in further[: len(where)]]
+    assert response.additional == expected
     assert {each.ttl for each in (*response.answer, *response.additional)} == {TTL_S - 3}
 
 
@@ -249,6 +283,30 @@ def test_behind_an_alias_there_is_no_more_than_may_be_said_whatever_others_answe
     query = wire.Query(7, 0, question, wire.LARGEST_UDP, has_edns=False, wants_dnssec=False)
     response = dns.message.from_wire(wire.write_response(query, answer, size=wire.LARGEST_TCP))
     assert response.answer[0].to_text() == f"{wire.text_of(NAME)}. {TTL_S} IN CNAME db.example.com."
+
+
+def test_a_record_of_an_answer_costs_some_lines_of_ours_and_not_the_librarys_hundreds() -> None:
+    """Addresses behind an alias, ports with their addresses, and what stands behind an alias that
+    leads out: each is asked for by pods, of which one keeps the others waiting."""
+    target = (b"db", *NAME[1:])
+    alias = Record(NAME, wire.CNAME, f"{wire.text_of(target)}.")
+    addresses = tuple(Record(target, wire.A, f"10.1.0.{number}") for number in range(100))
+    port = (b"_http", b"_tcp", *NAME)
+    ports = tuple(Record(port, wire.SRV, f"0 100 {each} h.x.") for each in range(1, 101))
+    hosts = tuple(replace(each, name=(b"h", b"x")) for each in addresses)
+    question = wire.join_name(NAME) + struct.pack("!HH", wire.A, wire.IN)
+    asked_port = wire.join_name(port) + struct.pack("!HH", wire.SRV, wire.IN)
+    out = Found(wire.NOERROR, (alias,), target=target)
+    asked = wire.join_name(target) + struct.pack("!HH", wire.SRV, wire.IN)
+
+    behind = lines_of(lambda: render(question, Found(wire.NOERROR, (alias, *addresses)), NO))
+    with_hosts = lines_of(lambda: render(asked_port, Found(wire.NOERROR, ports, hosts), NO))
+    said = _hostile(target, 99)
+    moved = lines_of(lambda: render_alias(question, out, said, asked))
+
+    assert behind < 80 * 101
+    assert with_hosts < 80 * 200
+    assert moved < 80 * 100
 
 
 def test_names_in_a_port_s_record_are_not_compressed() -> None:
