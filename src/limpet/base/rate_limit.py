@@ -114,15 +114,13 @@ class SourceRates:
     def take(self, source: Hashable, now_s: float, *, part: Hashable = None) -> bool:
         """Whether one from there may be looked at."""
         one: Hashable
-        each = self._each
+        each = self._each_known
         if part is not None and (source, part) in self._known:
-            one, everybody, each = (source, part), self._members, self._each_known
+            one, everybody = (source, part), self._members
         elif source not in self._known:
-            one, everybody = source, self._others
-        elif part is None:
-            one, everybody, each = source, self._members, self._each_known
+            one, everybody, each = source, self._others, self._each
         else:
-            one, everybody = source, self._beside
+            one, everybody = source, self._members if part is None else self._beside
         return each.take(one, now_s) and (everybody is None or everybody.take(now_s))
 
     def knows(self, source: Hashable) -> bool:

@@ -225,14 +225,13 @@ PAGE_SOURCES = Bound(
 # Whoever reaches the controller's port, where the API server judges tokens.
 ACCOUNT_TOKEN = Bound("a token of an account of Kubernetes", 16 << 10, "characters", Above.REFUSED)
 REVIEWS = Bound(
-    "tokens that the API server is asked about for administrators, at once, from each address that "
-    "one was let in from lately, and from all others together",
+    "tokens that the API server is asked about for administrators, at once: each that was good "
+    "lately, others from an address that one came from, and all others together",
     50,
     "tokens",
     Above.REFUSED,
 )
 REVIEWS_PER_S = Bound("... for long", 5, "tokens a second", Above.REFUSED)
-"""Of each address that somebody was let in from lately, and of all others together."""
 REVIEWS_OF_ONE = Bound("... from one of the others at once", 10, "tokens", Above.REFUSED)
 REVIEWS_OF_ONE_PER_S = Bound("... for long", 1, "tokens a second", Above.REFUSED)
 HEADERS = Bound(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import structlog
@@ -46,7 +47,8 @@ class Rights:
             most=REVIEW_SOURCES.most,
             each_known=everybody,
         )
-        """By where tokens come from: administrators', from the API server."""
+        """By where tokens come from, administrators' from the API server; of those each that was
+        good stands for itself."""
 
     async def check(self, token: str, source: Source) -> str:
         """The name of who holds the token, and may administer.
@@ -59,7 +61,8 @@ class Rights:
             )
         if len(token) > ACCOUNT_TOKEN.most or token.count(".") != 2 or not token.isascii():
             raise RefusedError(Code.BAD_TOKEN, "administer: what came is no token of an account")
-        if not self.rates.take(source, time.monotonic()):
+        one = hashlib.sha256(token.encode()).digest()
+        if not self.rates.take(source, time.monotonic(), part=one):
             raise RefusedError(
                 Code.TRY_AGAIN, "administer: too many ask at the moment (again in some seconds)"
             )
@@ -78,7 +81,7 @@ class Rights:
                 f"administer: {user.username} may not (needed: the verb {_NEEDED.verb} on "
                 f"{_NEEDED.resource}.{_NEEDED.group}, as the ClusterRole limpet-administrator has)",
             )
-        self.rates.know(source)
+        self.rates.know(source, part=one)
         return user.username
 
     async def _holder(self, token: str) -> Reviewed:
