@@ -150,7 +150,7 @@ class SqliteStore:
         position = self._number(since)
         while not self._closed:
             changed = self._changed
-            events, position = self._since(position)
+            events, position = self._since(position, wanted)
             for event in events:
                 if event.kind in wanted:
                     yield event
@@ -163,8 +163,9 @@ class SqliteStore:
                     yield Bookmark(self._text(position))
                 changed = self._changed
 
-    def _since(self, position: int) -> tuple[list[Item | Deleted], int]:
-        """What happened after `position`, and the version up to which this is all."""
+    def _since(self, position: int, kinds: Collection[str]) -> tuple[list[Item | Deleted], int]:
+        """What happened after `position`, and the version up to which this is all: also of other
+        kinds where it is in memory, and of these alone where it is read."""
         if position < self._at.compacted:
             raise TooOldError(f"watch from {self._text(position)}: that is no longer known")
         if (
@@ -180,13 +181,15 @@ class SqliteStore:
             return newest_first[::-1], self._told.version
         if position >= self._told.version:
             return [], position
+        # What is of no other kind: reports of nodes have up to a mebibyte each.
+        told = f"version > ? AND version <= ? AND kind IN ({', '.join('?' * len(kinds))})"
+        meant = (position, self._told.version, *kinds)
         with self._reading():
             rows = self._reader.execute(
-                "SELECT version, kind, name, value FROM item "
-                "WHERE version > :seen AND version <= :end "
-                "UNION ALL SELECT version, kind, name, NULL FROM deletion "
-                "WHERE version > :seen AND version <= :end ORDER BY version",
-                {"seen": position, "end": self._told.version},
+                f"SELECT version, kind, name, value FROM item WHERE {told} "
+                f"UNION ALL SELECT version, kind, name, NULL FROM deletion WHERE {told} "
+                "ORDER BY version",
+                (*meant, *meant),
             ).fetchall()
         return [self._event(*row) for row in rows], self._told.version
 

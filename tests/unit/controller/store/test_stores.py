@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from limpet.controller.store.interface import Store
+from limpet.controller.store.interface import Item, Store, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.beds.store_suite import (  # noqa: F401 - the suite
     KEPT_DELETIONS,
@@ -46,3 +48,24 @@ def open_store() -> OpenStore:
 @pytest.fixture
 def examples() -> int:
     return 25
+
+
+def test_a_watch_from_long_ago_reads_nothing_of_what_it_is_not_to_tell(tmp_path: Path) -> None:
+    """A node that was away asks so, and a member may as often as it likes: the reports of all nodes
+    were read for each."""
+
+    async def scenario() -> int:
+        async with open_sqlite(tmp_path) as store:
+            began = (await store.listing("grant")).version
+            await store.write([StorePut("grant", "a", b"granted")])
+            for number in range(12):  # more than is kept in memory
+                await store.write([StorePut("report", str(number), bytes(1 << 20))])
+            tracemalloc.start()
+            told = await anext(store.watch(["grant"], began))
+            most_bytes = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert isinstance(told, Item)
+            assert told.value == b"granted"
+        return most_bytes
+
+    assert asyncio.run(scenario()) < 1 << 20
