@@ -216,6 +216,8 @@ def test_a_form_in_parts_is_refused_before_any_of_it_is_read(served: Served, pat
     found = browser.ask("POST", path, "\n", Content_Type="multipart/form-data; boundary=x")
 
     assert found.status == 415
+    in_words_of_nobody = "application/x-www-form-urlencoded; charset=punycode"
+    assert browser.ask("POST", path, "", Content_Type=in_words_of_nobody).status == 415
     assert "default-src 'none'" in found.headers["Content-Security-Policy"]
 
 

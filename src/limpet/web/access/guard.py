@@ -90,8 +90,10 @@ class Guard:
         if request.method not in (*_READING, "POST"):
             raise web.HTTPMethodNotAllowed(request.method, (*_READING, "POST"))
         if request.method == "POST":
-            # aiohttp looks for a form's first part in all that comes, with no end and no pause.
-            if request.content_type == "multipart/form-data":
+            # aiohttp looks for a form's first part in all that comes, with no end and no pause, and
+            # takes any codec that Python has.
+            charset = (request.charset or "utf-8").lower()
+            if request.content_type == "multipart/form-data" or charset != "utf-8":
                 raise web.HTTPUnsupportedMediaType(text="forms are taken as a browser sends them\n")
             origin = request.headers.get("Origin")
             site = request.headers.get("Sec-Fetch-Site")
