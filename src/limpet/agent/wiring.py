@@ -274,9 +274,9 @@ class ClusterSide:
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
                 self.watched.serve(names)
-            case PeersPlanned():
+            case PeersPlanned(by_paths):
                 self._tell_tunnelled()  # a peer may have got its segment after its path
-                self.session.paths_changed()
+                self.session.paths_changed(soon=by_paths)
             case TunnelsChanged():
                 nat_traversal.tunnels_changed()
             # Paths

@@ -19,9 +19,10 @@ AT_ONCE, PER_S = 4, 0.4
 each second."""
 _BETWEEN_S = 0.5
 """At least between two looks: what changes together is told together."""
+_SOME_TIME_S = 5.0
+"""Until a look at what is hardly ever another."""
 _RESTS, _REST_MOST_S = 50.0, 3.0
-"""As many times as long as a look has taken no other one follows, up to that: nearly all that
-happens to a thousand peers changes nothing that is told."""
+"""As many times as long as a look has taken no other one follows, up to that."""
 
 Look = Callable[[Mapping[str, PairReport]], tuple[NodeReport, dict[str, PairReport]]]
 
@@ -37,7 +38,7 @@ class PathReports:
         self._told: dict[str, PairReport] = {}
         self._told_node: NodeReport | None = None
         self._sent: tuple[PathReport, dict[str, PairReport]] | None = None
-        self._is_changed = True
+        self._due_s = -math.inf
         self._looked_s = self._told_s = -math.inf
         self._took_s = 0.0
         self._rate = TokenBucket(PER_S, AT_ONCE)
@@ -45,16 +46,20 @@ class PathReports:
     def begin(self) -> None:
         """The controller may know nothing of this node."""
         self._base, self._told, self._told_node = None, {}, None
-        self._is_changed = True
+        self.changed()
 
-    def changed(self) -> None:
-        """A way to a peer is another, or a peer is silent, or there again."""
-        self._is_changed = True
+    def changed(self, *, soon: bool = True) -> None:
+        """A way to a peer is another, or a peer is silent, or there again.
+
+        Not `soon`: whatever came of documents alone is told within seconds, all of it at once.
+        """
+        due_s = -math.inf if soon else time.monotonic() + _SOME_TIME_S
+        self._due_s = min(self._due_s, due_s)
 
     @property
     def due_s(self) -> float:
         """When to ask for a report, on the monotonic clock."""
-        return -math.inf if self._is_changed else self._looked_s + LOOK_EVERY_S
+        return min(self._due_s, self._looked_s + LOOK_EVERY_S)
 
     def report(self) -> PathReport | None:
         """None: there is nothing to tell, or figures alone, which wait for the next look at them: a
@@ -63,7 +68,7 @@ class PathReports:
         if now_s < self.due_s:
             return None
         are_figures_due = now_s >= self._looked_s + LOOK_EVERY_S
-        self._is_changed = False
+        self._due_s = math.inf
         began_s = time.thread_time()
         node, pairs = self._look(self._told)
         self._took_s = time.thread_time() - began_s

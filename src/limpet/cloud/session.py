@@ -111,9 +111,10 @@ class Session:
         self._publisher.reports.pods.changed()
         self._publisher.wake()
 
-    def paths_changed(self) -> None:
-        """A way to a peer is another, or a peer is silent, or there again."""
-        self._publisher.reports.paths.changed()
+    def paths_changed(self, *, soon: bool = True) -> None:
+        """A way to a peer is another, or a peer is silent, or there again; not `soon`: that may be,
+        since documents are others."""
+        self._publisher.reports.paths.changed(soon=soon)
         self._publisher.wake()
 
     def network_changed(self) -> None:

@@ -50,6 +50,9 @@ class ServingNodesChanged:
 class PeersPlanned:
     """What leads to peers is planned from other paths or other documents than before."""
 
+    by_paths: bool
+    """Paths are others, and not documents alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class TunnelsChanged:

@@ -77,8 +77,9 @@ class Peers:
         """Peers are let in as planned from `view`: so is all else that is planned for them."""
         before = self.view
         self.view, self.admitted = view, admitted
-        if view.paths is not before.paths or view.snapshot is not before.snapshot:
-            self._tell(PeersPlanned())
+        by_paths = view.paths is not before.paths
+        if by_paths or view.snapshot is not before.snapshot:
+            self._tell(PeersPlanned(by_paths))
 
     def set_devices(self, *, down: frozenset[str], made: bool) -> None:
         """Notes tunnels' devices. `made`: one is new, and what led to the one before is gone."""

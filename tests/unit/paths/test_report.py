@@ -182,6 +182,30 @@ def test_ways_that_flap_are_told_a_few_times_at_once_and_then_as_often_as_is_kep
     assert len(told_s) <= path_reports.AT_ONCE + 600 * path_reports.PER_S
 
 
+def test_what_came_of_documents_alone_is_looked_at_within_seconds_all_of_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    teller = Teller()
+    teller.tell()
+
+    for _ in range(49):
+        teller.reports.changed(soon=False)
+        assert teller.reports.due_s == pytest.approx(1005.0)
+        assert teller.reports.report() is None
+        now_s += 0.1
+
+    teller.rungs = {"b": "route"}
+    now_s = 1005.1
+    teller.tell()
+    assert teller.controller.known["a"].pairs == pairs(teller.rungs)
+
+    teller.reports.changed(soon=False)
+    teller.reports.changed()
+    assert teller.reports.due_s < now_s
+
+
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.0001, 0.5), (0.03, 1.5), (0.4, 3.0)])
 def test_the_more_a_look_takes_the_less_often_ways_are_looked_at(
     monkeypatch: pytest.MonkeyPatch, took_s: float, rest_s: float
