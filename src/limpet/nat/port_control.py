@@ -52,13 +52,15 @@ def _connected(gateway: IPv4Address) -> Iterator[socket.socket]:
 async def _ask(opened: socket.socket, request: bytes, parse: Callable[[bytes], T | None]) -> T:
     """What `parse` makes of the answer. Raises: PortControlError, OSError."""
     loop = asyncio.get_running_loop()
+    datagrams = iter(range(GATEWAY_DATAGRAMS.most))  # in all tries together
     for wait_s in TRIES_S:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await loop.sock_sendall(opened, request)
-                for _ in range(GATEWAY_DATAGRAMS.most):
+                for _ in datagrams:
                     found = parse(await loop.sock_recv(opened, 1200))
                     if found is not None:
                         return found
                     await asyncio.sleep(0)  # as in `upnp`: others have their turn
+                break
     raise PortControlError("no answer")

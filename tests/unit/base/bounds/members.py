@@ -34,7 +34,7 @@ from limpet.controller.state.published import publish
 from limpet.controller.state.report_parts import merge_report
 from limpet.nat.endpoints import endpoints_told_rate
 from limpet.nat.mapping import NatView
-from limpet.paths.report import NodeReport, PairReport, PathReport
+from limpet.paths.report import NodeReport, PairReport, PathReport, cut
 from limpet.picture.nodes import RelayLoad, Segment
 from limpet.picture.pair import Direction, Outward, Way
 from limpet.relay.server.pairs import PairEnd, Relaying
@@ -273,6 +273,18 @@ def _(amount: int) -> bool:
         _is_told(None, PairReport("u", Direction(way=Way(), outward=Outward(device=words)))),
         _is_told(None, gone=(words,)),
     }
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(members.REPORTED_WORDS)
+def _(amount: int) -> bool:
+    """By who tells: for one word more the controller would refuse all of it."""
+    words = "w" * amount
+    told = cut(
+        Direction(way=Way(), why_not_direct=words, mend=(words,), outward=Outward(device=words))
+    )
+    taken = {each == words for each in (told.why_not_direct, *told.mend, told.outward.device)}
     assert len(taken) == 1
     return taken.pop()
 

@@ -15,8 +15,8 @@ from limpet.cli.trace.packet import Sender
 from limpet.cli.trace.tables import TracedFlow
 from limpet.cluster.datagrams.reflection import NONCE_BYTES, encode_question
 from limpet.linux.packets.echo import Echo
+from limpet.nat import port_control, upnp
 from limpet.nat import port_control_codec as codec
-from limpet.nat import upnp
 from limpet.nat.endpoints import KnownEndpoints
 from tests.unit.base.bounds.probes import probe
 
@@ -41,6 +41,25 @@ def _(amount: int) -> bool:
             for sender in (*[other] * (amount - 1), gateway):
                 sender.sendto(_FOUND, asking.getsockname())
             return await upnp._location(asking, IPv4Address("127.0.0.1")) != ""
+
+    return asyncio.run(body())
+
+
+@probe(GATEWAY_DATAGRAMS)
+def _(amount: int) -> bool:
+    """By PCP and NAT-PMP: the answer is the last of so many that have come."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            asking, gateway = bound_socket(undo, "127.0.0.1"), bound_socket(undo, "127.0.0.1")
+            asking.connect(gateway.getsockname())
+            for said in (*[b"another"] * (amount - 1), b"answer"):
+                gateway.sendto(said, asking.getsockname())
+            try:
+                await port_control._ask(asking, b"?", lambda said: said == b"answer" or None)
+            except codec.PortControlError:
+                return False
+            return True
 
     return asyncio.run(body())
 

@@ -33,6 +33,8 @@ _MOST_MEMORY_BYTES = 8 << 30
 _NOTICED, _MISSED, _FAILED = 0, 1, 2
 _UNNOTICED = "NOT NOTICED"
 _ALIKE = {
+    ("nat/port_mapping.py", "GATEWAY_LEASE_S", 0): "what is asked for: what is given has a place",
+    ("paths/report.py", "REPORTED_WORDS", 1): "what is longer was refused before",
     ("cli/netcheck/tcp.py", "NETCHECK_ANSWER", 0): "what is read next is cut by the same bound",
     ("cluster/exchange/digest.py", "MAX_VERSION", 0): "where a bit of a number stands",
     ("cluster/exchange/digest.py", "MAX_VERSION", 1): "where a bit of a number stands",

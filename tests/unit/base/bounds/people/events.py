@@ -148,6 +148,15 @@ def _(amount: int) -> bool:
     return not limits.lost
 
 
+@probe(words.EVENT_SUBJECTS)
+def _(amount: int) -> bool:
+    """Of each of so many it is known how much was told."""
+    limits = Limits(0.0)
+    for about in range(amount):
+        limits.take([_happening(about)], 0.0)
+    return len(limits._each) == amount
+
+
 @probe(words.EVENTS_WAITING)
 def _(amount: int) -> bool:
     """The first of so many is still there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from ipaddress import ip_address, ip_network
@@ -33,10 +34,12 @@ from limpet.kubernetes.kinds.services import (
 )
 from limpet.kubernetes.reflector_state import ObjectChanges, ReflectorState
 from limpet.kubernetes.watch_event import Unreadable, read_item
-from limpet.policies.compiler import compile_sides
+from limpet.policies.compiled import AddressRange, AllowedPeers, At, DirectionRules, RuleId
+from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.heard import ReadPolicies
 from limpet.policies.labels import Selector
 from limpet.policies.policy import (
+    Direction,
     IpBlock,
     Key,
     PodPeer,
@@ -323,6 +326,72 @@ def _all_elements(amount: int) -> bool:
 @probe(tenants.POLICY_ELEMENTS_OF_ONE)
 def _elements_of_one(amount: int) -> bool:
     return _elements(1, amount)
+
+
+class _OfKnownSize(Compiler):
+    """What a rule allows is as much as its number says."""
+
+    def _peers(self, rule: RuleId) -> AllowedPeers:
+        return AllowedPeers(ranges=(AddressRange(4, 1, 1),) * rule.number)
+
+    def _named_ports(self, rule: RuleId) -> frozenset[At]:
+        return _at(rule.number)
+
+
+@functools.cache
+def _at(ports: int) -> frozenset[At]:
+    return frozenset(At(_FIRST, "tcp", port) for port in range(ports))
+
+
+def _rule(name: str, size: int) -> RuleId:
+    return RuleId(Key("n", name), "ingress", size)
+
+
+def _rules(amount: int) -> list[frozenset[RuleId]]:
+    """Sets of one rule each, which are so many elements together, and one that has none."""
+    sizes = [_ELEMENTS] * (amount // _ELEMENTS) + [amount % _ELEMENTS, 0]
+    return [frozenset([_rule(f"p{n}", size)]) for n, size in enumerate(sizes)]
+
+
+_ELEMENTS = 1024
+
+
+@probe(tenants.POLICY_ELEMENTS_OF_ONE)
+def _looked_at_as_new(amount: int) -> bool:
+    """After so many elements of one namespace the next rule is still looked at."""
+    seen: set[RuleId] = set()
+    sets = _rules(amount)
+    _OfKnownSize()._weight(sets, (), seen, {})
+    return sets[-1] <= seen
+
+
+@probe(tenants.POLICY_ELEMENTS_OF_ONE)
+def _looked_at_as_known(amount: int) -> bool:
+    seen: set[RuleId] = set()
+    sets = _rules(amount)
+    _OfKnownSize()._weight(sets, (), seen, {rule: rule.number for each in sets for rule in each})
+    return sets[-1] <= seen
+
+
+@probe(tenants.POLICY_ELEMENTS_OF_ONE)
+def _looked_at_by_name(amount: int) -> bool:
+    seen: set[RuleId] = set()
+    sets = _rules(amount)
+    _OfKnownSize()._weight((), [rule for each in sets for rule in each], seen, {})
+    return sets[-1] <= seen
+
+
+@probe(tenants.POLICY_ELEMENTS)
+def _kept_of_refused(amount: int) -> bool:
+    """What sides that are closed mean, so many elements, is kept for the next time."""
+    each = tenants.POLICY_ELEMENTS_OF_ONE.most + 1
+    sizes = [each] * (amount // each - 1)
+    rules = [_rule(f"p{n}", size) for n, size in enumerate([*sizes, amount - sum(sizes)])]
+    sides: dict[tuple[Key, Direction], DirectionRules] = {
+        (Key(f"n{number:06}", "pod"), "ingress"): DirectionRules(always=frozenset([rule]))
+        for number, rule in enumerate(rules)
+    }
+    return rules[-1] in _OfKnownSize()._close_too_large(sides)
 
 
 _LABELS = {f"label-{number}": "x" for number in range(tenants.OBJECT_LABELS.most)}
