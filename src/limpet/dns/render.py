@@ -107,7 +107,10 @@ def _render_ports(question: bytes, found: Found) -> DnsAnswer:
         *numbers, host = each.value.split()
         name = wire.join_name(tuple(host.rstrip(".").encode().split(b".")))
         ttls.append(len(records) + _TTL_AT)
-        data = b"".join(int(number).to_bytes(2, "big") for number in numbers) + name
+        try:
+            data = b"".join(int(number).to_bytes(2, "big") for number in numbers) + name
+        except OverflowError as error:
+            raise ValueError(f"{each.value} is no port") from error
         head = struct.pack("!HHIH", wire.SRV, wire.IN, TTL_S, len(data))
         records += _NAME_ASKED_FOR + head + data
         places.setdefault(name.lower(), start + len(records) - len(name))

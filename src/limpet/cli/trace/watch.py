@@ -74,7 +74,7 @@ class TraceWatch:
 
     @property
     def _is_full(self) -> bool:
-        """Whoever sends, and whoever answers, may do so as fast as they like."""
+        """Enough was seen: who sends, and who answers, may do so as fast as they like."""
         return len(self.events) >= TRACE_STEPS.most
 
     def _gather(self) -> None:
