@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from ipaddress import ip_address
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,12 +66,15 @@ def test_without_a_descriptor_it_rests_and_whoever_waits_is_served_later() -> No
 class Turns:
     """Counts turns of the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], object] = int) -> None:
+        """`look`: is called in each."""
         self.count = 0
+        self._look = look
         self._next()
 
     def _next(self) -> None:
         self.count += 1
+        self._look()
         self._timer = asyncio.get_running_loop().call_soon(self._next)
 
     def stop(self) -> None:
@@ -81,11 +86,12 @@ def test_who_asks_for_large_answers_by_tcp_has_one_in_a_turn() -> None:
     large = 1024 * (b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes(4))
     question = wire.join_name((b"a", b"example", b"com")) + b"\0\1\0\1"
     message = b"\0\7" + b"\1\0\0\1" + bytes(6) + question
-    said_at: list[int] = []
+    said: list[int] = []
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        server = DnsServer(resolver_of(Catalog()))
+        resolver: Resolver[Any] = resolver_of(Catalog())
+        server = DnsServer(resolver)
         server.resolver.forwarder.cache = cache = Cache(most_bytes=1 << 20, stale_s=0)
         cache.put(
             (wire.folded(question), 0),
@@ -100,13 +106,7 @@ def test_who_asks_for_large_answers_by_tcp_has_one_in_a_turn() -> None:
         await loop.sock_connect(client, listener.getsockname())
         await until(lambda: bool(server.connections))
         (connection,) = server.connections
-        turns, reply = Turns(), connection._reply
-
-        def note(answer: bytes) -> None:
-            said_at.append(turns.count)
-            reply(answer)
-
-        connection._reply = note  # type: ignore[method-assign]
+        turns = Turns(lambda: said.append(connection._said))
         await loop.sock_sendall(client, 10 * (len(message).to_bytes(2, "big") + message))
         left = 10 * (2 + len(message) + len(large))
         while left:
@@ -117,7 +117,8 @@ def test_who_asks_for_large_answers_by_tcp_has_one_in_a_turn() -> None:
 
     asyncio.run(scenario())
 
-    assert len(said_at) == len(set(said_at)) == 10
+    in_turns = [later - before for before, later in pairwise(said) if later > before]
+    assert in_turns == [len(message) + len(large)] * 10
 
 
 def test_of_upstreams_answers_by_tcp_that_come_at_once_each_has_a_turn() -> None:
@@ -159,7 +160,8 @@ def test_what_an_upstream_says_and_nobody_can_read_is_told_a_person_in_words() -
     short = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\3" + bytes(3)  # an IPv4 address of three bytes
 
     async def scenario() -> None:
-        server = DnsServer(resolver_of(Catalog()))
+        resolver: Resolver[Any] = resolver_of(Catalog())
+        server = DnsServer(resolver)
         answer = wire.DnsAnswer(wire.NOERROR, (1, 0, 0), short, ttl_s=60)
         server.resolver.forwarder.cache.put((question, 0), answer, time.monotonic())
         with pytest.raises(LimpetError, match="read what an upstream answers"):

@@ -31,7 +31,7 @@ class UpstreamSockets:
         # In the event loop's own a descriptor costs twice what all else costs about a socket.
         self._epoll: select.epoll | None = None
         self._turn = asyncio.Lock()
-        """Of answers by TCP, which are large: others have theirs between any two."""
+        """Answers by TCP, which are large, are heard one by one: others have their turn between."""
 
     def send(self, asked: AskUpstream, upstream: Upstream) -> None:
         """A failure is told later, never from here."""

@@ -1,4 +1,4 @@
-"""Whose page is made now: nobody who looks takes more than half of the processor from others."""
+"""Makes pages in turns: nobody who looks takes more than half of the processor from others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from weakref import WeakValueDictionary
 
 from limpet.base.bounds.visitors import PAGE_MADE
+from limpet.base.timer import Timer
 
 
 class OwnTurns:
@@ -27,4 +28,4 @@ class OwnTurns:
         try:
             yield
         finally:
-            loop.call_later(loop.time() - began_s, turn.release)
+            Timer("turns of the page", turn.release).set_in(loop.time() - began_s)
