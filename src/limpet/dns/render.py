@@ -162,6 +162,11 @@ def render_alias(
     Raises: ValueError where that cannot be read, or fits into no message.
     """
     assert found.target is not None
+    try:
+        for each in found.records:
+            dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.CNAME, each.value)
+    except dns.exception.DNSException as error:
+        raise ValueError(f"an alias that cannot be told: {error}") from error
     owners = [_NAME_ASKED_FOR, *(wire.join_name(each.name) for each in found.records[1:])]
     leads_to = [*owners[1:], wire.join_name(found.target)]
     aliases = b"".join(

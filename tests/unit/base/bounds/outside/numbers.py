@@ -24,7 +24,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "datapath/services/part.py": "_AT_ONCE _MOST_READ",
         "datapath/tunnel/wireguard/netlink_codec.py": "_PEERS_BYTES",
         "dns/forward/sockets.py": "_AT_ONCE",
-        "dns/server.py": "_AT_ONCE _READ_AT_ONCE _READ_BYTES",
+        "dns/server.py": "_AT_ONCE _READ_AT_ONCE _READ_BYTES _SAID_AT_ONCE",
         "linux/packets/datagram_batches.py": "_LARGEST _MAX_BYTES _MAX_SEGMENTS",
         "linux/packets/echo.py": "_RECEIVED_BYTES",
         "linux/netlink/socket.py": "_BATCH_BYTES _RECEIVE_BYTES",

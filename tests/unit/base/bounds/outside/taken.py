@@ -23,7 +23,6 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "datapath/tunnel/ipsec": "keeper.py",
         "ipam": "store.py",
         "kubernetes": "reflector.py",
-        "timeline": "recorder.py",
     },
     "one at a time: the next begins when it has ended": {
         "agent/serving": "gone_pods.py",
@@ -46,7 +45,6 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "cli/connectivity": "prober.py",
         "cli/doctor/names": "examine.py",
         "cli/netcheck": "check.py",
-        "cli/trace": "packet.py",
     },
     "the kernel's, or another end of this program, which says little": {
         "base/process": "signals.py",

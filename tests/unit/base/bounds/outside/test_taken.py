@@ -35,7 +35,7 @@ _TAKEN_BY = {
     "ClientTurns": "put",
 }
 """The method without which each counts nothing; of others it is any."""
-_HANDED_ON = {("Guard", "_connections"), ("Rates", "unproven")}
+_HANDED_ON = {("Guard", "_connections"), ("Guard", "_of_tokens"), ("Rates", "unproven")}
 """To others, who take of them."""
 _OTHERS = {("Status", "room")}
 """Which are none: their class has the name of one."""
