@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from limpet.lab.command import run_command
+from limpet.lab.command import LabError, run_command
 from limpet.lab.kube.cgroups import end_groups, into_groups
 from limpet.lab.kube.image import write_image
 from limpet.lab.kube.programs import find_programs
@@ -151,7 +151,14 @@ class NodeSystem:
             f"--hostname-override={self.label}",
             f"--node-ip={','.join(addresses)}",
         ]
-        self._start(self.kubelet, command)
+        try:
+            self._start(self.kubelet, command)
+        except LabError as error:
+            # containerd says that it is ready a moment before it serves kubelets; on a machine of
+            # its own systemd starts a kubelet that met that again.
+            if "server is not initialized yet" not in str(error):
+                raise
+            self._start(self.kubelet, command)
 
     def _start(self, process: Daemon, command: Sequence[str]) -> None:
         notify = self.run_dir / f"{process.what.split()[0]}.notify"
