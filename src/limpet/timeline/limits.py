@@ -75,7 +75,9 @@ class Limits:
         return bool(self._held)
 
     def _due(self, now_s: float) -> list[Happening]:
-        told = []
+        told: list[Happening] = []
+        if not self._all.has_room(now_s):
+            return told  # thousands may wait, and are not gone through for each that comes
         for subject, held in list(self._held.items()):
             if not self._all.has_room(now_s):
                 break

@@ -350,7 +350,7 @@ def _rule(name: str, size: int) -> RuleId:
 def _rules(amount: int) -> list[frozenset[RuleId]]:
     """Sets of one rule each, which are so many elements together, and one that has none."""
     sizes = [_ELEMENTS] * (amount // _ELEMENTS) + [amount % _ELEMENTS, 0]
-    return [frozenset([_rule(f"p{n}", size)]) for n, size in enumerate(sizes)]
+    return [frozenset([_rule(f"p{n:06}", size)]) for n, size in enumerate(sizes)]
 
 
 _ELEMENTS = 1024
@@ -362,6 +362,21 @@ def _looked_at_as_new(amount: int) -> bool:
     seen: set[RuleId] = set()
     sets = _rules(amount)
     _OfKnownSize()._weight(sets, (), seen, {})
+    return sets[-1] <= seen
+
+
+class _InOrder(frozenset[RuleId]):
+    """New rules of a set, one after the other by their names."""
+
+    def difference(self, *_known: object) -> Any:
+        return sorted(self)
+
+
+@probe(tenants.POLICY_ELEMENTS_OF_ONE)
+def _looked_at_in_one_set(amount: int) -> bool:
+    seen: set[RuleId] = set()
+    sets = _rules(amount)
+    _OfKnownSize()._weight([_InOrder(frozenset().union(*sets))], (), seen, {})
     return sets[-1] <= seen
 
 
