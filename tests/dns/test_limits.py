@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import dns.flags
 import dns.message
 import dns.rcode
 import pytest
@@ -213,10 +214,10 @@ def test_a_flood_of_one_client_s_questions_leaves_others_theirs(
     version = 6 if ":" in address else 4
     pods, sources = [make_netns("flood"), make_netns("pod")], list[str]()
     for number, pod in enumerate(pods):
-        connect_namespaces(place.node, f"p{number}", pod, "eth0")
+        connect_namespaces(place.node, f"veth{number}", pod, "eth0")
         subnet = f"10.244.{number}." if version == 4 else f"fd00:{number + 7}::"
         prefix_bits, quick = (24, "") if version == 4 else (64, " nodad")
-        place.node.ip(f"address add {subnet}1/{prefix_bits} dev p{number}{quick}")
+        place.node.ip(f"address add {subnet}1/{prefix_bits} dev veth{number}{quick}")
         pod.ip(
             f"address add {subnet}2/{prefix_bits} dev eth0{quick}",
             f"route add default via {subnet}1",
@@ -233,6 +234,32 @@ def test_a_flood_of_one_client_s_questions_leaves_others_theirs(
         for number in range(100):
             query.id = number
             assert is_answered(place, client, query), "a question was lost"
+
+
+@BOTH
+def test_a_stranger_of_the_lan_is_sent_no_more_by_udp_than_it_sends(
+    place: Place, make_netns: NetnsFactory, address: str
+) -> None:
+    """In another's name it had a thousand bytes sent there for each fifty."""
+    stranger = make_netns("stranger")
+    connect_namespaces(place.node, "eth0", stranger, "eth0")
+    for netns, number in ((place.node, 1), (stranger, 2)):
+        netns.ip(
+            f"address add 192.0.2.{number}/24 dev eth0",
+            f"address add 2001:db8::{number}/64 dev eth0 nodad",
+        )
+    stranger.ip(
+        f"route add {ADDRESS}/32 via 192.0.2.1", f"-6 route add {ADDRESS_6} via 2001:db8::1"
+    )
+    for edns in (-1, 0):
+        query = dns.message.make_query(WEB, "A", use_edns=edns)
+        answer = ask(stranger, WEB, "A", to=address, edns=edns, takes_bytes=1232)
+
+        assert answer.flags & dns.flags.TC
+        assert len(answer.to_wire()) <= len(query.to_wire())
+    assert values(ask(stranger, WEB, to=address, by_tcp=True)) == ["10.96.0.10"]
+    assert values(ask(place.node, WEB, to=address)) == ["10.96.0.10"]
+    assert json.loads(told(place))["questions"]["sent_to_tcp"] == 2
 
 
 def is_answered(place: Place, client: socket.socket, query: dns.message.Message) -> bool:

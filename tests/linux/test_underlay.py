@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from ipaddress import ip_interface, ip_network
 
+import pytest
+
 from limpet.base.addresses import UnderlayLink
+from limpet.base.ownership import POD_GROUP
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.underlay import read_underlay
+from limpet.linux.underlay import is_beyond, read_underlay
 from tests.beds.namespaces import Netns, NetnsFactory
 
 UPLINKS = ("eth0", "enp3s0", "wlan0", "br0", "br-lan", "br-ex")
@@ -56,3 +59,48 @@ def test_only_addresses_that_peers_can_use_count(make_netns: NetnsFactory) -> No
     (link,) = found(netns)
 
     assert link.addresses == (ip_interface("192.0.2.1/24"), ip_interface("2001:db8::2/64"))
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.5", False),
+        ("192.0.2.1", False),
+        ("10.244.7.2", False),
+        ("172.17.0.2", False),
+        ("192.0.2.9", True),
+        ("198.51.100.9", True),
+        ("10.244.8.2", True),
+        ("203.0.113.9", False),
+        ("2001:db8::9", True),
+        ("2001:db8:7::2", False),
+        ("2001:db8:ffff::9", True),
+        ("fe80::9", True),
+        ("::1", False),
+        ("fd00:7::9", False),
+    ],
+)
+def test_what_goes_by_a_gateway_the_lan_or_an_overlay_leaves_the_node(
+    make_netns: NetnsFactory, address: str, expected: bool
+) -> None:
+    netns = make_netns()
+    netns.ip(
+        "link set lo up",
+        "link add eth0 type veth peer name far",
+        "link add limpet0 type bridge",
+        "link add docker0 type bridge",
+        "link add overlay type vxlan id 7 dstport 8473 dev eth0",
+        *(f"link set {name} up" for name in ("far", "eth0", "limpet0", "docker0", "overlay")),
+        f"link set limpet0 group {POD_GROUP}",
+        "addr add 192.0.2.1/24 dev eth0",
+        "addr add 2001:db8::1/64 dev eth0 nodad",
+        "addr add 10.244.7.1/24 dev limpet0",
+        "addr add 2001:db8:7::1/64 dev limpet0 nodad",
+        "addr add 172.17.0.1/24 dev docker0",
+        "route add 10.244.8.0/24 dev overlay",
+        "route add 198.51.100.0/24 via 192.0.2.254",
+        "route add unreachable 203.0.113.0/24",
+        "-6 route add 2001:db8:ffff::/48 via 2001:db8::254",
+    )
+    with netns.entered():
+        assert is_beyond(address) == expected

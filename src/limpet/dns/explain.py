@@ -102,6 +102,7 @@ def status(resolver: Resolver[Client], pod: str, trouble: str) -> NamesStatus:
             "ready": counts.ready,
             "forwarded": counts.forwarded,
             "dropped": counts.dropped,
+            "sent_to_tcp": counts.sent_to_tcp,
             "stale": counts.stale,
             "refused": counts.refused,
             "failed": counts.failed,

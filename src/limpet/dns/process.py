@@ -173,6 +173,7 @@ class _Process:
         self._read_services()
         self._read_upstreams()
         self._control.leave_sockets()
+        self._server.look_again()
         self._server.carry_out()
 
     def _keep_device(self) -> None:

@@ -64,6 +64,8 @@ class Counts:
     """Messages that were no question."""
     dropped: int = 0
     """Questions of clients that had too many waiting already."""
+    sent_to_tcp: int = 0
+    """Questions by UDP from beyond this node, which are answered by TCP alone."""
     stale: int = 0
     """Questions that got an answer which has ended, since nobody could be asked."""
     failed: int = 0
@@ -247,6 +249,16 @@ class Resolver(Generic[C]):
         # From the second on: the first goes out now.
         self._ready.put(key, [*responses[1:], responses[0]], found.of)
         return responses[0]
+
+    def send_to_tcp(self, message: bytes) -> bytes | None:
+        """An answer no longer than the question, which says to ask by TCP; None: it gets none."""
+        try:
+            query = wire.parse_query(message)
+        except QueryRefused as refused:
+            self.counts.refused += 1
+            return refused.response
+        self.counts.sent_to_tcp += 1
+        return wire.write_response(query, DnsAnswer(wire.NOERROR | wire.TC), size=query.size)
 
     def find(self, name: Labels, kind: int) -> Found | None:
         """None: it is upstreams' to say."""

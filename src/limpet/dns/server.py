@@ -21,11 +21,13 @@ from limpet.base.bounds.strangers import (
     DNS_WAITING_OF_ONE,
 )
 from limpet.base.timer import Timer
+from limpet.dns.clients.far import FarClients
+from limpet.dns.clients.turns import ClientTurns
 from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
-from limpet.dns.turns import ClientTurns
+from limpet.linux.underlay import is_beyond
 
 _AT_ONCE = 64
 """Questions of one socket that are answered before others have their turn."""
@@ -58,6 +60,7 @@ class DnsServer:
         self._turns: dict[socket.socket, ClientTurns[tuple[bytes, tuple[Any, ...]]]] = {}
         """Questions by UDP that wait for their turn, while more come than are answered."""
         self._is_reading = False
+        self._far = FarClients(is_beyond)
         self.connections: PlacesByAddress[_Connection] = PlacesByAddress(
             DNS_CONNECTIONS.most, DNS_CONNECTIONS_OF_ONE.most
         )
@@ -67,6 +70,10 @@ class DnsServer:
         self._upstreams = tuple(upstreams)
         self.resolver.use(self._upstreams, time.monotonic())
         self.carry_out()
+
+    def look_again(self) -> None:
+        """Routes, and links, may be others by now."""
+        self._far.forget()
 
     # Listening
 
@@ -118,9 +125,12 @@ class DnsServer:
         self._carry_out_what_is_new()
 
     def _take(self, at: socket.socket, message: bytes, sender: tuple[Any, ...]) -> None:
-        answer = self.resolver.take(
-            message, partial(_answer, at, sender), time.monotonic(), who=sender[0]
-        )
+        if self._far.has(sender[0]):
+            answer = self.resolver.send_to_tcp(message)
+        else:
+            answer = self.resolver.take(
+                message, partial(_answer, at, sender), time.monotonic(), who=sender[0]
+            )
         if answer is not None:
             _answer(at, sender, answer)
 

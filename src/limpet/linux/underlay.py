@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Collection
 from fnmatch import fnmatch
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 
 from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
+from limpet.base.errors import KernelError
 from limpet.base.ownership import ALIAS, DNS_GROUP, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
@@ -28,6 +31,9 @@ _SERVICE_LINKS = ("kube-*", "nodelocaldns*")
 _MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
 _NOT_READY = 0x48
 """IFA_F_TENTATIVE, IFA_F_DADFAILED. Source: include/uapi/linux/if_addr.h."""
+
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL)
+"""Answers of the kernel to a question for a route: none, and one that forbids it."""
 
 
 def read_underlay(
@@ -78,6 +84,35 @@ def default_gateway() -> IPv4Address | None:
         ]
     best = min(found, key=lambda info: info.metric, default=None)
     return IPv4Address(best.gateway) if best is not None else None
+
+
+def is_beyond(address: str) -> bool:
+    """Whether what this node sends to the address leaves it: by a gateway, or by a link to others.
+
+    Of a link-local address of IPv6 it does; where no route is known it does not. Namespace: of the
+    calling thread. Raises: KernelError.
+    """
+    to = ip_address(address)
+    if to.version == 6 and to.is_link_local:
+        return True
+    with RouteSocket() as route:
+        try:
+            found = route_codec.parse_route(route.query(route_codec.get_route(to)))
+            if found.type != route_codec.RTN_UNICAST:
+                return False
+            link = None if found.gateway else route.link(socket.if_indextoname(found.ifindex))
+        except KernelError as error:
+            if error.errno in _NO_ROUTE:
+                return False
+            raise
+        except OSError:  # the link has gone
+            return False
+    return bool(found.gateway) or (link is not None and _is_between_nodes(link))
+
+
+def _is_between_nodes(link: link_codec.LinkInfo) -> bool:
+    is_overlay = link.group in VXLAN_GROUPS.values() or link.kind in _OVERLAY_KINDS
+    return is_overlay or _leads_out(link, ())
 
 
 def _leads_out(link: link_codec.LinkInfo, patterns: Collection[str]) -> bool:

@@ -142,6 +142,12 @@ DNS_WAITING = Bound(
     "questions by UDP that wait while others are answered", 4096, "questions", Above.DROPPED
 )
 DNS_WAITING_OF_ONE = Bound("... of one address", 1024, "questions", Above.DROPPED)
+DNS_CLIENTS = Bound(
+    "clients by UDP of whom it is kept whether they are on this node",
+    4096,
+    "addresses",
+    Above.OLDEST_OUT,
+)
 DNS_READY = Bound(
     "answers for names of the cluster that are kept as bytes, by question",
     8192,

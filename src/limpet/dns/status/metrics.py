@@ -39,8 +39,8 @@ NAMES = (
         "questions",
         "`cluster`: for the cluster's names, `ready`: those of them that were answered with bytes "
         "that were there, `forwarded`: for others, `stale`: those of them that got an answer which "
-        "had ended, `dropped`: of clients that had too many waiting, `refused`: messages that were "
-        "no question, `failed`: SERVFAIL",
+        "had ended, `dropped`: of clients that had too many waiting, `sent_to_tcp`: by UDP from "
+        "beyond this node, `refused`: messages that were no question, `failed`: SERVFAIL",
         ("outcome",),
     ),
     Figure(

@@ -17,7 +17,7 @@ from limpet.linux.netlink.codec import Message, Request, attr, attr_u32, nest, n
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS = 1, 4, 5, 6, 7, 8
 RTA_TABLE, RTA_VIA = 15, 18
 RTAX_MTU, RTAX_ADVMSS = 2, 8
-RTN_UNICAST, RTN_UNREACHABLE = 1, 7
+RTN_UNICAST, RTN_LOCAL, RTN_UNREACHABLE = 1, 2, 7
 RTNH_F_ONLINK = 4
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_NOWHERE = 0, 253, 255
 RT_TABLE_COMPAT, RT_TABLE_MAIN = 252, 254
@@ -115,6 +115,14 @@ def dump_routes(family: int, *, table: int = 0, protocol: int = 0) -> Request:
         return Request(wire.RTM_GETROUTE, wire.ROOT_MATCH, body, ("routes",))
     body += attr_u32(RTA_TABLE, table)
     return Request(wire.RTM_GETROUTE, wire.ROOT_MATCH, body, ("routes of table", table))
+
+
+def get_route(destination: Address) -> Request:
+    """Asks which route a packet to `destination` would take: one answer, with its next hop."""
+    body = _RTMSG.pack(wire.family(destination.version), destination.max_prefixlen, *7 * (0,))
+    return Request(
+        wire.RTM_GETROUTE, 0, body + attr(RTA_DST, destination.packed), ("route to", destination)
+    )
 
 
 def is_of_large_table(message: Message) -> bool:

@@ -280,7 +280,7 @@ def _open_socket(kind: int, protocol: int) -> socket.socket:
 
 
 def _error(request: wire.Request, number: int, text: str) -> KernelError:
-    verb = {wire.RTM_GETLINK: "find"}.get(
+    verb = {wire.RTM_GETLINK: "find", wire.RTM_GETROUTE: "find"}.get(
         request.type, "delete" if request.type % 4 == 1 else "set up"
     )
     return KernelError(verb, request.what, number, text)

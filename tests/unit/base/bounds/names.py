@@ -14,6 +14,7 @@ import pytest
 from limpet.base.bounds import strangers
 from limpet.dns import server as server_module
 from limpet.dns import wire
+from limpet.dns.clients.far import FarClients
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
 from limpet.dns.forward.health import Upstream
@@ -216,6 +217,17 @@ def _(amount: int) -> bool:
 
 def _ready() -> Resolver[Any]:
     return resolver_of(Catalog())
+
+
+@probe(strangers.DNS_CLIENTS)
+def _(amount: int) -> bool:
+    """The first one is not looked for again."""
+    looked: list[str] = []
+    far = FarClients(lambda address: bool(looked.append(address)))
+    for number in range(amount):
+        far.has(str(number))
+    far.has("0")
+    return looked.count("0") == 1
 
 
 @probe(strangers.DNS_READY)

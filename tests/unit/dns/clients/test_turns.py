@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.dns.turns import ClientTurns
+from limpet.dns.clients.turns import ClientTurns
 
 
 def test_each_client_has_its_turn_and_its_oldest_question_comes_first() -> None:
