@@ -7,7 +7,7 @@ from ipaddress import ip_interface, ip_network
 import pytest
 
 from limpet.base.addresses import UnderlayLink
-from limpet.base.ownership import POD_GROUP
+from limpet.base.ownership import ALIAS, POD_GROUP
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import is_beyond, read_underlay
 from tests.beds.namespaces import Netns, NetnsFactory
@@ -67,6 +67,8 @@ def test_only_addresses_that_peers_can_use_count(make_netns: NetnsFactory) -> No
         ("127.0.0.5", False),
         ("192.0.2.1", False),
         ("10.244.7.2", False),
+        ("10.244.9.2", False),
+        ("10.9.0.2", True),
         ("172.17.0.2", False),
         ("192.0.2.9", True),
         ("198.51.100.9", True),
@@ -87,11 +89,18 @@ def test_what_goes_by_a_gateway_the_lan_or_an_overlay_leaves_the_node(
     netns.ip(
         "link set lo up",
         "link add eth0 type veth peer name far",
-        "link add limpet0 type bridge",
+        "link add br-lan type bridge",
         "link add docker0 type bridge",
+        "link add limpet0 type bridge",
+        f"link set limpet0 alias {ALIAS}",
+        "link add pod master br-lan type veth peer name pod-eth0",
+        f"link set pod group {POD_GROUP}",
+        "link add br0 type bridge",
         "link add overlay type vxlan id 7 dstport 8473 dev eth0",
-        *(f"link set {name} up" for name in ("far", "eth0", "limpet0", "docker0", "overlay")),
-        f"link set limpet0 group {POD_GROUP}",
+        *(f"link set {name} up" for name in ("far", "eth0", "limpet0", "docker0", "br-lan", "br0")),
+        "link set overlay up",
+        "addr add 10.244.9.1/24 dev br-lan",
+        "addr add 10.9.0.1/24 dev br0",
         "addr add 192.0.2.1/24 dev eth0",
         "addr add 2001:db8::1/64 dev eth0 nodad",
         "addr add 10.244.7.1/24 dev limpet0",

@@ -89,8 +89,8 @@ def default_gateway() -> IPv4Address | None:
 def is_beyond(address: str) -> bool:
     """Whether what this node sends to the address leaves it: by a gateway, or by a link to others.
 
-    Of a link-local address of IPv6 it does; where no route is known it does not. Namespace: of the
-    calling thread. Raises: KernelError.
+    Of a link-local address of IPv6 it does; where no route is known it does not, nor to a bridge
+    with pods on it. Namespace: of the calling thread. Raises: KernelError.
     """
     to = ip_address(address)
     if to.version == 6 and to.is_link_local:
@@ -100,14 +100,22 @@ def is_beyond(address: str) -> bool:
             found = route_codec.parse_route(route.query(route_codec.get_route(to)))
             if found.type != route_codec.RTN_UNICAST:
                 return False
-            link = None if found.gateway else route.link(socket.if_indextoname(found.ifindex))
+            if found.gateway:
+                return True
+            link = route.link(socket.if_indextoname(found.ifindex))
+            if link is None or not _is_between_nodes(link):
+                return False
+            # A bridge of the machine's owner may have pods on it beside an uplink.
+            return link.kind != "bridge" or not any(
+                each.master_ifindex == link.ifindex and each.group == POD_GROUP
+                for each in route.links().values()
+            )
         except KernelError as error:
             if error.errno in _NO_ROUTE:
                 return False
             raise
         except OSError:  # the link has gone
             return False
-    return bool(found.gateway) or (link is not None and _is_between_nodes(link))
 
 
 def _is_between_nodes(link: link_codec.LinkInfo) -> bool:
