@@ -142,7 +142,7 @@ def _carried(flows: Flows, rows: Sequence[_Row]) -> dict[str, dict[str, Turn]]:
     """What each row carries, by what is asked."""
     ways = {row.name: row.wires.way for row in rows if row.wires is not None}
     return {
-        "connects": {name: flows.connections(way) for name, way in ways.items()},
+        "connects": {name: flows.connections(way, []) for name, way in ways.items()},
         "sent": {name: flows.stream(way) for name, way in ways.items()},
     }
 

@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.bed import Bed
 from bench.nodes.netns import Netns
@@ -76,10 +75,11 @@ class Pods:
         client, server = (each.inside for each in self._netns)
         return Way(client, server, address, FLOW_PORT, FLOW_PORT)
 
-    def connect(self, address: str, port: int) -> Any:
-        """What the client says of new connections."""
+    def connect(self, address: str, port: int) -> float:
+        """New connections a second."""
         question = {"do": "connect", "address": address, "port": port, "for_s": _ASKING_S}
-        return self.client.ask(question)
+        rate: float = self.client.ask(question)
+        return rate
 
 
 class Side:
@@ -255,7 +255,7 @@ class Cluster:
         ways = {side.name: side.pods.way(ASKED) for side in self.sides}
         return ways | {DIRECT: self._direct.way(_DIRECT_SERVER)}
 
-    def connect(self, number: int) -> dict[str, Any]:
+    def connect(self, number: int) -> dict[str, float]:
         """The same ways, by clients and servers in processes of their own; each begins a round as
         often as others."""
         ways = [(side.name, side.pods, ASKED, 80) for side in self.sides]

@@ -54,26 +54,23 @@ class _Client:
         made = [self._make(way, count) for way in ways]
         for each in itertools.chain(*made):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        connect_s, whole_s, cpu_s, whole_cpu_s = ([list[float]() for _ in ways] for _ in range(4))
+        whole_s, cpu_s, whole_cpu_s = ([list[float]() for _ in ways] for _ in range(3))
         for number in range(count):
             for at in _turn(len(ways), number):
                 client, target = made[at][number], (ways[at].address, port)
                 before_s, before_cpu_s = time.perf_counter(), time.process_time()
                 client.connect(target)
-                connected_s, cpu_now_s = time.perf_counter(), time.process_time()
+                cpu_now_s = time.process_time()
                 client.recv(1)
                 client.close()
-                connect_s[at].append(connected_s - before_s)
                 cpu_s[at].append(cpu_now_s - before_cpu_s)
                 whole_cpu_s[at].append(time.process_time() - before_cpu_s)
                 whole_s[at].append(time.perf_counter() - before_s)
-        for took in (*connect_s, *whole_s, *cpu_s, *whole_cpu_s):
+        for took in (*whole_s, *cpu_s, *whole_cpu_s):
             took.sort()
         return {
             way.name: {
                 "rate": 1 / whole_s[at][count // 2],
-                "p50": connect_s[at][count // 2] * 1e3,
-                "p99": connect_s[at][int(count * 0.99)] * 1e3,
                 "cpu": cpu_s[at][count // 2] * 1e6,
                 "whole": whole_cpu_s[at][count // 2] * 1e6,
             }

@@ -6,9 +6,10 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bench.traffic.single_flow import Turn, before_all_others, fast_s
 
@@ -48,6 +49,26 @@ def in_turns(turns: Mapping[str, Turn], rounds: int) -> Iterator[dict[str, float
             yield {name: turns[name]() for name in names[first:] + names[:first]}
 
 
+def connected(
+    flows: Flows, ways: Mapping[str, Way], rounds: int, turns: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """By way: `new`, connections a second in each turn; `p50` and `p99`, ms of those of a round."""
+    each_s: dict[str, list[float]] = {name: [] for name in ways}
+    opened = {name: flows.connections(way, each_s[name]) for name, way in ways.items()}
+    for _ in range(rounds):
+        for took_s in each_s.values():
+            took_s.clear()
+        for rates in in_turns(opened, turns):
+            yield "new", rates
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield name, {way: quantile(took_s, share) * 1e3 for way, took_s in each_s.items()}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all is below."""
+    return sorted(values)[int(len(values) * share)]
+
+
 class Flows:
     """Opens ways; what it has opened is closed with `undo`."""
 
@@ -55,8 +76,9 @@ class Flows:
         self._undo = undo
         self._listeners: dict[tuple[Inside, int], socket.socket] = {}
 
-    def connections(self, way: Way) -> Turn:
-        """New connections a second: until the client knows that it is connected."""
+    def connections(self, way: Way, each_s: list[float]) -> Turn:
+        """New connections a second: until the client knows that it is connected. What each of all
+        took is put behind `each_s`."""
         listener, target = self._listener(way), (way.address, way.port)
 
         def batch() -> float:
@@ -65,14 +87,15 @@ class Flows:
             for each in made:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _LIMIT)
-            began_s = time.perf_counter()
+            times_s = [time.perf_counter()]
             for each in made:
                 each.connect(target)
-            took_s = time.perf_counter() - began_s
+                times_s.append(time.perf_counter())
             for each in made:
                 listener.accept()[0].close()
                 each.close()
-            return took_s
+            each_s.extend(later - before for before, later in pairwise(times_s))
+            return times_s[-1] - times_s[0]
 
         return lambda: _CONNECTIONS / fast_s(batch)
 
