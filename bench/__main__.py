@@ -34,7 +34,6 @@ def main() -> int:
     # So that a `kill` or a timeout takes the namespaces and processes down too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bed = make_bed(reference_only=options.reference_only)
-    bed.large = options.large
     print(_surroundings(bed), flush=True)
     load_before = os.getloadavg()[0]
     started = time.monotonic()
@@ -141,9 +140,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--reference-only", action="store_true", help="leave Limpet out: the reference's figures"
-    )
-    parser.add_argument(
-        "--large", action="store_true", help="also sizes that take minutes: a million ipBlocks"
     )
     return parser.parse_args()
 

@@ -18,8 +18,6 @@ class Bed:
     disk_folder: Path
     reference_folder: Path
     reference_only: bool
-    large: bool = False
-    """Also the sizes that take minutes."""
     notes: list[str] = field(default_factory=list)
 
     @contextmanager

@@ -1,17 +1,20 @@
 """What memory the whole agent of a node takes that serves many Services, beside a real kube-proxy.
 
 One node is a member of a cluster that hears a real API server; kube-proxy, in its nftables mode,
-runs on another and hears the same.
+runs on another and hears the same. Then the agent serves at the socket, too, of a cgroup and a
+bpffs of its own, without kube-proxy beside it.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from tests.beds.services.socket_bed import Cgroup, mounted
 from tests.waiting import wait_until
 
 from bench.bed import Bed
@@ -57,19 +60,29 @@ def whole_agent(bed: Bed, rounds: int) -> list[Figure]:
         objects.grow(SERVICES)
         proxy = _proxy_beside(cluster, node)
         undo.callback(proxy.process.kill)
-        return list(_figures(*_measured(node, cluster, objects, proxy, rounds)))
+        rules = list(_measured(node, cluster, objects, proxy, rounds))
+        cgroup = Cgroup()
+        undo.callback(cgroup.close)
+        undo.enter_context(mounted("bpf", node.run_folder / "bpf"))
+        at_the_socket = {"services_backend": "ebpf", "services_cgroup": str(cgroup.path)}
+        programs = list(_measured(node, cluster, objects, None, rounds, **at_the_socket))
+        return [*_figures(*_by_when(rules)), *_figures_at_the_socket(*_by_when(programs))]
 
 
 Samples = dict[str, list[float]]
+_MOST = "the most at its start"
 
 
 def _measured(
-    node: Node, cluster: KubeCluster, objects: ServiceObjects, proxy: KubeProxy, rounds: int
-) -> tuple[Samples, Samples, list[float]]:
-    """By when: of the agent, of kube-proxy; and the most that the agent had."""
-    ours: Samples = {when: [] for when in _WHEN}
-    theirs: Samples = {when: [] for when in _WHEN}
-    most, ports = [], itertools.cycle(_PORTS)
+    node: Node,
+    cluster: KubeCluster,
+    objects: ServiceObjects,
+    proxy: KubeProxy | None,
+    rounds: int,
+    **settings: str,
+) -> Iterator[tuple[str, float, float]]:
+    """When, of the agent, of kube-proxy (0 where there is none)."""
+    ports = itertools.cycle(_PORTS)
     kept = node.folder / "state" / "cluster" / KEPT_FILE
     for _ in range(rounds):
         kept.unlink(missing_ok=True)
@@ -81,36 +94,49 @@ def _measured(
                 "kubernetes_kubeconfig": str(cluster.kubeconfig),
                 "services": "on",
                 "log_level": "warning",
+                **settings,
             },
         )
         try:
             # It reads what it finds of 10,000 Services before it answers.
-            proxy.start(within_s=_WITHIN_S)
+            if proxy is not None:
+                proxy.start(within_s=_WITHIN_S)
             for when in _WHEN:
                 if when == "all changed since":
                     objects.move_all(next(ports))
                 elif when == "restarted":
                     agent.stop()
                     agent.start()
-                    proxy.process.kill()
-                    proxy.start(within_s=_WITHIN_S)
+                    if proxy is not None:
+                        proxy.process.kill()
+                        proxy.start(within_s=_WITHIN_S)
                 wait_until(
                     lambda: _lines(kept) > objects.count,
                     "the agent does not keep all",
                     patience_s=_WITHIN_S,
                 )
-                for pid in (agent.agent_pid, _pid_of(proxy)):
+                pids = [agent.agent_pid, *([] if proxy is None else [_pid_of(proxy)])]
+                for pid in pids:
                     wait_until(partial(_is_quiet, pid), "it goes on working", patience_s=_WITHIN_S)
-                ours[when].append(resident_mb(agent.agent_pid))
-                theirs[when].append(resident_mb(_pid_of(proxy)))
-            most.append(peak_resident_mb(agent.agent_pid))
+                theirs = 0.0 if proxy is None else resident_mb(_pid_of(proxy))
+                yield when, resident_mb(agent.agent_pid), theirs
+            yield _MOST, peak_resident_mb(agent.agent_pid), 0.0
         except BaseException as error:
             error.add_note(agent.log_tail())
             raise
         finally:
             agent.close()
-            proxy.process.kill()
-    return ours, theirs, most
+            if proxy is not None:
+                proxy.process.kill()
+
+
+def _by_when(samples: Iterable[tuple[str, float, float]]) -> tuple[Samples, Samples]:
+    ours: Samples = {}
+    theirs: Samples = {}
+    for when, mine, other in samples:
+        ours.setdefault(when, []).append(mine)
+        theirs.setdefault(when, []).append(other)
+    return ours, theirs
 
 
 def _proxy_beside(cluster: KubeCluster, node: Node) -> KubeProxy:
@@ -140,26 +166,39 @@ def _is_quiet(pid: int) -> bool:
     return cpu_s(pid) - before_s < _QUIET_CPU_S
 
 
-def _figures(ours: Samples, theirs: Samples, most: list[float]) -> list[Figure]:
-    what = f"the whole agent, {SERVICES:,} Services, {SERVICES * ENDPOINTS:,} endpoints"
-    found = [
-        Figure(
-            f"whole-agent-{when.replace(' ', '-')}",
-            f"{what}, {when}: resident (reference: kube-proxy nftables)",
+_WHAT = f"the whole agent, {SERVICES:,} Services, {SERVICES * ENDPOINTS:,} endpoints"
+
+
+def _figures(ours: Samples, theirs: Samples) -> Iterator[Figure]:
+    for when in _WHEN:
+        yield Figure(
+            f"whole-agent-{_slug(when)}",
+            f"{_WHAT}, {when}: resident (reference: kube-proxy nftables)",
             "MB",
             ours[when],
             theirs[when],
         )
-        for when in _WHEN
-    ]
-    found += [
-        Figure(
-            f"whole-agent-{when.replace(' ', '-')}-bound",
-            f"{what}, {when}: resident",
+    for when in _WHEN:
+        yield Figure(
+            f"whole-agent-{_slug(when)}-bound",
+            f"{_WHAT}, {when}: resident",
             "MB",
             ours[when],
             target=Target(_MOST_MB, of_ratio=False),
         )
-        for when in _WHEN
-    ]
-    return [*found, Figure("whole-agent-most", "... the most at its start", "MB", most)]
+    yield Figure("whole-agent-most", f"... {_MOST}", "MB", ours[_MOST])
+
+
+def _figures_at_the_socket(ours: Samples, _theirs: Samples) -> Iterator[Figure]:
+    for when in (*_WHEN, _MOST):
+        yield Figure(
+            f"whole-agent-ebpf-{_slug(when)}",
+            f"{_WHAT}, at the socket, {when}: resident",
+            "MB",
+            ours[when],
+            target=None if when == _MOST else Target(_MOST_MB, of_ratio=False),
+        )
+
+
+def _slug(words: str) -> str:
+    return words.replace(" ", "-")

@@ -18,7 +18,7 @@ from bench.traffic.flows import Way
 
 POD, TARGET, _FORBIDDEN = "10.1.0.2", "10.2.0.2", "10.2.0.3"
 _LISTENING, _FLOWS, _STANDING = 65001, 65002, 65003
-_FIRST_NS, _STANDING_NS = 40_000_000, 20_000_000
+_FIRST_NS, _STANDING_NS = 10_000_000, 5_000_000
 """Processor time that a look may take."""
 _AT_ONCE = 50
 _MOST_PORT = 60_000
@@ -93,7 +93,7 @@ class Wires:
                     return
                 raise RuntimeError("what nobody allowed was let through")
 
-    def first_packet_us(self, most: int = 4_000) -> float:
+    def first_packet_us(self, most: int = 1_000) -> float:
         """CPU time of a packet of a new connection."""
         ports = self._new_ports(most)
 

@@ -21,7 +21,7 @@ from limpet.cli.usage.tree import all_commands
 
 DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "commands"
 OTHERS_OPTIONS = {
-    *("--only", "--large", "--check"),  # of this checkout's own programs
+    *("--only", "--check"),  # of this checkout's own programs
     *("--set", "--ip-masq", "--kube-subnet-mgr", "--pod-network-cidr", "--allocate-node-cidrs"),
     *("--publish", "--ip", "--mac-address"),
 }
