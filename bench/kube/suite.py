@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.beds.services.socket_bed import Cgroup, mounted
 from tests.kube.flannel.flannel_bed import BesideWorld, beside_world, reference_folder
 from tests.waiting import wait_until
 
@@ -79,6 +80,10 @@ def suite(bed: Bed, rounds: int) -> list[Figure]:
         for place, where in _PLACES:
             for target in ("pod", "Service"):
                 figures += _rates(world, rounds, place, f"pod to {target}, {where}", target)
+        world.serve_at_the_socket(undo)
+        for place, where in _PLACES:
+            words = f"pod to Service at the socket (eBPF), {where}"
+            figures += _rates(world, rounds, place, words, "Service", name="socket")
     bed.notes.append("suite: of each side one node's parts: an agent; flanneld and kube-proxy")
     return figures
 
@@ -88,6 +93,7 @@ class _World(BesideWorld):
     serves."""
 
     def fill(self, undo: ExitStack) -> None:
+        self._cgroup: Cgroup | None = None
         kubeconfig = self.plane.write_kubeconfig(
             "bench", "bench", groups=[ADMINISTRATORS], inside=True
         )
@@ -169,11 +175,27 @@ class _World(BesideWorld):
 
         wait_until(is_served, f"the Service of {name} is served")
 
+    def serve_at_the_socket(self, undo: ExitStack) -> None:
+        """Of Limpet, for the pod that asks, from now on."""
+        machine = self.machines[f"{OURS}-1"]
+        machine.stop_agent()
+        self._cgroup = Cgroup()
+        undo.callback(self._cgroup.close)
+        undo.enter_context(mounted("bpf", Path(machine.settings["run_dir"]) / "bpf"))
+        undo.callback(machine.stop_agent)
+        machine.settings |= {
+            "services_backend": "ebpf",
+            "services_cgroup": str(self._cgroup.path),
+        }
+        machine.start_agent()
+        wait_until(lambda: machine.ask("services")["backend"] == "ebpf", "it is not served")
+
     def way(self, side: str, place: str, target: str) -> Way:
         name = f"{side}-{place}"
         client, server = self.pod(f"{side}-client"), self.pod(name)
         address = self.served[name if target == "pod" else f"{name}-service"]
-        return Way(_inside(client), _inside(server), address, _PORT, _PORT)
+        asks = _Inside(client.netns_path, self._cgroup if side == OURS else None)
+        return Way(asks, _inside(server), address, _PORT, _PORT)
 
     def pids(self, side: str) -> list[int]:
         """Of the parts of its first node."""
@@ -204,10 +226,15 @@ class _Inside:
     """Two of one pod are the same."""
 
     path: str
+    cgroup: Cgroup | None = None
+    """In which sockets are made, too."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with Namespace(self.path) as namespace, namespace.entered():
+        with ExitStack() as undo:
+            if self.cgroup is not None:
+                undo.enter_context(self.cgroup.entered())
+            undo.enter_context(undo.enter_context(Namespace(self.path)).entered())
             yield
 
 
@@ -220,7 +247,10 @@ def _idle(world: _World) -> Iterator[Figure]:
     yield from _of_parts("idle", "idle", {side: [used[side]] for side in used})
 
 
-def _rates(world: _World, rounds: int, place: str, words: str, target: str) -> Iterator[Figure]:
+def _rates(
+    world: _World, rounds: int, place: str, words: str, target: str, *, name: str = ""
+) -> Iterator[Figure]:
+    """`name`: of the figures, in place of the target's."""
     for kind, protocol, unit in _KINDS:
         rates: dict[str, list[float]] = {OURS: [], THEIRS: []}
         loads: dict[str, list[_Used]] = {OURS: [], THEIRS: []}
@@ -235,10 +265,10 @@ def _rates(world: _World, rounds: int, place: str, words: str, target: str) -> I
                             rates[side].append(rate)
                 for side, each in used.items():
                     loads[side].append(each)
-        name = f"suite-{place}-{target.lower()}-{protocol.lower()}"
+        figure = f"suite-{place}-{name or target.lower()}-{protocol.lower()}"
         title = f"{words}, {protocol} (reference: flannel with kube-proxy)"
-        yield Figure(name, title, unit, rates[OURS], rates[THEIRS])
-        yield from _of_parts(name, "... under that load", loads)
+        yield Figure(figure, title, unit, rates[OURS], rates[THEIRS])
+        yield from _of_parts(figure, "... under that load", loads)
 
 
 def _of_parts(name: str, words: str, used: Mapping[str, list[_Used]]) -> Iterator[Figure]:
