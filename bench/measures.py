@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.bed import Bed, Samples
 from bench.controller.insiders import insiders
 from bench.controller.load import controller_https, controller_store, controller_watchers
+from bench.controller.picture import picture
 from bench.controller.strangers import strangers
 from bench.dns.names import dns
 from bench.figures import Figure, Target, Unit
@@ -294,5 +295,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "port-security": (port_security, 60, 0),
     "strangers": (strangers, 3, 0),
     "insiders": (insiders, 3, 0),
+    "picture": (picture, 7, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

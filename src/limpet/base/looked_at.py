@@ -15,6 +15,9 @@ LONGEST_WAIT_S = 50.0
 """Below what whoever asks waits for any answer."""
 _PAUSE_S = 0.2
 """At least between two, however much changes."""
+_RESTS, _MOST_REST_S = 3, 2.0
+"""So many times as long as one took, and so long at most, until the next: of a thousand nodes and
+their pairs it takes a third of a second, and something of them changes all the time."""
 _LOOK_EVERY_S = 2.0
 """How often something is looked at of which nobody is told, such as round trips."""
 
@@ -53,18 +56,21 @@ class LookedAt(Generic[T]):
         self._make = make
         self._changed = changed
         self._last: T | None = None
-        self._last_s = 0.0
+        self._rests_until_s = 0.0
         self._made_after: asyncio.Event | None = None
         """What `changed` was when the last was made: another one now, and it may be out of date."""
         self._making = asyncio.Lock()
 
     async def now(self) -> T:
         async with self._making:
-            if self._last is None or time.monotonic() >= self._last_s + _PAUSE_S:
+            began_s = time.monotonic()
+            if self._last is None or began_s >= self._rests_until_s:
                 made_after = self._changed()
                 self._last = await self._make(self._last)
                 self._made_after = made_after
-                self._last_s = time.monotonic()
+                now_s = time.monotonic()
+                rest_s = min(_RESTS * (now_s - began_s), _MOST_REST_S)
+                self._rests_until_s = now_s + max(rest_s, _PAUSE_S)
             return self._last
 
     async def other_than(self, known: str, wait_s: float) -> T:

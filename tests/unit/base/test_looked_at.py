@@ -50,3 +50,34 @@ def test_who_waits_for_what_does_not_come_gets_the_same_in_the_end() -> None:
         assert await seen.other_than("1", 0.3) == Seen("1")
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, 0.2), (0.3, 0.9), (5.0, 2.0)])
+def test_after_one_that_took_long_there_is_a_rest(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, rest_s: float
+) -> None:
+    """While somebody looked at a thousand nodes, of which one always changed, the controller did
+    little else."""
+    now_s, made = 1000.0, 0
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return now_s
+
+    async def make(_before: Seen | None) -> Seen:
+        nonlocal now_s, made
+        now_s, made = now_s + took_s, made + 1
+        return Seen(str(made))
+
+    async def body() -> None:
+        nonlocal now_s
+        seen = LookedAt(make, asyncio.Event)
+        first = await seen.now()
+        now_s += rest_s - 0.01
+        assert await seen.now() is first
+        now_s += 0.02
+        assert await seen.now() == Seen("2")
+
+    monkeypatch.setattr(looked_at, "time", Clock)
+    asyncio.run(body())
