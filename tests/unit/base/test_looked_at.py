@@ -60,11 +60,6 @@ def test_after_one_that_took_long_there_is_a_rest(
     little else."""
     now_s, made = 1000.0, 0
 
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return now_s
-
     async def make(_before: Seen | None) -> Seen:
         nonlocal now_s, made
         now_s, made = now_s + took_s, made + 1
@@ -79,5 +74,5 @@ def test_after_one_that_took_long_there_is_a_rest(
         now_s += 0.02
         assert await seen.now() == Seen("2")
 
-    monkeypatch.setattr(looked_at, "time", Clock)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
     asyncio.run(body())
