@@ -12,7 +12,7 @@ def conflist_text(network_name: str) -> bytes:
     """The network's configuration, for runtimes of every age.
 
     A configuration or result of 1.1.0 breaks libcni before 1.2 (containerd 1.6 and 1.7, podman 4):
-    that reads `cniVersion` alone. A newer one (containerd 2, CRI-O 1.30) takes the highest of
+    that reads `cniVersion` alone. A newer one (containerd 2, CRI-O 1.31) takes the highest of
     `cniVersions` that it speaks, and from 1.1.0 on it asks STATUS: so it hears of a dead agent.
 
     With br_netfilter (`bridge-nf-call-iptables` = 1, as kubeadm and kube-proxy ask for) a pod that
