@@ -18,8 +18,10 @@ from limpet.base.bounds.members import PUBLISHED_AT_ONCE, REPORTS_AT_ONCE
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import SERVER_NAME, Code, InterfaceAddresses
 from limpet.cluster.keys import public_key_of
-from limpet.cluster.kinds import KINDS, POLICY, PRESENCE
-from limpet.cluster.seal import read_sealed
+from limpet.cluster.kinds import ABSENCE, KINDS, PODS, POLICY, PRESENCE
+from limpet.cluster.kinds.absence import Absence
+from limpet.cluster.kinds.pods import LabelledPods
+from limpet.cluster.seal import read_sealed, seal
 from tests.controller.machines import (
     Controller,
     Node,
@@ -233,6 +235,19 @@ def test_a_node_cannot_write_the_presence_of_another(controller: Controller) -> 
         assert controller.ask("node.show", node="b")["presence"] is None
 
     nodes_do(controller, "ab", body)
+
+
+def test_what_nodes_tell_each_other_only_is_refused_in_words(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        gone = seal(ABSENCE, Absence(node.uid, 1), node.key)
+        refusal = await refused(node.publish_sealed(gone.sealed))
+        assert refusal.code is Code.BAD_REQUEST
+        assert f"publishes absence {node.uid}, which nodes tell each other" in str(refusal)
+        part = seal(PODS, LabelledPods(node.uid, 0, 1), node.key)
+        assert (await refused(node.publish_sealed(part.sealed))).code is Code.BAD_REQUEST
+        assert await node.publish() == node.sequence
+
+    nodes_do(controller, "a", body)
 
 
 def test_an_older_presence_does_not_count_and_the_answer_says_what_to_jump_above(

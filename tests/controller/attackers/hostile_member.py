@@ -7,19 +7,26 @@ import contextlib
 import ssl
 from collections import Counter
 from ipaddress import ip_address
+from typing import TypeVar
 
 import aiohttp
 
 from limpet.base.bounds import members
 from limpet.cluster import api
 from limpet.cluster.api import InterfaceAddresses
+from limpet.cluster.documents import Kind
+from limpet.cluster.kinds import ABSENCE, PODS
+from limpet.cluster.kinds.absence import Absence
+from limpet.cluster.kinds.pods import LabelledPods
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.seal import seal
 from limpet.paths.report import NodeReport, PairReport, PathReport
 from limpet.picture.nodes import RelayLoad, Segment
 from limpet.picture.pair import Direction, Outward, Reach, Way
 from tests.controller.machines import Node, Refusal
 from tests.unit.cluster_values import seal_presence
 
+T = TypeVar("T")
 _ADDRESSES = tuple(f"2001:db8:aaaa:bbbb:cccc:dddd:eeee:{end:x}" for end in range(16))
 
 
@@ -67,6 +74,10 @@ class HostileMember:
         said = Presence(self._node.uid, sequence, "b" * 64, addresses)
         return api.encode(api.PublishRequest(seal_presence(said, self._node.key)))
 
+    def _of_nodes_only(self, kind: Kind[T], said: T) -> bytes:
+        """A document of its own, of a kind that no controller keeps."""
+        return api.encode(api.PublishRequest(seal(kind, said, self._node.key).sealed))
+
     def _asked(self, number: int) -> tuple[str, str, bytes]:
         node = self._node
         kinds = [
@@ -76,6 +87,8 @@ class HostileMember:
             ("POST", "/v1/paths", self._paths(number, pairs=members.REPORTED_PAIRS.most + 1)),
             ("PUT", "/v1/documents", self._presence(number)),
             ("PUT", "/v1/documents", b"[" * (1 << 20)),
+            ("PUT", "/v1/documents", self._of_nodes_only(ABSENCE, Absence(node.uid, number))),
+            ("PUT", "/v1/documents", self._of_nodes_only(PODS, LabelledPods(node.uid, 0, number))),
             ("POST", "/v1/show", api.encode(api.ShowRequest((node.sealed,) * 256))),
             ("POST", "/v1/hello", api.encode(api.HelloRequest(node.revision, (node.sealed,) * 8))),
             ("POST", "/v1/segments", api.encode(api.SegmentRequest(0, (4, 6) * 500))),

@@ -47,6 +47,8 @@ def test_a_member_that_sends_all_it_can_leaves_memory_disk_and_room_for_others(
         assert {"too_large", "try_again"} <= refused
         assert hostile.answers["/v1/paths", "ok"]
         assert hostile.answers["/v1/paths", "bad_request"]
+        assert hostile.answers["/v1/documents", "bad_request"]
+        assert "Traceback" not in controller.log.read_text()
         # Others were served meanwhile, in turns: no request of the hostile one is as long as many.
         assert helloes > 30
         assert await good.publish() == good.sequence

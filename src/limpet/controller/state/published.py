@@ -20,6 +20,12 @@ def publish(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
     """The version that counts now. Raises: RefusedError, SealError."""
     grant = live_grant(tables, uid)
     document = read_sealed(sealed, KINDS)
+    if KINDS[document.kind].among_nodes:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"node {grant.name} publishes {document.kind} {document.name}, which nodes tell each "
+            "other: a controller keeps none of this kind",
+        )
     parent = KINDS[document.kind].parent(document.name)
     if parent is None or parent[1] != uid:
         raise RefusedError(
