@@ -63,7 +63,7 @@ from limpet.controller.figures.metrics import Metrics
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.picture.timeline import CHANGING
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables, by_name
+from limpet.controller.registry.tables import Tables, by_name, live_uids
 from limpet.controller.state import nodes, recovery
 from limpet.controller.state.cluster import Cluster
 
@@ -164,7 +164,8 @@ class Admin:
     # Verbs: what they take is what a person may say, by name
 
     async def _node_list(self) -> NodesListed:
-        reports, paths = await self._cluster.reports.times(), self._cluster.paths.known
+        reports = await self._cluster.reports.times(await self._cluster.change(live_uids))
+        paths = self._cluster.paths.known
 
         def make(tables: Tables) -> list[NodeLine]:
             return [

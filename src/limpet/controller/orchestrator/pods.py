@@ -18,7 +18,7 @@ from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, LivePod, by_node
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, live_uids
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.reports import ReportedByNode
 from limpet.kubernetes.client import Client
@@ -79,7 +79,7 @@ class Pods:
         self._book = AddressBook()
         self._found: tuple[HeldTwice, ...] = ()
         self._reported: set[str] = set()
-        """Uids of nodes whose reports have come and were not taken up yet."""
+        """Uids of nodes whose reports may have come and were not taken up yet."""
         self._reflector = Reflector(
             client, PLACED_PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
         )
@@ -111,7 +111,7 @@ class Pods:
     async def _read_reports(self) -> None:
         while True:
             try:
-                self._reported.update(await self._cluster.reports.uids())
+                self._reported.update(await self._cluster.change(live_uids))
                 return
             except LimpetError as error:
                 _log.warning("reports of pods not read", error=str(error))

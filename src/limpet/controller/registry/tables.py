@@ -331,5 +331,10 @@ def by_name(grants: Iterable[Grant]) -> list[Grant]:
     return sorted(grants, key=lambda each: (each.name, each.uid))
 
 
+def live_uids(tables: Tables) -> list[str]:
+    """Uids of the nodes of the cluster, without removed ones."""
+    return [uid for uid, grant in tables.grants.items() if not grant.tombstone]
+
+
 def segment_name(prefix: Prefix) -> str:
     return str(prefix).replace("/", "_")

@@ -50,6 +50,10 @@ class NodeReports:
         self._store = store
         self._hear: list[Callable[[str], None]] = []
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._times: dict[str, float | None] = {}
+        """When each node reported last, of those that were asked for or have reported; None: never.
+        A record has a node's pods beside it, up to a mebibyte, so each is read for that once."""
+        self._reading = asyncio.Lock()
         self._whole: dict[str, str] = {}
         """Versions of the records, by uid, of which this process knows that no part was written
         for a report after it, which never was: another controller may have ended amid that."""
@@ -101,6 +105,7 @@ class NodeReports:
         afford(merged.size_bytes)
         self._whole.pop(uid, None)
         self._whole[uid] = await self._write(uid, merged, item)
+        self._times[uid] = now_s
         return merged.record.sequence
 
     async def _write(self, uid: str, merged: Merged, item: Item | None) -> str:
@@ -157,13 +162,21 @@ class NodeReports:
         record = _record(await self._store.get(REPORT, uid))
         return len(record.parts) if record is not None else 0
 
-    async def times(self) -> dict[str, float]:
-        """When each node reported last, by uid."""
-        items = (await self._store.listing(REPORT)).items
-        return {item.name: decode_json(item.value, _Time).at_s for item in items}
+    async def times(self, uids: Iterable[str]) -> dict[str, float]:
+        """When each of these nodes reported last, by uid; without those that never have.
 
-    async def uids(self) -> list[str]:
-        return [item.name for item in (await self._store.listing(REPORT)).items]
+        What is not known yet is read one after the other, with a turn for others after each.
+        """
+        wanted = list(uids)
+        async with self._reading:
+            for uid in wanted:
+                if uid not in self._times:
+                    item = await self._store.get(REPORT, uid)
+                    at_s = decode_json(item.value, _Time).at_s if item is not None else None
+                    self._times.setdefault(uid, at_s)
+                    await asyncio.sleep(0)
+        found = ((uid, self._times.get(uid)) for uid in wanted)
+        return {uid: at_s for uid, at_s in found if at_s is not None}
 
     # What else becomes of it
 
@@ -187,11 +200,14 @@ class NodeReports:
             await self._store.write([*puts, Delete(REPORT, former, item.version), *gone])
         except ConflictError:
             return  # it has reported by itself
+        self._times.pop(former, None)
+        self._times[uid] = record.at_s
 
     async def drop(self, uid: str) -> None:
         item = await self._store.get(REPORT, uid)
         record = _record(item)
         self._whole.pop(uid, None)
+        self._times.pop(uid, None)
         if item is None or record is None:
             return
         gone = await self._deletions(_name(uid, part) for part in range(1, len(record.parts)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -26,6 +27,8 @@ from limpet.controller.state.reports import NodeReports
 from limpet.controller.store.interface import Change, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.effort import examples
+
+T = TypeVar("T")
 
 
 def pod(number: int, *addresses: str, name: str = "") -> InterfaceAddresses:
@@ -257,6 +260,55 @@ def test_a_record_of_before_there_were_parts_goes_on(tmp_path: Path) -> None:
         assert await reports.pages("a") > 1
 
     run(tmp_path, body)
+
+
+def test_when_nodes_have_reported_is_read_once_of_each_and_with_turns_for_others(
+    tmp_path: Path,
+) -> None:
+    """A person asks with each `limpet node list`, and a member may have a mebibyte in its record:
+    those of all were read at once, each time."""
+    uids = [f"node-{number}" for number in range(12)]
+
+    async def body(store: SqliteStore, _: NodeReports) -> None:
+        record = msgspec.json.encode(
+            {"sequence": 1, "at_s": 7.0, "pods": (), "fill": "x" * (1 << 20)}
+        )
+        for uid in uids:
+            await store.write([StorePut(REPORT, uid, record)])
+        reports, turns = NodeReports(store), 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        other = asyncio.create_task(take_turns())
+        first, most_bytes = await memory_of(reports.times([*uids, "silent"]))
+        other.cancel()
+        assert first == dict.fromkeys(uids, 7.0)
+        assert turns >= len(uids)
+        assert most_bytes < 5 << 20
+        again, most_bytes = await memory_of(reports.times([*uids, "silent"]))
+        assert again == first
+        assert most_bytes < 1 << 16
+        # What happens afterwards is known without reading.
+        await reports.put("silent", PodReport(1, (), None), 8.0, lambda _: None)
+        await reports.drop(uids[0])
+        await reports.hand_over(uids[1], "new")
+        now = dict.fromkeys([*uids[2:], "new"], 7.0) | {"silent": 8.0}
+        assert await reports.times([*uids, "silent", "new"]) == now
+
+    run(tmp_path, body)
+
+
+async def memory_of(work: Awaitable[T]) -> tuple[T, int]:
+    """What it returns, and the most that it took of memory meanwhile."""
+    tracemalloc.start()
+    try:
+        return await work, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_a_replaced_machine_reported_is_told_page_by_page(tmp_path: Path) -> None:
