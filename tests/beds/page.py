@@ -29,6 +29,9 @@ class PictureSource:
 
     def __init__(self, picture: Picture, *, can_act: bool = False) -> None:
         self.can_act = can_act
+        self.rest_s = 0.0
+        self.asked = 0
+        """How often for a pair or for events."""
         self.now = picture
         self.apart = ""
         """Why the two of a pair that is asked for may not talk; empty: they may."""
@@ -42,11 +45,13 @@ class PictureSource:
         self.watched.append((frozenset(uids), for_s))
 
     async def pair(self, one: str, other: str) -> PairDetail:
+        self.asked += 1
         if self.apart:
             return PairDetail(one=one, other=other, why_not_allowed=self.apart)
         return detail(self.now, one, other)
 
     async def events(self, *, before: int | None, node: str, limit: int) -> Timeline:
+        self.asked += 1
         return timeline(self.now)
 
     async def findings(self) -> tuple[Finding, ...] | None:

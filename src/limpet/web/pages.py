@@ -16,6 +16,7 @@ from limpet.base.errors import LimpetError
 from limpet.web import views
 from limpet.web.access.guard import Guard
 from limpet.web.access.sessions import BrowserSession
+from limpet.web.access.turns import OwnTurns
 from limpet.web.live import words
 from limpet.web.live.feed import PictureFeed, SeenPicture
 from limpet.web.live.map_rows import changes
@@ -53,6 +54,7 @@ class Pages:
         self._feed = feed
         self._guard = guard
         self._templates = templates
+        self._questions = OwnTurns(source.rest_s)
         self._found: tuple[Any, ...] | None = None
         self._finding: asyncio.Task[None] | None = None
         self._found_at_s = -_FINDINGS_S
@@ -102,12 +104,13 @@ class Pages:
         seen = await self._feed.now()
         view = views.PictureView(seen.picture)
         node = view.uid_of(request.query.get("node", "")) or ""
-        timeline = await self._source.events(
-            before=_number(request.query.get("before")),
-            # By its name: what people did, and what became of a node, has no other.
-            node=view.name(node) if node else "",
-            limit=_EVENTS,
-        )
+        async with self._questions.turn(self._session(request).owner):
+            timeline = await self._source.events(
+                before=_number(request.query.get("before")),
+                # By its name: what people did, and what became of a node, has no other.
+                node=view.name(node) if node else "",
+                limit=_EVENTS,
+            )
         return await self._show(request, "timeline", "timeline.html", timeline=timeline, node=node)
 
     async def _node(self, request: web.Request) -> web.Response:
@@ -132,7 +135,8 @@ class Pages:
         if one is None or other is None or one == other:
             raise web.HTTPNotFound(text="no two nodes of these names or uids are known here\n")
         self._feed.shown((one, other))
-        detail = await self._source.pair(min(one, other), max(one, other))
+        async with self._questions.turn(self._session(request).owner):
+            detail = await self._source.pair(min(one, other), max(one, other))
         return await self._show(request, "pairs", "pair.html", detail=detail)
 
     async def _enter(self, request: web.Request) -> web.Response:
@@ -144,9 +148,7 @@ class Pages:
     ) -> web.Response:
         seen = await self._feed.now()
         await self._look_for_findings()
-        session = self._guard.session_of(request)
-        if session is None:
-            raise web.HTTPSeeOther("/enter")  # it has ended while something was asked for
+        session = self._session(request)
         query = {
             key: value[: PAGE_QUERY.most] for key, value in request.query.items() if len(key) < 32
         }
@@ -169,6 +171,12 @@ class Pages:
                 **further,
             )
         return web.Response(text=text, content_type="text/html", headers={"Vary": "HX-Request"})
+
+    def _session(self, request: web.Request) -> BrowserSession:
+        session = self._guard.session_of(request)
+        if session is None:
+            raise web.HTTPSeeOther("/enter")  # it has ended while something was asked for
+        return session
 
     async def _look_for_findings(self) -> None:
         now_s = asyncio.get_running_loop().time()

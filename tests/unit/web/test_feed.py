@@ -6,9 +6,12 @@ import asyncio
 
 from msgspec.structs import replace
 
+from limpet.picture.picture import Picture
 from limpet.web.live.feed import WATCH_S, PictureFeed
+from limpet.web.live.source import FAR_REST_S
 from tests.beds.page import PictureSource
 from tests.beds.pictured import world
+from tests.unit.base.bounds.times.clock import StoppedClock, on_stopped_clock
 from tests.waiting import PATIENCE_S, until
 
 
@@ -35,3 +38,32 @@ def test_ways_are_watched_while_a_page_follows_them_those_shown_before_others() 
     told = asyncio.run(look())
 
     assert told == [(frozenset(), WATCH_S), (frozenset({"of-a-pair"}), WATCH_S)]
+
+
+class EverOther(PictureSource):
+    """Its picture changes all the time."""
+
+    def __init__(self) -> None:
+        super().__init__(world(3))
+        self.told = 0
+
+    async def picture(self, known: str) -> Picture | None:
+        self.told += 1
+        return replace(self.now, version=str(self.told))
+
+
+def test_a_picture_that_changes_all_the_time_is_asked_for_as_often_as_the_source_rests() -> None:
+    """By the API server each takes one of five tokens a second that all who look share."""
+
+    async def look(loop: StoppedClock) -> bool:
+        source = EverOther()
+        source.rest_s = FAR_REST_S
+        feed = PictureFeed(source)
+        await feed.now()
+        for _ in range(39):
+            await loop.pass_by(0.1)
+        feed.stop()
+        assert source.told == 8
+        return True
+
+    assert on_stopped_clock(look)

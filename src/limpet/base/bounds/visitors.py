@@ -24,6 +24,14 @@ PAGE_ASKED = Bound(
     Above.WAITS,
 )
 """Each takes a thread."""
+PAGE_REVIEWED_PER_S = Bound(
+    "questions of one token that a page passes on by the API server for long",
+    2,
+    "questions a second",
+    Above.WAITS,
+)
+"""The API server is asked about each who may, and all share what a page is asked about
+(`strangers.REVIEWS_PER_S`). The picture that all look at takes as many."""
 PAGE_BODY = Bound("a form of the page", 16 << 10, "bytes", Above.REFUSED)
 PAGE_QUERY = Bound("what is looked for on the page", 128, "characters", Above.CUT)
 PAGE_IDLE_S = Bound("time that a session is not used", 43_200, "seconds", Above.REFUSED)

@@ -15,12 +15,14 @@ class OwnTurns:
     """For one event loop. Making a page stops the loop: of pages that one viewer asks for at once
     each waits for the one before, and for as long again as that took."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest_s: float | None = None) -> None:
+        """`rest_s`: between two turns of one viewer; None: as long as the former took."""
+        self._rest_s = rest_s
         self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @contextlib.asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """What is made for this owner, without waiting for anything else."""
+        """Whatever is done for this owner alone; a page is made without waiting for anything."""
         loop = asyncio.get_running_loop()
         turn = self._of.setdefault(owner, asyncio.Semaphore(PAGE_MADE.most))
         await turn.acquire()
@@ -28,4 +30,5 @@ class OwnTurns:
         try:
             yield
         finally:
-            Timer("turns of the page", turn.release).set_in(loop.time() - began_s)
+            rest_s = loop.time() - began_s if self._rest_s is None else self._rest_s
+            Timer("turns of the page", turn.release).set_in(rest_s)

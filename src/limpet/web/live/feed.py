@@ -40,7 +40,7 @@ class PictureFeed:
 
     def __init__(self, source: PictureSource, *, poll_s: float = POLL_S) -> None:
         self._source = source
-        self._poll_s = poll_s
+        self._poll_s = max(poll_s, source.rest_s)
         self._seen: SeenPicture | None = None
         self._error: LimpetError | None = None
         self._changed = asyncio.Event()

@@ -11,7 +11,7 @@ import msgspec
 
 from limpet.agent.client import AnotherVersion
 from limpet.agent.client import call as call_agent
-from limpet.base.bounds.visitors import PAGE_ASKED
+from limpet.base.bounds.visitors import PAGE_ASKED, PAGE_REVIEWED_PER_S
 from limpet.base.decoding import convert
 from limpet.base.process.threads import in_thread
 from limpet.controller.admin.client import call as call_controller
@@ -25,6 +25,7 @@ WAIT_S = 0.5
 """So long an answer may take while nothing has changed; what matters is told at once."""
 FAR_WAIT_S = 5.0
 """By the API server, which asks itself about each request who may."""
+FAR_REST_S = 1 / PAGE_REVIEWED_PER_S.most
 FindFindings = Callable[[], tuple[Finding, ...]]
 
 
@@ -33,6 +34,8 @@ class PictureSource(Protocol):
 
     can_act: bool
     """It can do more than tell."""
+    rest_s: float
+    """At least between two questions for one who looks, and between two pictures."""
 
     async def picture(self, known: str) -> Picture | None:
         """None: it is that of version `known`."""
@@ -56,6 +59,7 @@ class AgentSource:
     """By the agent's socket: who may open that, may look."""
 
     can_act = False
+    rest_s = 0.0
 
     def __init__(self, socket_path: Path, find: FindFindings) -> None:
         self._path = socket_path
@@ -105,8 +109,11 @@ class ControllerSource:
 
     can_act = True
 
-    def __init__(self, call: CallController, *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, call: CallController, *, wait_s: float = WAIT_S, rest_s: float = 0.0
+    ) -> None:
         """`wait_s`: so long an answer may take while nothing has changed."""
+        self.rest_s = rest_s
         self._call_controller = call
         self._wait_s = wait_s
         self._turns = asyncio.Semaphore(PAGE_ASKED.most)

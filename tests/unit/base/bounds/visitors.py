@@ -27,6 +27,7 @@ from limpet.base.bounds.visitors import (
     PAGE_LONGEST_S,
     PAGE_MADE,
     PAGE_QUERY,
+    PAGE_REVIEWED_PER_S,
     PAGE_SESSIONS,
     PAGE_SESSIONS_OF_ONE,
     PAGE_STREAMS,
@@ -34,8 +35,9 @@ from limpet.base.bounds.visitors import (
 )
 from limpet.web.access.sessions import LoginRefused, PageToken, Sessions, digest_of
 from limpet.web.access.turns import OwnTurns
-from limpet.web.live.source import ControllerSource
+from limpet.web.live.source import FAR_REST_S, ControllerSource
 from limpet.web.pages import write_in_time
+from limpet.web.server import Serving, served
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.unit.base.bounds.probes import is_remembered, probe
@@ -206,6 +208,55 @@ def _made(count: int) -> bool:
         return were_made == count
 
     return asyncio.run(scenario())
+
+
+@probe(PAGE_REVIEWED_PER_S)
+def _passed_on(count: int) -> bool:
+    """Whether all of so many pairs that one token asks for at once are asked for in a second."""
+
+    async def body(loop: StoppedClock) -> bool:
+        source = PictureSource(world(5))
+        source.rest_s = FAR_REST_S
+        one, other = (each.uid for each in source.now.nodes[:2])
+        tokens = {_TOKEN.digest: _TOKEN}
+        async with served(source, Serving(("127.0.0.1", 0), tokens=lambda: tokens)) as (address, _):
+            place = urlsplit(address).netloc
+
+            async def ask(method: str, path: str, body: str, cookie: str = "") -> bytes:
+                """The head of the answer."""
+                reader, writer = await asyncio.open_connection(*place.split(":"))
+                writer.write(
+                    f"{method} {path} HTTP/1.1\r\nHost: {place}\r\nOrigin: {address}\r\n"
+                    f"Cookie: {cookie}\r\nContent-Length: {len(body)}\r\n"
+                    f"Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}".encode()
+                )
+                try:
+                    return await reader.readuntil(b"\r\n\r\n")
+                finally:
+                    writer.close()
+
+            async def sign_in() -> str:
+                head = await ask("POST", "/enter", "secret=read")
+                return head.partition(b"Set-Cookie: ")[2].partition(b";")[0].decode()
+
+            cookie = await sign_in()
+            pages = [f"/pairs/{one}/{other}", "/timeline"]
+            asking = [
+                asyncio.create_task(ask("GET", pages[number % 2], "", cookie))
+                for number in range(count)
+            ]
+            await loop.until(lambda: source.asked)
+            for _ in range(10):
+                await sign_in()  # what came before it has been read
+                await loop.pass_by(0.0999)
+            in_time = source.asked
+            while source.asked < count:
+                await loop.pass_by(1.0)
+            answers = await asyncio.gather(*asking)
+            assert all(b" 200 " in each for each in answers)
+        return in_time == count
+
+    return on_stopped_clock(body)
 
 
 class _Unread(web.StreamResponse):

@@ -88,7 +88,7 @@ def token_book(settings: ControllerSettings) -> TokenFile | TokenSecret:
 
 def _source(settings: ControllerSettings, reach: ReachOptions) -> ControllerSource:
     """Asks this machine's controller; where there is none, or another is named, the cluster's."""
-    from limpet.web.live.source import FAR_WAIT_S, ControllerSource, at_socket
+    from limpet.web.live.source import FAR_REST_S, FAR_WAIT_S, ControllerSource, at_socket
 
     if reach.names_cluster:
         cluster = named_cluster(reach)
@@ -98,7 +98,7 @@ def _source(settings: ControllerSettings, reach: ReachOptions) -> ControllerSour
         return ControllerSource(at_socket(settings.socket))
     from limpet.controller.admin.api_server import Caller
 
-    return ControllerSource(Caller(cluster), wait_s=FAR_WAIT_S)
+    return ControllerSource(Caller(cluster), wait_s=FAR_WAIT_S, rest_s=FAR_REST_S)
 
 
 def _own_cluster(settings: ControllerSettings) -> ClusterAccess:
