@@ -220,12 +220,14 @@ class Admission(Generic[T]):
             if one in hall.inside:
                 hall.inside[one].has_asked = True
 
-    def leave(self, one: T) -> None:
-        """It has ended, or has proven who it is."""
-        if one in self._where:
-            hall, source = self._where.pop(one)
-            hall.drop_ready(one, source)
-            hall.drop(one)
+    def leave(self, one: T) -> bool:
+        """It has ended, or has proven who it is. Whether it was there."""
+        if one not in self._where:
+            return False
+        hall, source = self._where.pop(one)
+        hall.drop_ready(one, source)
+        hall.drop(one)
+        return True
 
     def know(self, source: Source) -> None:
         """A member has come from there."""
@@ -234,15 +236,19 @@ class Admission(Generic[T]):
         if len(self._known) > API_SOURCES.most:
             self._known.popitem(last=False)
 
-    def take_overdue(self, now_s: float) -> list[T]:
-        """Those who leave, since they have sent or asked nothing, or stay too long."""
+    def overdue(self, now_s: float) -> list[T]:
+        """Those who are to leave, since they have sent or asked nothing, or stay too long."""
         patience = self._patience
         found = [
             one
             for hall in self._halls
             for one in (*hall.overdue(now_s, patience), *hall.in_the_way(now_s, patience.hurried_s))
         ]
-        found = list(dict.fromkeys(found))
+        return list(dict.fromkeys(found))
+
+    def take_overdue(self, now_s: float) -> list[T]:
+        """Those that are overdue, who have left with this."""
+        found = self.overdue(now_s)
         for one in found:
             self.leave(one)
         return found

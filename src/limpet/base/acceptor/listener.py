@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,6 +24,9 @@ _ACCEPTED_PER_TURN = 64
 _LET_IN_PER_TURN = 4
 """Connections let in per turn of the event loop. A TLS handshake takes 1 to 2 ms, and those that
 begin in one turn all come to it in one later turn: whoever is served already waits for them."""
+_CLOSED_PER_TURN = 64
+"""Overdue connections closed per turn of the event loop; there may be a thousand, and more follows
+from the end of each. Whoever is served already waits for that."""
 _PAUSE_S = 1.0
 """Pause of accepting after descriptors or memory ran out."""
 _NEXT_S, _SWEEP_S = 0.05, 0.5
@@ -52,6 +56,8 @@ class Acceptor:
         self._left = _LET_IN_PER_TURN
         """How many may still be let in in this turn."""
         self._next = Timer("connections", self._let_next_in)
+        self._overdue: deque[Visitor] = deque()
+        """Those that the last sweep has found; each that is still there is closed."""
         self._sweep = Timer("connections that stay", self._close_overdue)
         self._clock_s = self._read_at_s = 0.0
         self._again = Timer("accepting", self._resume)
@@ -153,9 +159,15 @@ class Acceptor:
             self._let_next_in()
 
     def _close_overdue(self) -> None:
-        for visitor in self._admission.take_overdue(self._now_s()):
-            visitor.close()
-        if not self._admission.is_empty:
+        if not self._overdue:
+            self._overdue.extend(self._admission.overdue(self._now_s()))
+        for _ in range(min(_CLOSED_PER_TURN, len(self._overdue))):
+            visitor = self._overdue.popleft()
+            if self._admission.leave(visitor):
+                visitor.close()
+        if self._overdue:
+            self._sweep.set_in(0)
+        elif not self._admission.is_empty:
             self._sweep.set_in(_SWEEP_S)
 
     # Whoever is inside
