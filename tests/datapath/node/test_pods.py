@@ -348,10 +348,20 @@ def neighbour(netns: Netns, address: str) -> str:
     return found[found.index("lladdr") + 1] if "lladdr" in found else ""
 
 
-def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(ready: NodeBed) -> None:
+_ASKED = {"mac": "02:00:00:00:00:42"}
+
+
+@pytest.mark.parametrize(("former", "later"), [({}, _ASKED), (_ASKED, {})], ids=["asked", "plain"])
+def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(
+    ready: NodeBed, former: dict[str, str], later: dict[str, str]
+) -> None:
+    """Also where the later MAC is that of the address, and the former one was asked for."""
     with ready.node.entered():
         announcer = Announcer()
-    with created(ready, "one", 2) as (old, attachment), created(ready, "two", 3) as (other, _):
+    with (
+        created(ready, "one", 2, **former) as (old, attachment),
+        created(ready, "two", 3) as (other, _),
+    ):
         addresses = [str(address.ip) for address in attachment.addresses]
         for address in addresses:
             with old.listening(address, 80) as server:
@@ -361,11 +371,11 @@ def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(ready:
         assert [neighbour(other, address) for address in addresses] == [before] * 2
         retire(ready, old, attachment)
 
-        # The same address with another MAC, as with one that was asked for.
         netns = ready.make_netns("again")
-        mac = "02:00:00:00:00:42"
-        again = ready.attachment(netns, "again", 2, mac=mac)
+        again = ready.attachment(netns, "again", 2, **later)
         ready.create(again)
+        mac = again.link.mac
+        assert mac != before
         assert [neighbour(ready.node, address) for address in addresses] == [mac] * 2
         announcer.announce(again, "limpet0")
         announcer.close()  # they have been sent now

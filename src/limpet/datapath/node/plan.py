@@ -205,7 +205,8 @@ def _link_local(mac: str, gateways: Iterable[InterfaceAddress]) -> set[Interface
 def derived_mac(source: Address | str) -> str:
     """Locally administered, unicast: 0a:58 and the IPv4 address, else a hash.
 
-    The address gives the MAC, so an address that is used again never meets a stale neighbour entry.
+    The address gives the MAC, so an address that is used again meets no stale neighbour entry, but
+    where a pod had it that had asked for another MAC.
     """
     if not isinstance(source, str) and source.version == 4:
         return (b"\x0a\x58" + source.packed).hex(":")

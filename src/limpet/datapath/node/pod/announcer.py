@@ -27,7 +27,11 @@ class Announcer:
         self._thread.start()
 
     def announce(self, pod: Attachment, bridge: str) -> None:
-        """Soon. Best effort, as the protocols are; the node's own entry is set by netlink."""
+        """Soon. Best effort, as the protocols are; the node's own entry is set by netlink.
+
+        All addresses, also one that the MAC is made of: a pod that had it before may have asked for
+        another MAC, which others remember, and who waits for the address hears that it is there.
+        """
         self._queue.put((pod, bridge))
 
     def close(self) -> None:
