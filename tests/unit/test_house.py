@@ -450,13 +450,24 @@ def test_no_lambda_waits_for_what_is_made_further_below() -> None:
     early = {f"{name}: {found}" for name, node in classes() for found in lambdas_ahead(node)}
     assert not early, "a lambda that names what does not exist yet: " + "; ".join(sorted(early))
 
-    assert [each.lineno for each in lambdas_put_into_others(ast.parse(PUT))] == [2, 3]
+
+SWITCHES = {
+    "onward": "where packets of a relay's end go now: another with each way of its pair",
+    "close": "who ends a visitor's connection: another with each hand that it is passed to",
+    "excepthook": "Python's own",
+}
+"""Attributes that another sets again and again, so that no constructor can take it, and why."""
+
+
+def test_nobody_puts_what_is_to_be_called_into_another() -> None:
+    assert [line for line, _ in put_into_others(ast.parse(PUT))] == [2, 3, 4, 5, 6, 7]
     put = {
-        f"{name}, line {each.lineno}"
+        f"{name}, line {line}: {attribute}"
         for name, module in modules().items()
-        for each in lambdas_put_into_others(module)
+        for line, attribute in put_into_others(module)
+        if attribute not in SWITCHES
     }
-    assert not put, "a lambda that is put into another's attribute: " + "; ".join(sorted(put))
+    assert not put, f"what is called is put into another's attribute: {sorted(put)}"
 
 
 AHEAD = """
@@ -471,18 +482,49 @@ class Weld:
 PUT = """
 other.call = lambda: 1
 self.other.call = lambda: self.later
+other.call = partial(print, 1)
+other.call = self.hear
+other.call = free
+self.other.hears.append(self.hear)
 self.call = lambda: 1
+self.hears.append(self.hear)
+other.call = self.known
+class Weld:
+    def hear(self):
+        self.known = 1
+def free():
+    pass
 """
 
 
-def lambdas_put_into_others(module: ast.Module) -> list[ast.Assign]:
-    """Assignments to an attribute of anybody but `self`: its constructor takes such a thing."""
+def put_into_others(module: ast.Module) -> list[tuple[int, str]]:
+    """Lines that put something to be called into an attribute of anybody but `self`, or into a list
+    there, and its name: a constructor takes such a thing."""
+    held = {
+        id(e) for found in nodes_of(module) if isinstance(found, ast.ClassDef) for e in found.body
+    }
+    free, methods = set[str](), set[str]()
+    for each in nodes_of(module):
+        if isinstance(each, ast.FunctionDef) and not each.decorator_list:
+            (methods if id(each) in held else free).add(each.name)
+
+    def is_called(value: ast.expr) -> bool:
+        return (
+            isinstance(value, ast.Lambda)
+            or (isinstance(value, ast.Call) and ast.unparse(value.func) == "partial")
+            or (isinstance(value, ast.Name) and value.id in free)
+            or (isinstance(value, ast.Attribute) and value.attr in methods)
+        )
+
+    put: list[tuple[int, ast.expr]] = []
+    for each in nodes_of(module):
+        match each:
+            case ast.Assign(targets, value) if is_called(value):
+                put += [(each.lineno, to) for to in targets]
+            case ast.Call(ast.Attribute(to, "append" | "add"), [value]) if is_called(value):
+                put.append((each.lineno, to))
     return [
-        each
-        for each in nodes_of(module)
-        if isinstance(each, ast.Assign)
-        and isinstance(each.value, ast.Lambda)
-        and any(isinstance(to, ast.Attribute) and not is_of_self(to) for to in each.targets)
+        (line, to.attr) for line, to in put if isinstance(to, ast.Attribute) and not is_of_self(to)
     ]
 
 

@@ -71,8 +71,6 @@ class KubernetesSide:
                     settings.services, settings.folders.run_dir, node_part.pod_namespaces
                 ),
             )
-            # Names go by what Services know.
-            self.services.around = self.look_around
         self.api_server = _api_server(settings.source, membership, session, random)
         """None: the controller tells what there is."""
         self._names = _names(settings, self.services, membership, probing, random)

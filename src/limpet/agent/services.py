@@ -29,6 +29,7 @@ from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
+from limpet.datapath.event import PlaceChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS, frontends
@@ -80,13 +81,11 @@ class ServiceSide:
             node_ports=settings.services.node_port_addresses,
         )
         self._own_endpoints = OwnEndpoints(self.catalog)
-        self.around = self.look_around
-        """Called when what is known of pods or of this node's zone is other than before."""
         self._gone = GonePods(
             membership,
             endpoints=lambda: self._own_endpoints.of(self._name()),
             attached=attached,
-            changed=lambda: self.around(),
+            changed=lambda: loop.tell(PlaceChanged()),
         )
         asked = ServicesContext(self._surroundings.now, self._here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
@@ -184,7 +183,7 @@ class ServiceSide:
         self._gone.look_soon()
         self.part.changed(names, why)
         if self._zone() != self.part.here.zone:
-            self.around()
+            self._loop.tell(PlaceChanged())
 
     # What the part asks
 

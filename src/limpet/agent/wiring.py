@@ -51,6 +51,7 @@ from limpet.datapath.event import (
     PeerIsNewer,
     PeersPlanned,
     PeerUnanswered,
+    PlaceChanged,
     PodsChanged,
     ReachChanged,
     RelayEndsChanged,
@@ -274,6 +275,8 @@ class ClusterSide:
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
                 self.watched.serve(names)
+            case PlaceChanged():
+                self.kubernetes.look_around()
             case PeersPlanned(by_paths):
                 self._tell_tunnelled()  # a peer may have got its segment after its path
                 self.session.paths_changed(soon=by_paths)

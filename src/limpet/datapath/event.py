@@ -47,6 +47,12 @@ class ServingNodesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceChanged:
+    """This node's zone, or which endpoints of Services are known to be gone, is other than
+    before."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeersPlanned:
     """What leads to peers is planned from other paths or other documents than before."""
 
@@ -169,6 +175,7 @@ Event = (
     | DamageSuspected
     | BridgeMade
     | ServingNodesChanged
+    | PlaceChanged
     | PeersPlanned
     | TunnelsChanged
     | PathsChanged

@@ -32,8 +32,6 @@ class Peers:
         """By the peer's uid, planned from `view`."""
         self.down: frozenset[str] = frozenset()
         """Devices by which no peer may be routed to now."""
-        self.on_network: list[Callable[[Network | None], None]] = []
-        """Called before a view is made of it."""
         self._membership = membership
         self._tunnel_only: frozenset[str] = frozenset()
         self._made = False
@@ -52,11 +50,11 @@ class Peers:
         self._tunnel_only = uids
         self.wake("peers turned to tunnels, or from them")
 
-    def next_view(self) -> View:
-        """The view of now; it is `view` when `settle` is told so."""
+    def next_view(self, follow: Callable[[Network | None], None]) -> View:
+        """The view of now; it is `view` when `settle` is told so. `follow`: is told the network
+        before a view is made of it."""
         membership, before = self._membership, self.view
-        for follow in self.on_network:
-            follow(membership.network)
+        follow(membership.network)
         view = view_of(
             membership.snapshot,
             membership.uid,

@@ -61,9 +61,17 @@ class _Others:
 class Registry:
     """Records in memory, in step with the store."""
 
-    def __init__(self, store: Store, quarantine_s: float, source: NodeSource | None = None) -> None:
-        """`source`: where segments are from, None: the controller's space."""
+    def __init__(
+        self,
+        store: Store,
+        quarantine_s: float,
+        source: NodeSource | None = None,
+        loaded: Callable[[Tables], None] = lambda _: None,
+    ) -> None:
+        """`source`: where segments are from, None: the controller's space. `loaded`: called with
+        records that were read; what it puts is written with the next commit."""
         self._store = store
+        self._loaded = loaded
         self._new_tables = partial(Tables, quarantine_s, source)
         self._tables = self._new_tables()
         self._versions: dict[Key, str] = {}
@@ -77,8 +85,6 @@ class Registry:
         self.trouble = ""
         """Why the last change could not be written; empty: it was."""
         self.highest_revision = 0
-        self.on_reloaded: Callable[[Tables], None] = lambda _: None
-        """What it puts is written with the next commit."""
 
     async def start(self) -> None:
         """Reads the store. Raises: StorageError."""
@@ -247,7 +253,7 @@ class Registry:
                 _log.warning("put back by hand, written again", kind=TOKEN, name=name)
                 tables.put(TOKEN, name, token)
         self.unreadable = unreadable
-        self.on_reloaded(tables)
+        self._loaded(tables)
         if before.exists:
             keys = versions.keys() | self._versions.keys()
             self._others.found |= {

@@ -82,7 +82,7 @@ class Cluster:
         self.community_problems: dict[str, str] = {}
         """Why one is not as its object in Kubernetes says."""
         source = settings.nodes.source(nodes)
-        self._registry = Registry(store, settings.quarantine_s, source)
+        self._registry = Registry(store, settings.quarantine_s, source, self._set_up)
         self.reports = NodeReports(store)
         self.paths = ReportedPaths()
         self.timeline = timeline or ClusterTimeline(None)
@@ -93,8 +93,7 @@ class Cluster:
         self._since = await self._store.mark(list(record_types()))
         await self._registry.start()
         try:
-            await self.change(self._set_up)
-            self._registry.on_reloaded = self._set_up
+            await self.change(lambda _: None)  # which writes what was set up
         except BaseException:
             await self._registry.stop()
             raise

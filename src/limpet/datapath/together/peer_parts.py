@@ -42,13 +42,14 @@ class PeerParts:
         self.loop = loop
         self.own = OwnNode(membership, settings, route, loop.tell)
         self.peers = Peers(membership, self.own, self.wake, loop.tell)
+        self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.overlay = OverlayPart(
             self.peers,
             OverlayKernel(route),
             PeerFilter(bridges, settings.port),
+            follow=self.tunnels.follow,
             before_sysctl=before_sysctl,
         )
-        self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.watch = TunnelWatch(route, self.tunnels, loop.tell)
         self._membership = membership
         self._vtep_path = vtep_path

@@ -90,7 +90,6 @@ class TunnelPart(Part[TunnelsState, Change]):
 
     def begin(self, network: Network | None) -> None:
         """Finds out which tunnels there can be, and which there are. Raises: KernelError."""
-        self._peers.on_network.append(self.follow)
         self.follow(network)
         self.wireguard.begin()
         if self.ipsec is None and self._maker.ipsec_is_left():
