@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
 
+import limpet.web
 from limpet.agent.answers.own_pods import OwnNodeWords
 from limpet.agent.answers.path import path_status
 from limpet.agent.answers.peers import count_peers, peer_kinds, peer_statuses
 from limpet.agent.names.here import distance
+from limpet.agent.status.ping import PingAnswer, PingWay
 from limpet.base.addresses import Prefix, UnderlayLink
+from limpet.cli.commands.diagnosis.ping import is_direct
 from limpet.cli.commands.path import path_lines, peer_row
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
@@ -120,6 +124,30 @@ def test_names_take_the_rung_for_as_near_as_the_row_prefers_it() -> None:
 
     assert distance(transports.ROUTE, farthest) < distance(TOY, nearest)
     assert distance(TOY, farthest) < distance(transports.VXLAN, nearest)
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_a_ping_that_waits_for_a_direct_way_goes_by_the_row(
+    monkeypatch: pytest.MonkeyPatch, *, relayed: bool
+) -> None:
+    row = replace(TOY, relayed=relayed)
+    monkeypatch.setitem(transports.TRANSPORTS, row.name, row)
+    way = PingWay(
+        rung=row.name, version=4, address="x", device="", relay="", in_use=True, rtt_ms=1.0
+    )
+    answer = PingAnswer(
+        node="b", uid="b", pod="", addresses=[], rung=row.name, ways=[way], packets=[], why=""
+    )
+
+    assert is_direct(answer) is not relayed
+
+
+def test_the_page_has_a_colour_for_each_row_by_its_name() -> None:
+    static = Path(limpet.web.__file__).parent / "static"
+    style = (static / "page.css").read_text(encoding="utf-8")
+    for name in transports.TRANSPORTS.keys() - {TOY.name}:
+        for needed in (f"  --{name}: ", f".rung.{name}::before {{", f".line.{name} {{"):
+            assert needed in style
 
 
 def test_the_page_has_it_in_its_order_by_the_rows_words() -> None:

@@ -16,12 +16,11 @@ from limpet.cli.answers import Pinged, PingSummary
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, put, put_document, put_table, say
-from limpet.cluster.topology.transports import RELAY, RELAY_TLS
+from limpet.cluster.topology.transports import TRANSPORTS
 
 _WHAT = "A node, a pod of any node, or an address; pod:NAME or node:NAME where it could be both."
 _FEW = 10
 """Rounds where none is said, and something waits for the end."""
-_RELAYED = (RELAY.name, RELAY_TLS.name)
 _PACKET = "packet"
 
 
@@ -96,7 +95,12 @@ def _rounds(agent: Path, target: str, count: int | None, interval_s: float) -> I
 def is_direct(answer: PingAnswer) -> bool:
     """The pair's packets need no relay, and one of the ways that they stand on has answered."""
     heard = any(each.in_use and each.rtt_ms is not None for each in answer.ways)
-    return bool(answer.rung) and answer.rung not in _RELAYED and heard
+    return answer.rung in TRANSPORTS and not _is_relayed(answer.rung) and heard
+
+
+def _is_relayed(rung: str) -> bool:
+    row = TRANSPORTS.get(rung)
+    return row is not None and row.relayed
 
 
 class Tally:
@@ -236,6 +240,6 @@ def conclusions(told: dict[str, Any], *, until_direct: bool) -> Iterator[str]:
         yield (
             "the pair still needs a relay (limpet path --probe says which direct ways were tried, "
             "and what the NAT has to do with it)"
-            if told["rung"] in _RELAYED
+            if _is_relayed(told["rung"])
             else "no direct way has answered"
         )
