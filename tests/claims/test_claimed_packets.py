@@ -10,13 +10,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.base.ownership import NFT_OVERLAY_TABLE, TUNNEL_PORTS
 from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.nftables import Nftables
 from tests.beds.overlay_bed import Node, is_lost, ping, vtep_mac
 from tests.claims.claims_bed import ClaimsBed, counting
-from tests.datapath.overlay.test_overlay_filter import forge
+from tests.datapath.overlay.test_overlay_filter import forge, reaches_port
+from tests.paths.probing_bed import PORT
 
 VXLAN = "udp dport 8472"
 
@@ -97,6 +98,33 @@ def test_a_node_that_names_anothers_underlay_address_sends_nothing_as_that_one(
             assert not _arrives(bed, bed.claimant, "10.244.77.5")  # of nobody's segment
             ping(bed.watcher.pod, bed.victim.address(4))  # what the victim sends comes in as ever
             nft.run(f"delete table inet {NFT_OVERLAY_TABLE}", what="the filter")
+
+
+def test_a_name_servers_port_that_a_node_claims_for_its_tunnel_stays_open_to_pods(
+    bed: ClaimsBed,
+) -> None:
+    """The victim's node has the name server. A port of tunnels' is closed to pods, wherever a node
+    says to be: whoever speaks there speaks for a node."""
+    server = bed.underlay(bed.victim, 4)
+    masquerade = (
+        "table ip natted { chain c { type nat hook postrouting priority srcnat; "
+        "oifname eth0 masquerade; }; }"
+    )
+    with contextlib.ExitStack() as undo:
+        bed.watcher.netns.run("nft", masquerade)
+        undo.callback(bed.watcher.netns.run, "nft", "delete table ip natted")
+        undo.enter_context(bed.watcher.netns.entered())
+        nft = Nftables(NFT_OVERLAY_TABLE)
+        undo.callback(nft.close)
+        for port, is_open in ((53, True), (TUNNEL_PORTS[0], False)):
+            claims = {"port": port, "tunnel_port": port, "relay_tls_port": port}
+            with bed.claiming(addresses=(ip_address(server),), **claims):
+                view = bed.watcher.view(bed.entries())
+                plan = plan_overlay(view)
+                nft.put_table(plan_filter(view, plan, bridges=["limpet0"], peer_port=PORT))
+                reached = reaches_port(bed, bed.watcher, bed.victim.netns, server, port)
+                assert reached is is_open
+        nft.run(f"delete table inet {NFT_OVERLAY_TABLE}", what="the filter")
 
 
 def _arrives(bed: ClaimsBed, sender: Node, source: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from ipaddress import ip_address, ip_network
+from typing import TypeVar
 
 import pytest
 
@@ -19,6 +21,9 @@ from limpet.cluster.datagrams.unproven_budget import (
     PEER_PER_S,
 )
 from limpet.cluster.documents import Source
+from limpet.cluster.exchange.exchange import Exchange
+from limpet.cluster.exchange.inner_traffic import InnerTraffic
+from limpet.cluster.exchange.messages import BUCKETS, Digest, Listing, Push, decode, encode
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.replica import Outcome
 from limpet.cluster.topology import transports
@@ -41,8 +46,9 @@ from tests.unit.cluster_values import (
     seal_network,
     seal_presence,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
+T = TypeVar("T")
 SERVICES = ip_network("10.96.0.0/16")
 NOBODY = ip_address("192.0.2.200")
 """On the link, and no host's: probes to it say that a claim was taken up."""
@@ -254,6 +260,62 @@ def test_an_overlay_probe_is_answered_to_who_asks_and_nowhere_else(bed: Places) 
             refused = counters["refused_overlay"]
             send(ProbeKind.OVERLAY, THIRD, 102)
             await until(lambda: counters["refused_overlay"] > refused)
+
+    bed.run(scenario)
+
+
+def test_an_answer_in_the_exchange_from_an_address_that_is_forged_proves_nothing_there(
+    bed: Places,
+) -> None:
+    """The claimant hears what it is asked where it is, and answers in a third party's name: else
+    the watcher would send there all that it knows."""
+    claimant, watcher = address_of(bed.claimant), address_of(bed.watcher)
+    codec = Codec(bed.claimant.identity.private_key, PINNED)
+
+    def answer(source: Address, digest: Digest) -> None:
+        """It says to know nothing; from its own node, as if it came from there."""
+        nothing = Listing(digest.nonce, bytes(8), False, frozenset(range(BUCKETS)), ())
+        data = codec.encode(BodyKind.EXCHANGE, encode(nothing), to_uid=bed.watcher.uid)
+        with bed.claimant.netns.entered(), RouteSocket() as route:
+            (link,) = read_underlay(route, patterns=("eth*",))
+            with contextlib.closing(RawFrames()) as frames:
+                packet = udp_packet(source, watcher, PORT, PORT, data)
+                assert frames.send(link, watcher, packet)
+
+    async def scenario() -> None:
+        exchange = Exchange(bed.watcher.membership, bed.watcher.courier, InnerTraffic())
+        with (
+            contextlib.closing(bed.claimant.netns.open_socket(4, socket.SOCK_DGRAM)) as here,
+            counting(bed.third, f"ip daddr {THIRD} meta l4proto udp") as strays,
+        ):
+            here.bind((str(claimant), PORT))
+            here.setblocking(False)
+            bed.claimant.netns.run("ping", "-c", "1", str(watcher))  # who it is on the link
+            bed.claim(addresses=(claimant,))
+
+            async def told(kind: type[T]) -> T:
+                while True:
+                    data = await asyncio.get_running_loop().sock_recv(here, 65_536)
+                    read = codec.parse(data)
+                    if read.kind == BodyKind.EXCHANGE:
+                        message = decode(read.body)
+                        if isinstance(message, kind):
+                            return message
+
+            exchange.start()
+            try:
+                exchange.compare_with(bed.claimant.uid)
+                async with asyncio.timeout(PATIENCE_S):
+                    digest = await told(Digest)
+                    unasked = exchange.counters["unasked"]
+                    answer(THIRD, digest)
+                    await until(lambda: exchange.counters["unasked"] > unasked)
+                    assert exchange.heard.get(bed.claimant.uid) is None
+                    answer(claimant, digest)
+                    assert (await told(Push)).documents
+            finally:
+                await exchange.stop()
+            assert strays() == 0
 
     bed.run(scenario)
 

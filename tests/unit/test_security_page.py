@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from limpet.cluster.kinds.presence import Presence
 
 _REPOSITORY = Path(__file__).parents[2]
 _TEXT = (_REPOSITORY / "docs/security.md").read_text(encoding="utf-8")
@@ -66,6 +69,17 @@ def test_each_row_of_what_somebody_may_try_has_a_test_beside_it_or_above_it() ->
     for what, *_, test in tried:
         assert _TEST.search(test) or (test.startswith("the same") and above), what
         above = test
+
+
+def test_each_field_that_a_node_says_of_itself_stands_in_a_row_of_claims() -> None:
+    claims = sections()["what-a-node-claims"]
+    named = {
+        name
+        for line in claims.splitlines()
+        if line.startswith("| ")
+        for name in re.findall(r"`(\w+)`", line.split(" | ")[0])
+    }
+    assert {each.name for each in fields(Presence)} - named == set()
 
 
 def test_each_sentence_of_what_a_party_cannot_has_a_test_or_leads_to_one() -> None:
