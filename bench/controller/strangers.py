@@ -27,7 +27,7 @@ _MOST_MB = 100
 class _Found:
     def __init__(self) -> None:
         self.hellos = Hellos()
-        self.anew = Hellos()
+        self.reconnecting = Hellos()
         self.join_s: list[float] = []
         self.memory_mb: list[float] = []
         self.cpu_percent: list[float] = []
@@ -47,7 +47,9 @@ def strangers(bed: Bed, rounds: int) -> list[Figure]:
     what = f"{sum(_HELD.values()):,} hostile connections (reference: none)"
     return [
         *meanwhile.hellos.figures("strangers-hello", f"{what}: a hello", before.hellos),
-        *meanwhile.anew.figures("strangers-anew", "... a hello on a new connection", before.anew),
+        *meanwhile.reconnecting.figures(
+            "strangers-anew", "... a hello on a new connection", before.reconnecting
+        ),
         Figure(
             "strangers-joins",
             f"... {_SITE} nodes of one address join at once",
@@ -84,7 +86,7 @@ async def _measure(controller: Controller, found: _Found, name: str) -> None:
     found.cpu_percent.append(100 * used_s / (time.perf_counter() - began_s))
     for _ in range(_HELLOS // 10):
         await node.close()
-        await found.anew.say(controller, node)
+        await found.reconnecting.say(controller, node)
     await node.close()
     began_s = time.perf_counter()
     joined = await join_all(controller, *(f"{name}-{number}" for number in range(_SITE)))

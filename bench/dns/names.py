@@ -32,7 +32,7 @@ from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Servic
 
 SERVICES = 1000
 RATE = 2000
-_ASKING_S = 4
+_QUESTIONS_S = 4
 _UPSTREAM = "127.0.0.9"
 _OURS, _COREDNS = "169.254.20.10", "127.0.0.10"
 _Found = dict[tuple[str, str, str], list[float]]
@@ -73,7 +73,7 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
             for kind, _ in _KINDS:
                 for rate in (RATE, 0):
                     for side, pid in pids.items():
-                        client = [ends, "client", side, kind, rate, SERVICES, _ASKING_S]
+                        client = [ends, "client", side, kind, rate, SERVICES, _QUESTIONS_S]
                         _measure(found, netns, list(map(str, client)), side, pid)
         bed.notes += [
             f"dns: {sum(found[side, kind, 'lost']):.0f} of {words} were never answered by {side}"

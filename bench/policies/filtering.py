@@ -44,7 +44,7 @@ class _Asked:
     more_is_better: bool = False
 
 
-_CPU = {"first": Wires.first_packet_us, "standing": Wires.standing_packet_us}
+_CPU = {"first": Wires.first_packet_us, "standing": Wires.established_packet_us}
 _ASKED = {
     "first": _Asked("a packet of a new connection", "CPU us"),
     "standing": _Asked("a packet of a standing connection", "CPU us"),

@@ -41,7 +41,7 @@ _CLIENT = "10.1.0.2"
 _DIRECT_CLIENT, _DIRECT_SERVER = "10.1.0.4", "10.1.0.5"
 """Others than those of the Service: the kernel would have the same addresses and ports in flows of
 both, and seek another port for a new one each time that they meet."""
-_ASKING_S = 0.5
+_CONNECTING_S = 0.5
 _REST_S = 1.2
 _MOST_BY_IPTABLES = 1_000
 
@@ -77,7 +77,7 @@ class Pods:
 
     def connect(self, address: str, port: int) -> float:
         """New connections a second."""
-        question = {"do": "connect", "address": address, "port": port, "for_s": _ASKING_S}
+        question = {"do": "connect", "address": address, "port": port, "for_s": _CONNECTING_S}
         rate: float = self.client.ask(question)
         return rate
 

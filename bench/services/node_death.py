@@ -211,14 +211,14 @@ class _World(KubeWorld):
     def _ask(self, name: str, service: str, address: str, undo: ExitStack) -> Path:
         log = self.folder / f"{name}-{service}.jsonl"
         log.touch()
-        asking = subprocess.Popen(
+        client = subprocess.Popen(
             [
                 *("nsenter", f"--net={self._pod(name).netns_path}"),
                 *(sys.executable, "-c", _ASKER, address, str(log)),
             ]
         )
-        undo.callback(asking.wait)
-        undo.callback(asking.kill)
+        undo.callback(client.wait)
+        undo.callback(client.kill)
         return log
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import limpet
 
 SOURCE = Path(limpet.__file__).parent
+BENCH = Path(__file__).parents[2] / "bench"
 RIDDLES = {
     *("agenda", "anew", "appetite", "asking", "books", "pace", "sighting", "standing", "standings"),
     *("telling", "tellings", "trials"),
@@ -37,8 +38,9 @@ def riddles(code: str) -> set[str]:
 
 def test_no_name_is_a_riddle() -> None:
     found = {
-        str(path.relative_to(SOURCE)): bad
-        for path in sorted(SOURCE.rglob("*.py"))
+        f"{root.name}/{path.relative_to(root)}": bad
+        for root in (SOURCE, BENCH)
+        for path in sorted(root.rglob("*.py"))
         if (
             bad := riddles(path.read_text())
             | ({path.stem} if words_of(path.stem) & RIDDLES else set())

@@ -136,8 +136,8 @@ class Ways:
         return wires, _programmed(program)
 
     def _restore(self, node: Netns, rules: str) -> None:
-        standing = "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n"
-        text = f"*filter\n:FORWARD DROP\n{standing}{rules}COMMIT\n"
+        established = "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n"
+        text = f"*filter\n:FORWARD DROP\n{established}{rules}COMMIT\n"
         self._tool(node, ["iptables-restore"], text)
 
     def _tool(self, node: Netns, command: list[str], text: str) -> None:

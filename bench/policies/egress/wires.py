@@ -17,8 +17,8 @@ from bench.nodes.netns import Netns
 from bench.traffic.flows import Way
 
 POD, TARGET, _FORBIDDEN = "10.1.0.2", "10.2.0.2", "10.2.0.3"
-_LISTENING, _FLOWS, _STANDING = 65001, 65002, 65003
-_FIRST_NS, _STANDING_NS = 10_000_000, 5_000_000
+_LISTENING, _FLOWS, _ESTABLISHED = 65001, 65002, 65003
+_FIRST_NS, _ESTABLISHED_NS = 10_000_000, 5_000_000
 """Processor time that a look may take."""
 _AT_ONCE = 50
 _MOST_PORT = 60_000
@@ -68,7 +68,7 @@ class Wires:
         with self._target.inside():
             undo.enter_context(socket.create_server(("0.0.0.0", _LISTENING)))
             self._peer = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self._peer.bind((TARGET, _STANDING))
+        self._peer.bind((TARGET, _ESTABLISHED))
         with self.inside():
             self._socket = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
@@ -110,21 +110,21 @@ class Wires:
         first, self._next_port = self._next_port, self._next_port + most
         return iter(range(first, first + most))
 
-    def standing_packet_us(self) -> float:
+    def established_packet_us(self) -> float:
         """CPU time of a packet of a connection that stands: the other end has answered."""
 
         def send() -> None:
             for _ in range(_AT_ONCE):
-                self._socket.sendto(b"", (TARGET, _STANDING))
+                self._socket.sendto(b"", (TARGET, _ESTABLISHED))
 
         self._answer()
-        return _cpu_us(send, 1 << 20, _STANDING_NS) / _AT_ONCE
+        return _cpu_us(send, 1 << 20, _ESTABLISHED_NS) / _AT_ONCE
 
     def _answer(self) -> None:
         """Raises: TimeoutError."""
         self._peer.settimeout(_ANSWERED_S)
         self._socket.settimeout(_ANSWERED_S)
-        self._socket.sendto(b"", (TARGET, _STANDING))
+        self._socket.sendto(b"", (TARGET, _ESTABLISHED))
         _, source = self._peer.recvfrom(1)  # an older one does as well
         self._peer.sendto(b"", source)
         self._socket.recv(1)
