@@ -317,19 +317,23 @@ def test_a_part_that_is_prompt_waits_for_no_other_reason_but_behind_a_round(
         name = "prompt"
         prompt = True
 
+    class Another(Prompt):
+        name = "another"
+
     async def scenario() -> None:
-        loop, patient, prompt = Loop(), ToyTable(), Prompt()
-        loop.add(patient)
-        loop.add(prompt)
+        loop, patient, prompt, another = Loop(), ToyTable(), Prompt(), Another()
+        for part in (patient, prompt, another):
+            loop.add(part)
         loop.wake(patient, "one reason")
         loop.wake(prompt, "one reason")
         await until(lambda: loop.account(prompt).rounds == 1)
         loop.wake(prompt, "another")
-        await asyncio.sleep(0.05)
+        loop.wake(another, "what is due has its round no later than this")
+        await until(lambda: loop.account(another).rounds == 1)
         assert loop.account(prompt).rounds == 1
         assert loop.account(patient).rounds == 0
         loop.close()
-        for part in (patient, prompt):
+        for part in (patient, prompt, another):
             part.nft.close()
 
     with node.entered():

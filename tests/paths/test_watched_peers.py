@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -46,7 +48,8 @@ def test_a_peer_is_watched_while_somebody_looks_or_it_serves(bed: PathBed) -> No
         watched.serve((other.identity.name,))
         assert is_watched(one, other)
         watched.watch((), 0.05)
-        await asyncio.sleep(0.1)
+        await until(lambda: watched._onlookers.ends_s(time.monotonic()) == math.inf)
+        watched.look()  # as its timer does
         assert is_watched(one, other)
         watched.serve(())
         assert not is_watched(one, other)
