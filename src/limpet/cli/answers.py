@@ -127,6 +127,9 @@ class PathJudged(PathAnswer, frozen=True, kw_only=True):
     """`limpet path --port`."""
 
     policies: list[FlowLine]
+    refused: str
+    """Why the Service refuses that port whatever policies say; empty: it does not, or none is
+    asked."""
 
 
 class SiteShown(Answered, frozen=True, kw_only=True):

@@ -67,8 +67,8 @@ def test_the_way_to_a_services_address_is_told_by_its_endpoints_and_what_policie
         assert told[2].endswith(f" -> {ipv4(server)} on crane-2")
         assert told[3].startswith("  there: ")
         assert "  reachable, as far as this node knows" in told
-        # What holds at the other end the other node knows.
-        assert told[6] == f"tcp {PORT} from {ipv4(client)} to {ipv4(server)}: not known here"
+        # What holds at the other end the other node knows. Its rules name the pod's own port.
+        assert told[6] == f"tcp {TARGET_PORT} from {ipv4(client)} to {ipv4(server)}: not known here"
         assert told[7].endswith(": allowed: no policy isolates the pod for egress")
     found: dict[str, Any] = json.loads(limpet(node, "path", client.name, ADDRESS, "-o", "json"))
     assert found["service"]["name"] == "shop/web"
@@ -78,10 +78,36 @@ def test_the_way_to_a_services_address_is_told_by_its_endpoints_and_what_policie
         assert fetch(ADDRESS, PORT, netns=client.netns) == "here"
         node.ask("policy.apply", documents=[closing(client)])
         words = is_refused(lambda: limpet(node, "path", client.name, ADDRESS, "--port", str(PORT)))
-        assert f"tcp {PORT} from {ipv4(client)} to {ipv4(server)}: denied" in words
+        assert f"tcp {TARGET_PORT} from {ipv4(client)} to {ipv4(server)}: denied" in words
         is_refused(lambda: fetch(ADDRESS, PORT, netns=client.netns))
         node.ask("policy.delete", namespace=client.namespace, name="closed")
         assert fetch(ADDRESS, PORT, netns=client.netns) == "here"
+
+
+def test_a_port_that_a_service_does_not_have_is_told_as_refused_as_the_kernel_does(
+    world: World,
+) -> None:
+    node, other = world.machine("crane-1"), world.machine("crane-2")
+    client, server = the_pod(node), the_pod(other)
+    with serving(server, TARGET_PORT, "here"):
+        assert fetch(ADDRESS, PORT, netns=client.netns) == "here"
+        is_refused(lambda: fetch(ADDRESS, TARGET_PORT, netns=client.netns))
+    for port, said in (
+        (str(TARGET_PORT), "tcp"),
+        (str(PORT), "udp"),
+    ):
+        asked = ("path", client.name, "shop/web", "--port", port, "--protocol", said)
+        words = is_refused(lambda asked=asked: limpet(node, *asked))
+        assert f"{ADDRESS} port {port}/{said.upper()}: refused: Service shop/web has no " in words
+        assert f"(it has http {PORT}/TCP)" in words
+        words = is_refused(lambda asked=asked: limpet(node, *asked, "-o", "json"))
+        assert '"refused": "10.96.0.7 port ' in words
+    asked = ("path", client.name, "shop/web", "--port", str(PORT), "-o", "json")
+    found = json.loads(limpet(node, *asked))
+    assert found["refused"] == ""
+    assert [(each["protocol"], each["port"]) for each in found["policies"]] == [
+        ("tcp", TARGET_PORT)
+    ]
 
 
 def closing(pod: LabPod) -> dict[str, Any]:

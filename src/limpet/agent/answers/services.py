@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from limpet.agent.answers.own_pods import KnownPod
 from limpet.agent.status.services import (
     EndpointStatus,
+    ServedPort,
     ServiceAnswer,
     ServiceLine,
     ServicesAnswer,
@@ -154,6 +155,7 @@ class ServiceAdmin:
             name="/".join(service.key),
             address=str(address),
             ports=[_words(port) for port in service.ports],
+            served=[ServedPort(number=each.port, protocol=each.protocol) for each in service.ports],
             endpoints=[
                 each
                 for each in _endpoints(service, side.catalog, side.part.here)

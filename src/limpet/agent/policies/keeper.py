@@ -217,6 +217,8 @@ class Policies(ABC):
                 FlowLine(
                     source=str(flow.source),
                     target=str(flow.target),
+                    protocol=flow.protocol or "",
+                    port=flow.port,
                     allowed=False if False in said else None if None in said else True,
                     ends=ends,
                 )

@@ -82,6 +82,10 @@ class FlowLine(Said, frozen=True, kw_only=True):
 
     source: str
     target: str
+    protocol: str
+    """Empty: one without ports."""
+    port: int
+    """That of the target: to a Service it is its endpoint's, which rules of policies name."""
     allowed: bool | None
     """None: only the other node knows."""
     ends: list[EndLine]

@@ -46,6 +46,13 @@ class EndpointStatus(Said, frozen=True, kw_only=True):
     those of sockets that were connected to the endpoint at once."""
 
 
+class ServedPort(Said, frozen=True, kw_only=True):
+    """At which port a Service is asked."""
+
+    number: int
+    protocol: str
+
+
 class ServiceWay(Said, frozen=True, kw_only=True):
     """A Service that a way leads to: its endpoints, of which this node chooses one."""
 
@@ -53,6 +60,9 @@ class ServiceWay(Said, frozen=True, kw_only=True):
     """NAMESPACE/NAME."""
     address: str
     ports: list[str]
+    """In words, as `served` has them."""
+    served: list[ServedPort]
+    """At any other port its address refuses."""
     endpoints: list[EndpointStatus]
 
 

@@ -80,26 +80,30 @@ def path(
     ] = PortProtocol.TCP,
 ) -> None:
     """The way between two addresses, in both directions; exit code 1 when there is none, or when
-    policies allow no connection to --port."""
+    policies allow no connection to --port, or the Service refuses it."""
     agent = load_settings(config).folders.socket
     answer = ask(agent, "path", PathAnswer, origin=origin, target=target, probe=probe)
     judged = None if port is None else _judged(agent, answer, protocol, port)
+    refused = "" if port is None else refusal(answer.service, protocol, port)
     if output.is_document and judged is not None:
-        show({**to_builtins(answer), "policies": to_builtins(judged.flows)}, output)
+        policies = to_builtins(judged.flows)
+        show({**to_builtins(answer), "policies": policies, "refused": refused}, output)
     else:
         told = service_lines(answer.service, answer.paths) if answer.service is not None else []
         show(answer, output, *told, *(line for each in answer.paths for line in path_lines(each)))
     if not output.is_document:
         for flow in judged.flows if judged is not None else ():
-            for line in flow_lines(flow, f"{protocol.value} {port}"):
+            for line in flow_lines(flow):
                 put(line)
+        if refused:
+            put(refused)
         _put_probes(answer)
         for failure in answer.failed:
             say(f"limpet: the node is not as planned: {failure}")
     is_served = answer.service is None or bool(answer.paths)
     if not is_served or silent(answer.probes) or not all(x.reachable for x in answer.paths):
         raise typer.Exit(1)
-    if judged is not None and not all(each.allowed is not False for each in judged.flows):
+    if refused or any(each.allowed is False for each in (judged.flows if judged else ())):
         raise typer.Exit(1)
 
 
@@ -130,9 +134,26 @@ def _flows(
     return found
 
 
-def flow_lines(flow: FlowLine, what: str) -> Iterator[str]:
+def refusal(service: ServiceWay | None, protocol: PortProtocol, port: int) -> str:
+    """Why whoever asks the Service at this port is refused, whatever policies say, in words; empty:
+    an endpoint is asked, or no Service is."""
+    if service is None:
+        return ""
+    asked = port, protocol.value.upper()
+    of_it = f"{service.address} port {port}/{asked[1]}: refused"
+    if asked not in ((each.number, each.protocol) for each in service.served):
+        return f"{of_it}: Service {service.name} has no such port (it has {_ports(service)})"
+    if not any(
+        each.weight and (each.service_port, each.protocol) == asked for each in service.endpoints
+    ):
+        return f"{of_it}: no endpoint of that port is in rotation here"
+    return ""
+
+
+def flow_lines(flow: FlowLine) -> Iterator[str]:
     """What policies say of one pair of addresses, for a person."""
     words = {True: "allowed", False: "denied", None: "not known here"}
+    what = f"{flow.protocol} {flow.port}"
     yield f"{what} from {flow.source} to {flow.target}: {words[flow.allowed]}"
     for end in flow.ends:
         where = f"{end.pod} ({end.address})" if end.pod else end.address
@@ -141,7 +162,7 @@ def flow_lines(flow: FlowLine, what: str) -> Iterator[str]:
 
 def service_lines(service: ServiceWay, paths: Sequence[PathStatus]) -> Iterator[str]:
     """A Service and its endpoints, before the ways to those that are in rotation."""
-    yield f"{service.address} is Service {service.name} ({_joined(service.ports)})"
+    yield f"{service.address} is Service {service.name} ({_ports(service)})"
     used = [each for each in service.endpoints if each.weight]
     for each in used:
         total = sum(other.weight for other in used if other.port == each.port)
@@ -156,6 +177,10 @@ def service_lines(service: ServiceWay, paths: Sequence[PathStatus]) -> Iterator[
     hidden = len({each.address for each in used}) - len({each.there.target for each in paths})
     if hidden > 0:
         yield f"  ways to the first of them; {hidden} more are not told"
+
+
+def _ports(service: ServiceWay) -> str:
+    return _joined(service.ports) or "none"
 
 
 def _endpoint(each: EndpointStatus) -> str:

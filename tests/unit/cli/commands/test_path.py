@@ -8,15 +8,25 @@ from typing import Any
 import pytest
 from msgspec import convert
 
+from limpet.agent.policies.said import FlowLine
 from limpet.agent.status.cluster import ClusterStatus, LinkStatus, NatTraversalStatus
 from limpet.agent.status.paths import PathStatus, ProbeStatus
 from limpet.agent.status.services import (
     EndpointStatus,
+    ServedPort,
     ServicesAnswer,
     ServicesStatus,
     ServiceWay,
 )
-from limpet.cli.commands.path import path_lines, service_lines, silent, why_relayed
+from limpet.cli.commands.path import (
+    PortProtocol,
+    flow_lines,
+    path_lines,
+    refusal,
+    service_lines,
+    silent,
+    why_relayed,
+)
 from limpet.cli.commands.serving.service import left_out_lines
 from limpet.cli.commands.status import cluster_lines, nat_traversal_lines, services_lines
 
@@ -481,10 +491,19 @@ def endpoint(
     )
 
 
-def service(*endpoints: EndpointStatus) -> str:
-    way = ServiceWay(
-        name="default/web", address="10.96.0.7", ports=["80/TCP"], endpoints=list(endpoints)
+def the_way(*endpoints: EndpointStatus) -> ServiceWay:
+    """To a Service that is asked at one port, by TCP."""
+    return ServiceWay(
+        name="default/web",
+        address="10.96.0.7",
+        ports=["80/TCP"],
+        served=[ServedPort(number=80, protocol="TCP")],
+        endpoints=list(endpoints),
     )
+
+
+def service(*endpoints: EndpointStatus) -> str:
+    way = the_way(*endpoints)
     path = {"there": LEG, "back": LEG, "reachable": True, "notes": [], "version": 4, "peer_uid": ""}
     return "\n".join(service_lines(way, [convert(path, PathStatus)]))
 
@@ -496,6 +515,53 @@ def test_a_services_address_is_told_as_the_endpoints_that_it_leads_to() -> None:
         "  80/TCP: 1 of 5 to 10.244.3.7 port 8080 on n2\n"
         "  ways to the first of them; 1 more are not told"
     )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "port", "words"),
+    [
+        ("tcp", 80, ""),
+        ("tcp", 81, "10.96.0.7 port 81/TCP: refused: Service default/web has no such port"),
+        ("udp", 80, "10.96.0.7 port 80/UDP: refused: Service default/web has no such port"),
+        ("tcp", 8080, "10.96.0.7 port 8080/TCP: refused: Service default/web has no such port"),
+    ],
+)
+def test_a_port_that_a_service_does_not_have_is_refused_whatever_policies_say(
+    protocol: str, port: int, words: str
+) -> None:
+    asked = PortProtocol(protocol), port
+    assert refusal(None, *asked) == "", "an address of a pod, which answers for itself"
+    found = refusal(the_way(endpoint("10.244.2.7", 1)), *asked)
+    assert found == (f"{words} (it has 80/TCP)" if words else "")
+
+
+def test_a_port_of_which_no_endpoint_is_in_rotation_is_refused() -> None:
+    others = EndpointStatus(
+        port="81/TCP",
+        service_port=81,
+        protocol="TCP",
+        address="10.244.2.7",
+        target_port=8081,
+        node="n2",
+        pod="",
+        weight=1,
+        why="",
+    )
+    way = the_way(endpoint("10.244.2.8", 0, "it is not ready"), others)
+    words = "10.96.0.7 port 80/TCP: refused: no endpoint of that port is in rotation here"
+    assert refusal(way, PortProtocol.TCP, 80) == words
+
+
+def test_what_policies_say_names_the_port_that_was_judged() -> None:
+    flow = FlowLine(
+        source="10.244.1.2",
+        target="10.244.2.7",
+        protocol="tcp",
+        port=8080,
+        allowed=False,
+        ends=[],
+    )
+    assert list(flow_lines(flow)) == ["tcp 8080 from 10.244.1.2 to 10.244.2.7: denied"]
 
 
 def test_endpoints_that_a_service_does_not_lead_to_are_told_with_the_reason() -> None:

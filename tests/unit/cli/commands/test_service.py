@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.agent.status.services import EndpointStatus, ServiceWay
+from limpet.agent.status.services import EndpointStatus, ServedPort, ServiceWay
 from limpet.cli.commands.path import service_lines
 
 
@@ -20,7 +20,11 @@ def test_an_endpoint_that_is_tried_although_it_is_in_doubt_is_told_with_the_doub
         why=doubt,
     )
     way = ServiceWay(
-        name="default/web", address="10.96.0.7", ports=["80/TCP"], endpoints=[endpoint]
+        name="default/web",
+        address="10.96.0.7",
+        ports=["80/TCP"],
+        served=[ServedPort(number=80, protocol="TCP")],
+        endpoints=[endpoint],
     )
 
     told = list(service_lines(way, []))
