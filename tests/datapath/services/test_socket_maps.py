@@ -13,6 +13,7 @@ from limpet.base.addresses import packed
 from limpet.datapath.services.elements import frontend_key, target_value
 from limpet.datapath.services.sockets.layout import (
     FRONTENDS,
+    MEMBER,
     MEMBERS,
     SOCKET_MAPS,
     frontend,
@@ -115,6 +116,39 @@ def test_an_element_that_somebody_adds_leads_where_it_says_until_all_is_looked_a
         assert not leads_on(one.netns, foreign)
         assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
     assert tracked(bed.node, ADDRESSES[0]) == ""
+
+
+def test_elements_that_are_read_are_in_memory_once_as_far_as_they_are_wanted(
+    bed: SocketBed,
+) -> None:
+    """By an agent that finds its maps filled, after damage, and at a resync."""
+    fill(bed)
+    bed.end_agent()
+    bed.round([each.key for each in bed.catalog])
+    side = bed.part.sockets
+    assert side is not None
+    assert bed.why_not == ""
+    assert_shared(bed)
+    keys = list(side.kernel.elements[MEMBERS])
+    put(bed, MEMBERS, keys[0], bytes(len(MEMBER)))
+    delete(bed, MEMBERS, keys[1])
+    for changes in (1, 0):
+        side.suspect(maps=True)
+        assert bed.run() == changes
+        assert_shared(bed)
+
+
+def assert_shared(bed: SocketBed) -> None:
+    """What is held of the maps, beside those of pods, are the plan's own keys and values."""
+    wanted = bed.part.plan().sockets
+    assert bed.part.sockets is not None
+    assert wanted[FRONTENDS]
+    assert wanted[MEMBERS]
+    for name in SOCKET_MAPS:
+        held = bed.part.sockets.kernel.elements[name]
+        assert held == wanted[name]
+        shared = set(map(id, (*wanted[name], *wanted[name].values())))
+        assert set(map(id, (*held, *held.values()))) <= shared, name
 
 
 def leads_on(client: Netns, address: str) -> bool:

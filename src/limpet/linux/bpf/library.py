@@ -11,7 +11,9 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from limpet.base.errors import KernelError, LimpetError
@@ -24,6 +26,7 @@ _MOST_WORDS = 8
 _LINK_INFO = struct.Struct("=III4xQI")
 """type, id, program's id, cgroup's id, attach type. Source: struct bpf_link_info."""
 _PROGRAM_INFO = struct.Struct("=II")
+_NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 _Printer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,12 +59,35 @@ class BpfMap:
         self.fd = fd
         self._key_bytes, self._value_bytes = key_bytes, value_bytes
 
-    def read(self) -> dict[bytes, bytes]:
-        """All of it. Raises: KernelError."""
+    def read(self, like: Mapping[bytes, bytes] = _NOTHING) -> dict[bytes, bytes]:
+        """All of it. Raises: KernelError.
+
+        `like`: what is as there shares its keys and values, and is not in memory twice.
+        """
+        if not like:
+            return dict(chain.from_iterable(self._batches()))
+        alike, others = 0, dict[bytes, bytes]()
+        for key, value in chain.from_iterable(self._batches()):
+            if like.get(key) == value:
+                alike += 1
+            else:
+                others[key] = value
+        if alike == len(like):
+            return {**like, **others}
+        found = dict(chain.from_iterable(self._batches()))
+        shared = {
+            key: value if found[key] == value else found[key]
+            for key, value in like.items()
+            if key in found
+        }
+        return shared | {key: value for key, value in found.items() if key not in shared}
+
+    def _batches(self) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """All elements, as they come with one system call each. Raises: KernelError."""
         keys = ctypes.create_string_buffer(self._key_bytes * _BATCH)
         values = ctypes.create_string_buffer(self._value_bytes * _BATCH)
         at = ctypes.c_uint64()
-        first, found = True, dict[bytes, bytes]()
+        first = True
         while True:
             count = ctypes.c_uint32(_BATCH)
             done = self._lib.bpf_map_lookup_batch(
@@ -70,14 +96,13 @@ class BpfMap:
             )  # fmt: skip
             if done not in (0, -errno.ENOENT):  # the latter: these are the last
                 raise KernelError("read", f"eBPF map {self.name}", -done)
-            split = zip(
+            yield zip(
                 _split(keys.raw, self._key_bytes, count.value),
                 _split(values.raw, self._value_bytes, count.value),
                 strict=True,
             )
-            found.update(split)
             if done:
-                return found
+                return
             first = False
 
     def get(self, key: bytes) -> bytes | None:

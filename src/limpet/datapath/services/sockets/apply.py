@@ -37,7 +37,7 @@ from limpet.datapath.services.sockets.pins_apply import (
     remove_links,
     take_noted,
 )
-from limpet.datapath.services.state import StaleFlows
+from limpet.datapath.services.state import Elements, StaleFlows
 from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, BpfProgram
 from limpet.linux.bpf.place import cgroup_id, find_root_cgroup, is_bpffs, network_cookie
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
@@ -170,10 +170,10 @@ class SocketKernel:
             self._object.close()
             self._object = None
 
-    def read(self) -> None:
-        """Looks at the maps. Raises: KernelError."""
+    def read(self, want: Elements) -> None:
+        """Looks at the maps; what is in them as wanted is in memory once. Raises: KernelError."""
         for name in _HELD:
-            self.elements[name] = self._opened().maps[name].read()
+            self.elements[name] = self._opened().maps[name].read(want[name])
 
     def change(
         self,

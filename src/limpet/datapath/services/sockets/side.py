@@ -96,7 +96,7 @@ class SocketSide:
                 self.kernel.open()
                 self._is_known = False
             if not self._is_known:
-                self.kernel.read()
+                self.kernel.read(want)
             if not (self._is_checked and self._is_known):
                 self._damage = self.kernel.damage()
                 self._is_checked = True
