@@ -96,7 +96,7 @@ def test_looks_come_by_every_element_in_turn(bed: SocketBed, name: str) -> None:
             assert side.kernel.elements[name] is not None
 
 
-def test_an_element_that_somebody_adds_leads_where_it_says_until_all_is_looked_at(
+def test_an_element_that_somebody_adds_leads_where_it_says_until_its_turn_has_come(
     bed: SocketBed,
 ) -> None:
     one, two = bed.pods
@@ -107,15 +107,32 @@ def test_an_element_that_somebody_adds_leads_where_it_says_until_all_is_looked_a
     with two.netns.listening("0.0.0.0", 8080) as server:
         put(bed, FRONTENDS, key, frontend([slot], 0, not_connected=False))
         talk(one.netns, foreign, 80, server)
-        assert not any(side.is_damaged() for _ in range(_LOOKS))
-        changes = bed.loop.account(bed.part).changes
-        with bed.node.entered():
-            bed.loop.resync("test")
-        assert bed.loop.account(bed.part).changes == changes + 1
+        assert looks_until_found(side) < _LOOKS
+        side.suspect(maps=True)
+        assert bed.run() == 1
         assert key not in side.kernel.maps(SOCKET_MAPS)[FRONTENDS].read()
         assert not leads_on(one.netns, foreign)
         assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
     assert tracked(bed.node, ADDRESSES[0]) == ""
+
+
+@pytest.mark.parametrize("name", [FRONTENDS, MEMBERS])
+def test_an_element_that_somebody_takes_out_is_found_while_others_change_all_the_time(
+    bed: SocketBed, name: str
+) -> None:
+    """So that nothing follows from how many there are."""
+    side = fill(bed)
+    held = side.kernel.elements
+    keys = {each: list(held[each]) for each in (FRONTENDS, MEMBERS)}
+
+    def is_found() -> bool:
+        for each, (first, *_) in keys.items():
+            side.kernel.change({}, {each: [(first, held[each][first])]})
+        return side.is_damaged()
+
+    assert not any(is_found() for _ in range(2 * _LOOKS))
+    delete(bed, name, keys[name][-1])
+    assert any(is_found() for _ in range(2 * _LOOKS))
 
 
 def test_elements_that_are_read_are_in_memory_once_as_far_as_they_are_wanted(

@@ -65,16 +65,16 @@ class BpfMap:
         `like`: what is as there shares its keys and values, and is not in memory twice.
         """
         if not like:
-            return dict(chain.from_iterable(self._batches()))
+            return dict(chain.from_iterable(self.batches()))
         alike, others = 0, dict[bytes, bytes]()
-        for key, value in chain.from_iterable(self._batches()):
+        for key, value in chain.from_iterable(self.batches()):
             if like.get(key) == value:
                 alike += 1
             else:
                 others[key] = value
         if alike == len(like):
             return {**like, **others}
-        found = dict(chain.from_iterable(self._batches()))
+        found = dict(chain.from_iterable(self.batches()))
         shared = {
             key: value if found[key] == value else found[key]
             for key, value in like.items()
@@ -82,14 +82,15 @@ class BpfMap:
         }
         return shared | {key: value for key, value in found.items() if key not in shared}
 
-    def _batches(self) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """All elements, as they come with one system call each. Raises: KernelError."""
-        keys = ctypes.create_string_buffer(self._key_bytes * _BATCH)
-        values = ctypes.create_string_buffer(self._value_bytes * _BATCH)
+    def batches(self, most: int = _BATCH) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """All elements, so many at most with one system call; what changes between two of them is
+        among them or not. Raises: KernelError."""
+        keys = ctypes.create_string_buffer(self._key_bytes * most)
+        values = ctypes.create_string_buffer(self._value_bytes * most)
         at = ctypes.c_uint64()
         first = True
         while True:
-            count = ctypes.c_uint32(_BATCH)
+            count = ctypes.c_uint32(most)
             done = self._lib.bpf_map_lookup_batch(
                 self.fd, None if first else ctypes.byref(at), ctypes.byref(at),
                 keys, values, ctypes.byref(count), None,

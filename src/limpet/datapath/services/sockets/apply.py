@@ -7,7 +7,6 @@ import os
 import stat
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, islice, repeat
 from pathlib import Path
 
 import limpet
@@ -26,6 +25,7 @@ from limpet.datapath.services.sockets.layout import (
     read_cookie,
     read_peer,
 )
+from limpet.datapath.services.sockets.looks import MapLooks
 from limpet.datapath.services.sockets.pins_apply import (
     LINKS,
     MAPS,
@@ -45,8 +45,6 @@ from limpet.linux.socket_diag import SYN_SENT, TCP, UDP, can_end_sockets, end_so
 
 _OBJECT = "bpf/services.bpf.o"
 _HELD = (*SOCKET_MAPS, NAMESPACES)
-_LOOKED_AT = 100
-"""Elements that are compared in one look, in some 0.5 ms."""
 
 
 def object_path() -> Path:
@@ -126,8 +124,7 @@ class SocketKernel:
         self._cgroup: Path | None = None
         self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in _HELD}
         """As they were read or put last."""
-        self._compared = 0
-        """Elements that were compared since all were."""
+        self._looks = MapLooks()
 
     @property
     def is_open(self) -> bool:
@@ -169,11 +166,13 @@ class SocketKernel:
         if self._object is not None:
             self._object.close()
             self._object = None
+            self._looks.begin_anew()
 
     def read(self, want: Elements) -> None:
         """Looks at the maps; what is in them as wanted is in memory once. Raises: KernelError."""
         for name in _HELD:
             self.elements[name] = self._opened().maps[name].read(want[name])
+        self._looks.begin_anew()
 
     def change(
         self,
@@ -187,11 +186,14 @@ class SocketKernel:
         names = [name for name in _HELD if name != FRONTENDS]
         for name in (*names, FRONTENDS):
             if items := add.get(name):
+                self._looks.changed(name)
                 self._opened().maps[name].put(items)
                 self.elements[name].update(items)
         for name in (FRONTENDS, *names):
             coming = {key for key, _ in add.get(name, ())}
             keys = [key for key in delete.get(name, ()) if key not in coming]
+            if keys:
+                self._looks.changed(name)
             self._opened().maps[name].delete(keys)
             for key in keys:
                 self.elements[name].pop(key, None)
@@ -229,13 +231,12 @@ class SocketKernel:
     def is_changed(self) -> bool:
         """An element is not as it was put: the first of a map, which an emptied one has not, or one
         of those whose turn it is. Raises: KernelError."""
-        named = [(repeat(name), held.items()) for name, held in self.elements.items()]
-        firsts = [each for name, held in named for each in islice(zip(name, held), 1)]  # noqa: B905
-        every = chain.from_iterable(zip(*each) for each in named)  # noqa: B905 - names have no end
-        due = list(islice(every, self._compared, self._compared + _LOOKED_AT))
-        self._compared = self._compared + len(due) if len(due) == _LOOKED_AT else 0
         maps = self._opened().maps
-        return any(maps[name].get(key) != value for name, (key, value) in (*firsts, *due))
+        for name, held in self.elements.items():
+            key = next(iter(held), None)
+            if key is not None and maps[name].get(key) != held[key]:
+                return True
+        return self._looks.is_other(maps, self.elements)
 
     def attach(self) -> None:
         """Every program is in force, in place of an earlier agent's, and everything is pinned.

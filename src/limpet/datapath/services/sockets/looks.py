@@ -1,0 +1,68 @@
+"""Looks at maps of which the kernel tells nobody that somebody else has changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from limpet.linux.bpf.library import BpfMap
+
+_AT_ONCE = 192
+"""Elements that are read and compared at once, of 60,000 in 0.4 ms of CPU: by two looks a second
+0.09 % of a core. The kernel reads whole buckets, so that some less come."""
+_ENOUGH = _AT_ONCE // 2
+"""A look that has come by so many ends."""
+_KEYS = 100
+"""Keys that are asked for one by one in the same time."""
+
+
+class MapLooks:
+    """At some elements after the others, until all of all maps have had their turn.
+
+    Elements are read as they lie in the map, so those that somebody has added are found as well.
+    One that is gone is missed when the map has been gone through: there are less than were put.
+    Where some were put or deleted meanwhile, that says nothing, and its keys are asked for instead.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[str, int] = {}
+        """How often what is put was changed, by map."""
+        self._turn: Iterator[tuple[int, bool]] | None = None
+
+    def changed(self, name: str) -> None:
+        """By whoever looks."""
+        self._changes[name] = self._changes.get(name, 0) + 1
+
+    def begin_anew(self) -> None:
+        """Other maps, or others are put than were."""
+        self._turn = None
+
+    def is_other(
+        self, maps: Mapping[str, BpfMap], put: Mapping[str, Mapping[bytes, bytes]]
+    ) -> bool:
+        """An element of those whose turn it is is not as it was put. Raises: KernelError."""
+        looked = 0
+        self._turn = self._turn or self._all(maps, put)
+        for count, is_right in self._turn:
+            looked += count
+            if not is_right or looked >= _ENOUGH:
+                return not is_right
+        self._turn = None
+        return False
+
+    def _all(
+        self, maps: Mapping[str, BpfMap], put: Mapping[str, Mapping[bytes, bytes]]
+    ) -> Iterator[tuple[int, bool]]:
+        """Steps: at how many elements, and whether they are as they were put."""
+        for name in put:
+            changes, seen = self._changes.get(name), 0
+            for batch in maps[name].batches(_AT_ONCE):
+                found = dict(batch)
+                seen += len(found)
+                yield len(found), found.items() <= put[name].items()
+            if self._changes.get(name) == changes:
+                yield 0, seen == len(put[name])
+                continue
+            keys = iter(list(put[name]))
+            while some := list(islice(keys, _KEYS)):
+                yield _AT_ONCE, all(maps[name].get(key) == put[name].get(key) for key in some)
