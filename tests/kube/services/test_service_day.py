@@ -76,6 +76,11 @@ _TO_NOBODY = {
     "[Errno 101] Network is unreachable",
     "[Errno 113] No route to host",
 }
+_OUT_S = 12.0
+"""Seconds until an endpoint of a dead node is out of rotation: four times what is promised."""
+_LOST = 4
+"""Requests of one pod that may have failed by then, which come one after the other: as many as
+wait three seconds each for nobody. One at most was seen."""
 _UNTOLD = "name resolution"
 _ENDED = "[Errno 103] Software caused connection abort"
 """At the socket, a connection that tries when its endpoint is found dead."""
@@ -260,7 +265,8 @@ def _refuses(client: KubeMachine, since_s: float) -> bool:
 
 
 def death(world: KubeWorld, clients: Clients, dying: KubeMachine, account: Account) -> None:
-    """Half of the requests fail until the node's endpoint is out of rotation, and none later."""
+    """Few requests fail until the node's endpoint is out of rotation, which is soon, and none
+    later."""
     began_s = now_s()
     dying.power_off()
     dead_s = now_s()
@@ -269,6 +275,7 @@ def death(world: KubeWorld, clients: Clients, dying: KubeMachine, account: Accou
         "the node is out of rotation",
     )
     out_s = now_s()
+    assert out_s - dead_s < _OUT_S
     served(clients, out_s, "the other pod serves all")
     steady_s = now_s()
     chapter = f"an endpoint's node dies, out of rotation after {out_s - dead_s:.1f} s"
@@ -276,6 +283,9 @@ def death(world: KubeWorld, clients: Clients, dying: KubeMachine, account: Accou
         # What was under way as the server ended, and what was sent to nobody.
         late = [each for each in failed if each.began_s > dead_s]
         assert {each.why for each in late} <= {*_TO_NOBODY, *([_ENDED] if by == "ebpf" else [])}
+        assert len(late) <= _LOST
+        # The agent says so at once, and has it in the kernel by the round that follows.
+        assert len([each for each in late if each.began_s > out_s]) <= 1
     for client in clients:
         eventually(
             lambda client=client: len(requests_of(client, since_s=steady_s)) > 20,  # type: ignore[misc]
