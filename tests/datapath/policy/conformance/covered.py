@@ -33,16 +33,26 @@ COVERED: dict[str, tuple[str, ...]] = {
         "other namespaces are shut out",
         "all pods of the namespace",
     ),
+    "egress to pods of another namespace, by both selectors": (
+        "egress to one pod of another namespace",
+    ),
+    "egress to all namespaces that have not got a name": (
+        "egress to all namespaces but one, by its name",
+    ),
     # Ports
     "one port of several": ("a port by number", "another port", "a port for some"),
     "a port by its name": ("a port by name",),
     "a port by its name for one namespace": ("a port by name for a namespace",),
     "egress to a port by its name": ("egress to a port by name",),
     "a range of ports": ("a range of ports", "egress to a range of ports"),
+    "any port of one protocol": ("a protocol without a port is all its ports",),
     # What adds up
     "policies of the same pods, one upon the other": (
         "policies of one pod add up",
         "policies come one by one, and go in another order",
+    ),
+    "egress that one policy allows to all, whatever others do": (
+        "what one allows all, no other one closes, of egress",
     ),
     "ingress and egress in one policy": ("ingress and egress of one policy",),
     "a client that may not send, to a server that lets it in": (

@@ -73,6 +73,18 @@ ROWS = (
         shut=TO_X_A,
     ),
     row("egress of one pod", egress(pod("a")), shut=("x/a > *",)),
+    # Whom it may send to
+    row(
+        "egress to one pod of another namespace",
+        egress(pod("a"), rule(of(pod("b"), ns("y")))),
+        shut=("x/a > *",),
+        but=("x/a > y/b",),
+    ),
+    row(
+        "egress to all namespaces but one, by its name",
+        egress(pod("a"), rule(of(namespaces=but("kubernetes.io/metadata.name", "z")))),
+        shut=("x/a > z",),
+    ),
     # Who it lets in
     row(
         "pods of the namespace by label",
