@@ -14,12 +14,15 @@ import dns.rdatatype
 from limpet import __version__
 from limpet.base.errors import LimpetError
 from limpet.dns import wire
+from limpet.dns.names import ClusterNames, Found, reversed_address
 from limpet.dns.render import describe_response
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer
 from limpet.dns.status.answers import NameAnswered, NamesStatus, Upstream
 
 _ANSWER_S = 6.0
+_MOST_SLICES = 3
+"""That are named to a person: an answer may be made of a thousand."""
 
 
 async def explain(
@@ -37,6 +40,8 @@ async def explain(
             because = f"{found.because}, which leads to a name that is not the cluster's: {because}"
     else:
         because = found.because or "there is no such name in the cluster"
+    if found is not None and resolver.names is not None:
+        because += _told_by(slices_of(found, resolver.names))
     response = await _ask(resolver, server, query)
     try:
         records = describe_response(response)
@@ -49,6 +54,32 @@ async def explain(
         records=records,
         because=because,
     )
+
+
+def slices_of(found: Found, names: ClusterNames) -> list[str]:
+    """EndpointSlices that have the addresses that are answered, or the names of an address: of
+    other names than those of headless Services' endpoints none are asked."""
+    slices: dict[str, None] = {}
+    for record in (*found.records, *found.further):
+        if record.type == wire.PTR:
+            address = str(reversed_address(record.name) or "")
+            name = tuple(record.value.rstrip(".").encode().split(b"."))
+        elif record.type in (wire.A, wire.AAAA):
+            address, name = record.value, record.name
+        else:
+            continue
+        key = names.service_named(name)
+        headless = names.headless(key) if key is not None else None
+        if headless is not None:
+            slices |= dict.fromkeys(each.piece for each in headless.by_address.get(address, ()))
+    return sorted(slices)
+
+
+def _told_by(slices: list[str]) -> str:
+    if not slices:
+        return ""
+    more = f" and {len(slices) - _MOST_SLICES} more" if len(slices) > _MOST_SLICES else ""
+    return f", EndpointSlice {', '.join(slices[:_MOST_SLICES])}{more}"
 
 
 async def _ask(resolver: Resolver[Client], server: DnsServer, query: bytes) -> bytes:

@@ -160,7 +160,7 @@ class ClusterNames:
         for _ in range(DNS_ALIASES.most):
             there = self._at(aliased)
             if there is None:
-                of = None if found else self._service_named(name)
+                of = None if found else self.service_named(name)
                 return Found(wire.NXDOMAIN, tuple(found), of=of)
             records, of, because = there
             if found:
@@ -209,7 +209,11 @@ class ClusterNames:
                 return self._at_service(name, tuple(below), most)
         return None
 
-    def _service_named(self, name: Labels) -> ServiceName | None:
+    def headless(self, key: ServiceName) -> HeadlessService | None:
+        """Endpoints with names below the Service's; None: there are none, or no such Service."""
+        return self._headless.get(key)
+
+    def service_named(self, name: Labels) -> ServiceName | None:
         parts = name[: -len(self._zone)]
         if len(parts) < 3 or parts[-1] != _SVC:
             return None
@@ -218,7 +222,7 @@ class ClusterNames:
     def _at_service(
         self, name: Labels, below: Labels, most: int
     ) -> tuple[list[Record], ServiceName | None, str] | None:
-        key = self._service_named(name)
+        key = self.service_named(name)
         service = self._catalog.service(*key) if key is not None else None
         if service is None:
             return None

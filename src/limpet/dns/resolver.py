@@ -173,6 +173,11 @@ class Resolver(Generic[C]):
 
     # What is known
 
+    @property
+    def names(self) -> ClusterNames | None:
+        """None: no Service was ever heard of."""
+        return self._names
+
     def know(self, names: ClusterNames) -> None:
         """The cluster's names, from now on these."""
         self._names = names

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from limpet.base.bounds.strangers import DNS_ADDRESSES
 from limpet.dns import wire
+from limpet.dns.explain import slices_of
 from limpet.dns.names import ClusterNames, Found
 from limpet.dns.render import render, render_no
 from limpet.services.catalog import Catalog
@@ -177,6 +178,32 @@ def test_aliases_that_lead_to_each_other_end() -> None:
     found = known.look_up(wire.split_name(_wire("loop.other.svc.cluster.local")), wire.A)
 
     assert found == Found(wire.SERVFAIL, because="aliases that lead to each other")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "slices"),
+    [
+        (DB, "A", ["db-4"]),
+        (DB, "ANY", ["db-4", "db-6"]),
+        (f"db-0.{DB}", "AAAA", ["db-6"]),
+        (f"_sql._tcp.{DB}", "SRV", ["db-4", "db-6"]),
+        ("2.0.1.10.in-addr.arpa", "PTR", ["db-4"]),
+        (DB, "MX", []),
+        ("cold.default.svc.cluster.local", "A", []),
+        (WEB, "A", []),
+        ("10.0.96.10.in-addr.arpa", "PTR", []),
+        ("out.default.svc.cluster.local", "A", []),
+        ("10-1-2-3.default.pod.cluster.local", "A", []),
+    ],
+)
+def test_slices_are_named_that_a_headless_services_answer_is_of(
+    name: str, kind: str, slices: list[str]
+) -> None:
+    _, known = names()
+    query = wire.parse_query(dns.message.make_query(name, kind).to_wire())
+    found = known.look_up(query.name, query.type)
+    assert found is not None
+    assert slices_of(found, known) == slices
 
 
 def test_a_service_that_goes_takes_its_names_along() -> None:

@@ -23,6 +23,7 @@ from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import DnsServer
 from limpet.services.catalog import Catalog
+from limpet.services.values import Endpoint, EndpointSlice, Service
 from tests.beds.descriptors import room_for_descriptors
 from tests.unit.dns.test_resolver import resolver_of
 from tests.waiting import until
@@ -169,3 +170,26 @@ def test_what_an_upstream_says_and_nobody_can_read_is_told_a_person_in_words() -
         server.close()
 
     asyncio.run(scenario())
+
+
+def test_a_person_is_told_of_which_slices_a_headless_services_answer_is() -> None:
+    """The first of them, and how many more: an answer may be of very many."""
+    catalog = Catalog()
+    catalog.put(Service("shop", "db", cluster_ips=("None",)))
+    for number in range(5):
+        ends = (Endpoint(f"10.1.0.{number}"),)
+        catalog.put(EndpointSlice("shop", f"db-{number}", "db", 4, (), ends))
+
+    async def scenario() -> list[str]:
+        server = DnsServer(resolver_of(catalog))
+        try:
+            names = ("10-1-0-3.db", "db")
+            asked = [f"{each}.shop.svc.cluster.local" for each in names]
+            return [(await explain(server.resolver, server, x, "A")).because for x in asked]
+        finally:
+            server.close()
+
+    assert asyncio.run(scenario()) == [
+        "Service shop/db, EndpointSlice db-3",
+        "Service shop/db, EndpointSlice db-0, db-1, db-2 and 2 more",
+    ]
