@@ -266,18 +266,21 @@ def _workloads(chance: random.Random, nodes: list[Node]) -> Workloads:
                 connections=at * 3,
             )
 
+    def service(at: int) -> Service:
+        found = tuple(endpoints(at))
+        return Service(
+            name=f"shop/api-{at}",
+            type="ClusterIP",
+            addresses=(f"10.96.0.{at + 1}",),
+            ports=("80/tcp",),
+            endpoints=found,
+            endpoints_in_rotation=sum(each.in_rotation for each in found),
+            endpoints_total=len(found),
+            left_out=(LEFT_OUT,) if at == 0 else (),
+        )
+
     return Workloads(
-        services=tuple(
-            Service(
-                name=f"shop/api-{at}",
-                type="ClusterIP",
-                addresses=(f"10.96.0.{at + 1}",),
-                ports=("80/tcp",),
-                endpoints=tuple(endpoints(at)),
-                left_out=(LEFT_OUT,) if at == 0 else (),
-            )
-            for at in range(12)
-        ),
+        services=tuple(map(service, range(12))),
         policies=(
             Policy(
                 name="shop/api",

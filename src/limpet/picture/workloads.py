@@ -31,6 +31,10 @@ class Service(Shown, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    """The first of them, those that are out of rotation before the others."""
+    endpoints_in_rotation: int = 0
+    endpoints_total: int = 0
+    """One for each port and address, also of those that are not among `endpoints`."""
     trouble: str = ""
     left_out: tuple[str, ...] = ()
     """What of it and its EndpointSlices no node can use, in words; of the first few."""

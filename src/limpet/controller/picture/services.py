@@ -41,6 +41,8 @@ def _service(
         addresses=tuple(addresses),
         ports=tuple(map(_words, service.ports)),
         endpoints=tuple(ends[:_MOST_ENDPOINTS]),
+        endpoints_in_rotation=sum(each.in_rotation for each in ends),
+        endpoints_total=len(ends),
         left_out=left_out_in_short(slices.incomplete_of(service)),
     )
 

@@ -9,6 +9,7 @@ from limpet.picture.workloads import Service
 from limpet.services import values
 from limpet.services.catalog import Catalog
 from limpet.services.values import (
+    READY,
     SERVING,
     TERMINATING,
     Endpoint,
@@ -78,3 +79,13 @@ def test_the_endpoints_of_a_silent_node_rest_as_long_as_there_are_others() -> No
 
     assert {each.why for each in others.endpoints} == {"", "node crane-2 does not answer"}
     assert [each.in_rotation for each in alone.endpoints] == [True]
+
+
+def test_endpoints_that_are_not_listed_are_counted_all_the_same() -> None:
+    ends = [Endpoint(f"10.8.0.{each + 1}", int(each < 25) and READY) for each in range(40)]
+
+    found = shown(*ends)
+
+    assert (found.endpoints_in_rotation, found.endpoints_total) == (25, 40)
+    assert len(found.endpoints) == 32
+    assert [each.in_rotation for each in found.endpoints] == [False] * 15 + [True] * 17

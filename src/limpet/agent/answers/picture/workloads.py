@@ -38,6 +38,8 @@ def service_of(
         addresses=tuple(line.addresses),
         ports=tuple(line.ports),
         endpoints=tuple(map(_endpoint, shown[:MOST_ENDPOINTS])),
+        endpoints_in_rotation=sum(each.weight > 0 for each in shown),
+        endpoints_total=len(shown),
         trouble=line.trouble,
         left_out=left_out,
     )
