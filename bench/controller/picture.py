@@ -18,7 +18,7 @@ from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
-from limpet.controller.picture.making import Records, make_picture
+from limpet.controller.picture.making import PictureRecords, make_picture
 from limpet.controller.picture.nodes import NodeRecordFacts
 from limpet.controller.picture.reported import NodePaths
 from limpet.paths.report import NodeReport, PairReport
@@ -66,7 +66,7 @@ def picture(bed: Bed, rounds: int) -> list[Figure]:
     return [*figures, Figure("picture-size", "... a picture", "MB", [len(told) / 1e6])]
 
 
-def _world() -> tuple[Records, dict[str, NodePaths]]:
+def _world() -> tuple[PictureRecords, dict[str, NodePaths]]:
     """Sites of ten; each node reports the ways to so many others."""
     keys = [public_key_of(number.to_bytes(32, "big")) for number in range(1, NODES + 1)]
     uids = [uid_of(key) for key in keys]
@@ -96,4 +96,4 @@ def _world() -> tuple[Records, dict[str, NodePaths]]:
         report = NodeReport(version="0.1.0", backend="kernel", near=near)
         pairs = {other: PairReport(other, way) for other in others}
         reported[uid] = NodePaths(1, time.time(), report, pairs)
-    return Records(nodes, facts, network(), 1, {}, ()), reported
+    return PictureRecords(nodes, facts, network(), 1, {}, ()), reported

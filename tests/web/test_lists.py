@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import pytest
 from msgspec.structs import replace
 
-from limpet.picture.picture import Picture
-from limpet.picture.workloads import Endpoint, Service, Workloads
+from limpet.picture.picture import Also, Community, LeftOut, Picture
+from limpet.picture.workloads import Endpoint, Policy, Service, Workloads
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.web.test_access import TOKENS, Browser
@@ -39,3 +40,29 @@ def test_of_a_service_with_many_endpoints_all_are_counted_and_the_first_are_list
     assert "10.8.0.20:8080" in text
     assert "10.8.0.21:8080" not in text
     assert "and 80 more: the first 20 are listed, those out of rotation before the others" in text
+
+
+@pytest.mark.parametrize(
+    ("left_out", "path", "words"),
+    [
+        (LeftOut(services=1), "/services", "1 further Service is not shown."),
+        (LeftOut(services=40), "/services", "40 further Services are not shown."),
+        (LeftOut(policies=1), "/policies", "1 further policy is not shown."),
+        (LeftOut(policies=40), "/policies", "40 further policies are not shown."),
+        (LeftOut(pairs=40), "/pairs", "40 further pairs, which are well, are not shown."),
+    ],
+)
+def test_what_a_picture_leaves_out_is_said_where_it_would_be(
+    left_out: LeftOut, path: str, words: str
+) -> None:
+    assert words in text_of(replace(world(5), also=Also(left_out=left_out)), path)
+    assert "not shown" not in text_of(world(5), path)
+
+
+def test_a_list_of_several_pages_counts_its_rows_in_the_plural() -> None:
+    policies = tuple(Policy(name=f"shop/policy-{number}") for number in range(201))
+    communities = tuple(Community(name=f"line-{number}") for number in range(101))
+    picture = replace(world(5), workloads=Workloads(policies=policies), communities=communities)
+
+    assert "1 of 3, 201 policies" in text_of(picture, "/policies")
+    assert "1 of 3, 101 communities" in text_of(picture, "/communities")

@@ -54,7 +54,7 @@ _NO_SERVICES_HERE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class PictureRecords:
     """What was read of the tables."""
 
     nodes: dict[str, NodeEntry]
@@ -106,7 +106,7 @@ class PictureMaker:
         policies, say = policies_on_pair(records.policies)
         return replace(detail, policies=policies, policies_say=say)
 
-    def _read(self, tables: Tables) -> Records:
+    def _read(self, tables: Tables) -> PictureRecords:
         nodes: dict[str, NodeEntry] = {}
         facts: dict[str, NodeRecordFacts] = {}
         now_s, watching = time.time(), self._cluster.paths.watching
@@ -120,7 +120,7 @@ class PictureMaker:
                 uid in watching,
             )
         signed = (tables.value(POLICY.name, name) for name in tables.records(POLICY.name))
-        return Records(
+        return PictureRecords(
             nodes,
             facts,
             tables.network,
@@ -139,7 +139,7 @@ class PictureMaker:
         return await asyncio.to_thread(self._put_together, records, reported, before)
 
     def _put_together(
-        self, records: Records, reported: Mapping[str, NodePaths], before: Picture | None
+        self, records: PictureRecords, reported: Mapping[str, NodePaths], before: Picture | None
     ) -> Picture:
         now_s = time.time()
         silent_after_s = self._cluster.settings.looks.silent_after_s
@@ -149,7 +149,9 @@ class PictureMaker:
         return replace(made, as_of_s=now_s, version=self._versions.next())
 
 
-def make_picture(records: Records, reported: Mapping[str, NodePaths], since_s: float) -> Picture:
+def make_picture(
+    records: PictureRecords, reported: Mapping[str, NodePaths], since_s: float
+) -> Picture:
     """Without its time and version. `since_s`: who was heard of before that alone is silent."""
     nodes = records.nodes
     watching = [uid for uid, each in records.facts.items() if each.watches]
@@ -199,13 +201,15 @@ def make_picture(records: Records, reported: Mapping[str, NodePaths], since_s: f
         also=Also(
             findings=findings_of(records.facts),
             left_out=LeftOut(
-                pairs=left_out, policies=max(0, len(records.policies) - MOST_POLICIES)
+                pairs=left_out,
+                services=max(0, len(services) - MOST_SERVICES),
+                policies=max(0, len(records.policies) - MOST_POLICIES),
             ),
         ),
     )
 
 
-def _communities(records: Records) -> tuple[Community, ...]:
+def _communities(records: PictureRecords) -> tuple[Community, ...]:
     found = {each.name: each for each in communities_of(records.nodes, records.network)}
     for name in records.selectors:
         found.setdefault(name, Community(name=name))
