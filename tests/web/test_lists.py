@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from urllib.parse import parse_qs
 
 import pytest
 from msgspec.structs import replace
@@ -66,3 +67,25 @@ def test_a_list_of_several_pages_counts_its_rows_in_the_plural() -> None:
 
     assert "1 of 3, 201 policies" in text_of(picture, "/policies")
     assert "1 of 3, 101 communities" in text_of(picture, "/communities")
+
+
+def test_whoever_turns_the_pages_of_a_nodes_pairs_or_searches_them_keeps_to_that_node() -> None:
+    picture = world(300)
+    node = next(each for each in picture.nodes if "cloud" in each.roles)  # in pairs with all
+    with page(PictureSource(picture), lambda: TOKENS) as (address, _):
+        browser = Browser(address)
+        browser.enter("read")
+        first = browser.ask("GET", f"/pairs?node={node.uid}&q=e").text
+        further = unescape(first.partition('rel="next" href="')[2].partition('"')[0])
+        second = browser.ask("GET", f"/pairs{further}").text
+        back = unescape(second.partition('rel="prev" href="')[2].partition('"')[0])
+
+    assert parse_qs(further.removeprefix("?")) == {"page": ["2"], "q": ["e"], "node": [node.uid]}
+    assert parse_qs(back.removeprefix("?")) == {"page": ["1"], "q": ["e"], "node": [node.uid]}
+    pairs = re.findall(r'<tr id="pair-(\w+)-(\w+)">', second)
+    assert pairs
+    assert all(node.uid in pair for pair in pairs)
+    for shown in (first, second):
+        form = shown.partition('<form class="search"')[2].partition("</form>")[0]
+        assert f'<input type="hidden" name="node" value="{node.uid}">' in form
+        assert f"Of {node.name} (of all)." in re.sub(r"<[^>]*>", "", shown)
