@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from limpet.agent.settings import parse_settings
+from limpet.base.node_state import NodeState
 from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
 from limpet.cli.doctor.findings import Finding
+from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
 from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, examine_network_daemons
 from limpet.cli.doctor.machine.storage import examine_storage, filesystem_of
@@ -31,6 +33,7 @@ from limpet.cli.doctor.machine.traps import (
     examine_sysctl_files,
 )
 from limpet.cli.doctor.pods.attached import examine_docker
+from limpet.cli.doctor.target import Installation
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.waiting import wait_until
@@ -111,16 +114,59 @@ def test_links_of_a_network_whose_program_is_gone_are_named(netns: Netns, tmp_pa
     netns.ip("link add flannel.1 type vxlan id 77 dstport 8999", "link add cni0 type bridge")
     (tmp_path / "12").mkdir()
 
-    (found,) = in_(netns, lambda: examine_leftovers(tmp_path))
+    (found,) = in_(netns, lambda: examine_leftovers((), tmp_path))
     assert found.id == "leftover-links"
     assert "flannel.1" in found.what
     assert "cni0" in found.what
 
     (tmp_path / "12" / "comm").write_text("flanneld\n")
-    assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
+    assert in_(netns, lambda: examine_leftovers((), tmp_path)) == []
     netns.ip("link del flannel.1", "link del cni0")
     (tmp_path / "12" / "comm").unlink()
-    assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
+    assert in_(netns, lambda: examine_leftovers((), tmp_path)) == []
+
+
+def test_a_bridge_that_limpet_uses_or_that_has_ports_is_left_over_by_nobody(
+    netns: Netns, tmp_path: Path
+) -> None:
+    """What `bridge = "cni0"` in the agent's settings, or `--take-over flannel`, comes to: nothing
+    marks that bridge as ours, and `ip link delete cni0` would cut all pods of the node off."""
+    netns.ip("link add cni0 type bridge", "link add flannel.1 type vxlan id 77 dstport 8999")
+
+    (found,) = in_(netns, lambda: examine_leftovers({"cni0"}, tmp_path))
+    assert found.what.startswith("flannel.1: ")
+    assert found.advice == "when its pods are gone: ip link delete flannel.1"
+    (found,) = in_(netns, lambda: examine_leftovers((), tmp_path))
+    assert "cni0" in found.advice
+
+    netns.ip("link add port0 type veth peer name port1", "link set port0 master cni0")
+    (found,) = in_(netns, lambda: examine_leftovers((), tmp_path))
+    assert "cni0" not in found.what + found.advice
+    netns.ip("link del flannel.1")
+    assert in_(netns, lambda: examine_leftovers((), tmp_path)) == []
+
+
+def test_bridges_in_use_are_the_agents_and_those_that_configurations_and_pods_name(
+    tmp_path: Path,
+) -> None:
+    configurations: dict[str, dict[str, object]] = {
+        "10-limpet.conflist": {"name": "a", "plugins": [{"type": "limpet"}]},
+        "20-own.conf": {"name": "b", "type": "limpet", "bridge": "br-own"},
+        "30-ipam.conf": {"name": "c", "type": "bridge", "bridge": "br-ipam"},
+        "40-flannel.conflist": {"name": "d", "plugins": [{"type": "flannel"}]},
+        "50-broken.conf": {"name": "e"},
+    }
+    for name, document in configurations.items():
+        (tmp_path / name).write_text(json.dumps(document))
+    target = Installation(
+        parse_settings({"bridge": "limpet7", "state_dir": str(tmp_path / "state")}, "test"),
+        NodeState(()),
+        conflist=tmp_path / "10-limpet.conflist",
+        cni_bin_dir=tmp_path,
+        network_name="a",
+    )
+
+    assert bridges_in_use(target, ()) == {"limpet7", "br-own", "br-ipam"}
 
 
 def test_a_pod_does_not_see_the_programs_of_links_that_it_sees(
@@ -129,9 +175,9 @@ def test_a_pod_does_not_see_the_programs_of_links_that_it_sees(
     netns.ip("link add flannel.1 type vxlan id 77 dstport 8999")
 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert ids(in_(netns, lambda: examine_leftovers(tmp_path))) == ["leftover-links"]
+    assert ids(in_(netns, lambda: examine_leftovers((), tmp_path))) == ["leftover-links"]
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert in_(netns, lambda: examine_leftovers(tmp_path)) == []
+    assert in_(netns, lambda: examine_leftovers((), tmp_path)) == []
 
 
 def test_a_link_of_ours_that_somebody_set_down_is_named(netns: Netns) -> None:

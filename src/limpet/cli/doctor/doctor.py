@@ -17,6 +17,7 @@ from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports
 from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs, way_findings
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
+from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.installation import (
     examine_binary,
     examine_conflist,
@@ -46,6 +47,7 @@ from limpet.cli.doctor.pods.attached import (
     read_pods,
 )
 from limpet.cli.doctor.target import Installation
+from limpet.datapath.node.pod.attachment import Attachment
 
 Piece = Callable[[], Iterable[Finding]]
 
@@ -64,22 +66,24 @@ def diagnose(
     if silent and not target.in_lab and not target.conflist.exists() and not target.joined:
         findings += gather(examine_own_leftovers)
     cni = settings.pods.cni and not target.in_lab
+    pods = read_pods(settings)
     return gather(
         lambda: examine_binary(target) if cni else (),
         lambda: examine_conflist(target) if cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),
         lambda: findings,
         lambda: examine_folders(settings),
-        *_pods(target, status, silent=silent),
-        *_machine(target),
+        *_pods(target, status, pods, silent=silent),
+        *_machine(target, pods),
         lambda: examine_names(settings.dns, settings.folders.run_dir),
         lambda: examine(target, running=True),
     )
 
 
-def _pods(target: Installation, status: Status | None, *, silent: bool) -> Iterator[Piece]:
+def _pods(
+    target: Installation, status: Status | None, pods: list[Attachment], *, silent: bool
+) -> Iterator[Piece]:
     settings = target.settings
-    pods = read_pods(settings)
     yield lambda: host_port_findings(pods)
     yield lambda: examine_leaks(settings)
     yield lambda: lasting(lambda: list(examine_neighbours(pods)))
@@ -92,7 +96,7 @@ def _pods(target: Installation, status: Status | None, *, silent: bool) -> Itera
         yield examine_docker
 
 
-def _machine(target: Installation) -> Iterator[Piece]:
+def _machine(target: Installation, pods: list[Attachment]) -> Iterator[Piece]:
     settings, state = target.settings, target.state
     versions = {each.version for each in state.segments}
     yield lambda: examine_sysctls(settings.pods.bridge, state)
@@ -100,7 +104,7 @@ def _machine(target: Installation) -> Iterator[Piece]:
     yield lambda: examine_vtep_macs(settings)
     yield lambda: examine_servers(settings, state.cluster_cidrs)
     yield lambda: examine_rules((*state.segments, *state.cluster_cidrs))
-    yield examine_leftovers
+    yield lambda: examine_leftovers(bridges_in_use(target, pods))
     yield examine_connection_tracking
     yield lambda: examine_clock((settings.folders.cluster_dir, settings.folders.state_dir))
     if state.in_cluster:

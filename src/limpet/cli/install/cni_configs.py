@@ -14,6 +14,7 @@ from limpet.base.addresses import Prefix
 from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import cause, read_regular
 from limpet.base.errors import StorageError
+from limpet.cni.protocol.ipam import OWN_TYPE
 
 _EXTENSIONS = (".conf", ".conflist", ".json")
 """Source: ConfFiles in libcni, and loadFromConfDir in containerd's go-cni."""
@@ -28,6 +29,9 @@ class CniConfig:
     plugins: tuple[str, ...] = ()
     """Types, in their order."""
     bridges: tuple[str, ...] = ()
+    """Bridges of the reference bridge plugin and of flannel's."""
+    own_bridges: tuple[str, ...] = ()
+    """Bridges that it names for Limpet's plugin; where it names none, the agent's is used."""
     subnets: tuple[Prefix, ...] = ()
     """Addresses that it gives out itself."""
     problem: str = ""
@@ -65,6 +69,7 @@ def _read(path: Path) -> CniConfig:
         str(document.get("name", "")),
         types,
         bridges=tuple(dict.fromkeys(_bridges(plugins))),
+        own_bridges=tuple(str(each["bridge"]) for each in plugins if _names_our_bridge(each)),
         subnets=tuple(subnet for plugin in plugins for subnet in _subnets(plugin.get("ipam"))),
     )
 
@@ -81,6 +86,10 @@ def _bridges(plugins: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         elif plugin.get("type") == "flannel":
             delegate = plugin.get("delegate")
             yield str((delegate if isinstance(delegate, dict) else {}).get("bridge") or "cni0")
+
+
+def _names_our_bridge(plugin: Mapping[str, Any]) -> bool:
+    return plugin.get("type") == OWN_TYPE and bool(plugin.get("bridge"))
 
 
 def _subnets(ipam: Any) -> Iterator[Prefix]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Installation
-from limpet.cli.install.cni_configs import CniConfig
+from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
+from limpet.datapath.node.pod.attachment import Attachment
 
 
 def examine_configs(target: Installation, configs: list[CniConfig]) -> Iterator[Finding]:
@@ -45,6 +46,19 @@ def examine_configs(target: Installation, configs: list[CniConfig]) -> Iterator[
     elif not usable and not target.installed:
         yield ok(f"no other CNI configuration in {target.cni_conf_dir}")
     yield from (finding for config in usable for finding in _rivals(target, config))
+
+
+def bridges_in_use(target: Installation, pods: Iterable[Attachment]) -> set[str]:
+    """Names of the bridges that networks of this node are on: the agent's, those of `pods`, and
+    those that CNI configurations name, but for flannel's, which moved away or is left over.
+
+    Raises: StorageError.
+    """
+    found = {target.settings.pods.bridge}
+    found |= {pod.bridge.ifname for pod in pods if pod.bridge is not None}
+    for config in [] if target.in_lab else read_cni_configs(target.cni_conf_dir):
+        found |= {*config.own_bridges, *(() if "flannel" in config.plugins else config.bridges)}
+    return found
 
 
 def _rivals(target: Installation, config: CniConfig) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -154,12 +154,22 @@ def _takes(rule: _RuleBefore, route: RouteInfo, cidr: Prefix) -> bool:
     )
 
 
-def examine_leftovers(processes: Path = Path("/proc")) -> Iterator[Finding]:
-    """Links of another pod network whose program does not run."""
+def examine_leftovers(used: Collection[str], processes: Path = Path("/proc")) -> Iterator[Finding]:
+    """Links of another pod network whose program does not run.
+
+    `used`: bridges of this node's networks, which Limpet may have found there: they have no mark of
+    ours. A bridge with ports is somebody's, and pods may hang on it.
+    """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return  # a pod has the node's links before it, and not the node's processes
     with RouteSocket() as route:
-        others = [link for link in route.links().values() if not is_ours(link)]
+        links = route.links().values()
+    with_ports = {link.master_ifindex for link in links}
+    others = [
+        link
+        for link in links
+        if not is_ours(link) and link.ifname not in used and link.ifindex not in with_ports
+    ]
     found: dict[str, list[str]] = {}
     for link in others:
         for begin, program in _LEFTOVERS.items():
