@@ -89,3 +89,9 @@ def test_whoever_turns_the_pages_of_a_nodes_pairs_or_searches_them_keeps_to_that
         form = shown.partition('<form class="search"')[2].partition("</form>")[0]
         assert f'<input type="hidden" name="node" value="{node.uid}">' in form
         assert f"Of {node.name} (of all)." in re.sub(r"<[^>]*>", "", shown)
+
+
+def test_where_nobody_relays_the_advice_leaves_a_node_the_roles_that_it_has() -> None:
+    text = text_of(replace(world(5), relays=()), "/relays")
+
+    assert "(limpet node set NODE --add-role relay)" in text
