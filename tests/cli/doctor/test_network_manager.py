@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, examine_network_daemons
+from limpet.cli.doctor.machine.network_daemons import NETWORK_DAEMONS, examine_network_daemons
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.waiting import PATIENCE_S, wait_until
 

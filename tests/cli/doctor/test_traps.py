@@ -21,7 +21,7 @@ from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
 from limpet.cli.doctor.findings import Finding
 from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
-from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, examine_network_daemons
+from limpet.cli.doctor.machine.network_daemons import NETWORK_DAEMONS, examine_network_daemons
 from limpet.cli.doctor.machine.storage import examine_storage, filesystem_of
 from limpet.cli.doctor.machine.traps import (
     examine_clock,

@@ -12,7 +12,7 @@ from limpet.cli.doctor.installed.cni_configs import examine_configs
 from limpet.cli.doctor.installed.records import examine_records, examine_segments
 from limpet.cli.doctor.machine.features import examine_features
 from limpet.cli.doctor.machine.links import examine_node
-from limpet.cli.doctor.machine.settings import examine_network_daemons
+from limpet.cli.doctor.machine.network_daemons import examine_network_daemons
 from limpet.cli.doctor.target import InboundPort, Installation
 from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.joining import own_snapshot

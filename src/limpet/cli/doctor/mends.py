@@ -14,7 +14,8 @@ from pathlib import Path
 from limpet.agent.client import call
 from limpet.base.addresses import Address
 from limpet.cli.doctor.cluster.ways import changed_vtep_macs
-from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS, wrong_sysctls
+from limpet.cli.doctor.machine.network_daemons import NETWORK_DAEMONS
+from limpet.cli.doctor.machine.settings import wrong_sysctls
 from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods, stale_neighbours
 from limpet.cli.doctor.target import Installation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from limpet.cli.doctor.catalogue import KINDS, Harm
 from limpet.cli.doctor.findings import Finding, by_harm, error, grouped, ok, warn
-from limpet.cli.doctor.machine.settings import NETWORK_DAEMONS
+from limpet.cli.doctor.machine.network_daemons import NETWORK_DAEMONS
 from limpet.cli.doctor.mends import MENDED
 from limpet.cli.topics.pages import find_docs, look_up, read_pages
 

@@ -1,11 +1,10 @@
-"""Kernel settings, folders, and programs that set networks up."""
+"""Kernel settings and folders."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.agent.settings import Settings
@@ -15,7 +14,6 @@ from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import NodeFacts, plan_node
 from limpet.datapath.overlay.device_apply import LOOSE, is_strict, rp_filter
-from limpet.linux.namespaces import processes_here
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl
 
@@ -97,74 +95,3 @@ def _folder(folder: Path, why: str) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{folder} can be written, {usage.free >> 20} MiB free")
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkDaemon:
-    """A program that sets links up, and how it is told to leave ours alone."""
-
-    id: str
-    """Id of the finding."""
-    name: str
-    program: str
-    """Its name among the processes. Folders in /run tell nothing: systemd makes networkd's on every
-    machine, and they outlive the program."""
-    settings: str
-    """The folder of its settings."""
-    told: str
-    """Words there that say it has been told."""
-    harm: str
-    file: str
-    section: str
-    lines: tuple[str, ...]
-
-    def text(self, bridge: str) -> str:
-        """What `file` should have."""
-        lines = (line.format(bridge=bridge) for line in self.lines)
-        return "\n".join([f"[{self.section}]", *lines]) + "\n"
-
-
-NETWORK_DAEMONS = (
-    NetworkDaemon(
-        "networkmanager",
-        "NetworkManager",
-        "NetworkManager",
-        "etc/NetworkManager/conf.d",
-        "interface-name:lim",
-        "it may take over pods' interfaces and their addresses",
-        "/etc/NetworkManager/conf.d/limpet.conf",
-        "keyfile",
-        ("unmanaged-devices=interface-name:lim*;interface-name:{bridge}",),
-    ),
-    NetworkDaemon(
-        "networkd",
-        "systemd-networkd",
-        "systemd-network",
-        "etc/systemd",
-        "ManageForeignRoutes=no",
-        "it removes routes and rules of others when it starts; the agent puts them back",
-        "/etc/systemd/networkd.conf.d/limpet.conf",
-        "Network",
-        ("ManageForeignRoutes=no", "ManageForeignRoutingPolicyRules=no"),
-    ),
-)
-
-
-def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Finding]:
-    """`root`: of the daemons' settings."""
-    for each in NETWORK_DAEMONS:
-        if any(processes_here(each.program)) and not _mentions(root / each.settings, each.told):
-            yield warn(
-                each.id,
-                f"{each.name} runs",
-                each.harm,
-                f"put into {each.file}: {' '.join(each.text(bridge).split())}",
-            )
-
-
-def _mentions(folder: Path, words: str) -> bool:
-    return any(
-        words in path.read_text(errors="replace")
-        for path in folder.glob("**/*.conf")
-        if path.is_file()
-    )
