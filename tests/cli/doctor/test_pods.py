@@ -228,6 +228,18 @@ def test_a_bridge_that_follows_another_mac_is_named_while_no_agent_runs(doctor: 
     assert "not-as-planned" not in doctor.found()
 
 
+def test_a_bridge_that_somebody_took_away_is_named_while_no_agent_runs(doctor: Doctor) -> None:
+    doctor.node.pod("web-0").add()
+    doctor.node.stop_agent(signal.SIGKILL)
+    assert "not-as-planned" not in doctor.found()
+
+    doctor.node.run("ip", "link", "delete", "limpet0")
+
+    assert "bridge limpet0 is missing" in doctor.found()["not-as-planned"].what
+    doctor.node.start_agent()
+    assert not {"not-as-planned", "agent-silent"} & doctor.found().keys()
+
+
 def test_masquerade_that_was_taken_away_or_takes_in_the_cluster_is_named(doctor: Doctor) -> None:
     """Two faults: pods reach nothing beyond the cluster, or all nodes see them by their node's
     address, so no policy and no record tells them."""
