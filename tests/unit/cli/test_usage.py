@@ -82,6 +82,7 @@ def test_every_sentence_of_help_is_one(words: str) -> None:
         assert told[0].isupper(), what
         assert len(told.split()) > 2 or told == "Print the version.", f"{what}: {told}"
         assert not LEANS.match(told), f"{what}: {told}"
+        assert not re.search(r"-[A-Z]+- ", told), f"{what}: a name is cut in two: {told}"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ from limpet.agent.client import call
 from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
 from limpet.cli.bugreport.secrets import without_secrets
+from limpet.cli.install.units.controller_service import CONTROLLER_UNIT
+from limpet.cli.install.units.dns_service import DNS_UNIT
+from limpet.cli.install.units.page_service import PAGE_UNIT
+from limpet.cli.install.units.service import UNIT
 from limpet.cli.kept_events import events_of_node
 from limpet.lab.world.node import lab_log
 from limpet.timeline.answer import MOST_ENTRIES
@@ -29,7 +33,7 @@ from limpet.timeline.answer import MOST_ENTRIES
 _COMMAND_S = 15.0
 _LOG_LINES = "5000"
 LOG_BYTES = 4 << 20
-_UNITS = ("limpet-agent", "limpet-dns", "limpet-controller")
+_UNITS = (UNIT, DNS_UNIT, CONTROLLER_UNIT, PAGE_UNIT)
 _VERBS = {
     "status.json": "status",
     "peers.json": "peers",
@@ -98,7 +102,7 @@ def pieces(
         yield Piece(name, partial(_run, *command.split()))
     for unit in _UNITS:
         words = ("journalctl", "--no-pager", "-o", "short-iso", "-n", _LOG_LINES, "-u", unit)
-        yield Piece(f"logs/{unit}.txt", partial(_run, *words))
+        yield Piece(f"logs/{unit.removesuffix('.service')}.txt", partial(_run, *words))
     yield Piece("logs/agent-file.txt", lambda: _agent_log(settings, agent_pid))
     yield Piece("machine/files.txt", lambda: _listing(settings))
     yield Piece("machine/features.json", _features)

@@ -30,6 +30,8 @@ _PATTERNS = (
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
     ),
     re.compile(rf"\b{TOKEN_MARK}_[0-9A-Za-z]+_[\w-]{{16,}}"),  # a join token
+    re.compile(r"\blimpet-page-[\w-]{40,}"),  # a token of the page; names of its pods are shorter
+    re.compile(r"(?<=/enter#)[\w-]{16,}"),  # what a link to the page lets in by
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),  # a JSON web token: a service account's
     re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
     re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{8,}"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from limpet.cli.bugreport.secrets import LEFT_OUT, redact, without_secrets
 from limpet.cluster.api import Token, format_token
+from limpet.web.access.tokens import PREFIX
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
 PEM = (
@@ -30,6 +31,8 @@ PEM = (
         ("PRESHARED_KEY_PSK=aGVsbG8gd29ybGQ", "aGVsbG8"),
         ("https://admin:hunter2@192.0.2.7:6443/", "hunter2"),
         ("curl -H 'Bearer s3cr3t-token-value'", "s3cr3t-token-value"),
+        (f"ann has {PREFIX}{'x1-_' * 11}", "x1-_x1-_"),
+        (f"http://127.0.0.1:7480/enter#{'x1-_' * 11}", "x1-_x1-_"),
         ("joined with " + format_token(Token("k7", bytes(range(32)), bytes(32))), "aaaqeayeaud"),
     ],
 )
@@ -46,6 +49,8 @@ def test_what_looks_like_a_secret_is_left_out(text: str, secret: str) -> None:
         "tokens: 12",
         "the token is refused",
         "10.244.7.2 lladdr 0a:58:c0:00:02:02 REACHABLE",
+        "limpet-page-7d9c6b5f4d-abcde is ready",
+        "GET /enter 200",
         '"key": "kf24y64embfrlqbn5gszfcvj"',
     ],
 )

@@ -25,8 +25,8 @@ def bugreport(
         typer.Option(
             "--file",
             metavar="FILE",
-            help="File that the archive is written to (default: limpet-bugreport-HOST- "
-            "TIME.tar.gz in this folder).",
+            help="File that the archive is written to (default: "
+            "limpet-bugreport-HOST-TIME.tar.gz in this folder).",
         ),
     ] = None,
     config: Config = None,
