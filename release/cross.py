@@ -12,11 +12,13 @@ from release.debian import Deb, fetch, unpack
 
 _NATIVE = "x86_64"
 _SPECS = Path(f"/usr/lib/{_NATIVE}-linux-musl/musl-gcc.specs")
+MUSL_VERSION = "1.2.3"
+"""Of Debian 12, on which all is built: that of this machine's own `musl-tools`, too."""
 MUSL = {
     "arm64": Deb(
         "bookworm",
         "main",
-        "pool/main/m/musl/musl-dev_1.2.3-1_arm64.deb",
+        f"pool/main/m/musl/musl-dev_{MUSL_VERSION}-1_arm64.deb",
         "55c2ca4bc3041c8ed8ac7dc3ef6080d9551a21650568b2fd7610b59eaf98a4f4",
     )
 }

@@ -6,15 +6,21 @@ Its serial number follows from the version and not from chance, as all else here
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from release.checkout import CHECKOUT, MACHINES, OUT, epoch_s, version
+from release.bundle import locked_debians
+from release.checkout import CHECKOUT, MACHINES, OUT, epoch_s, sha256, version
+from release.cross import MUSL_VERSION
 from release.libraries import PYTHONS, locked, needed
 
+HTMX = CHECKOUT / "src" / "limpet" / "web" / "static" / "vendor" / "htmx.min.js"
+SEARCH_WORKER = CHECKOUT / "docs" / "assets" / "iframe-worker" / "shim.js"
+_DEPLOY = CHECKOUT / "deploy"
 _LICENCE = [{"license": {"id": "Apache-2.0"}}]
 
 
@@ -41,29 +47,75 @@ def libraries() -> Iterator[dict[str, Any]]:
         }
 
 
-def image_packages(lock: Path) -> Iterator[dict[str, Any]]:
-    """Of Debian, in the image."""
-    for line in lock.read_text(encoding="utf-8").splitlines():
+def debians() -> Iterator[dict[str, Any]]:
+    """Of Debian, in the image and in the bundle: each once, with where it is."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for line in (_DEPLOY / "image" / "amd64.lock").read_text(encoding="utf-8").splitlines():
         match line.split():
             case ["deb", _, path, digest]:
-                name, found, rest = path.rpartition("/")[2].replace("%2b", "+").split("_")
-                shown = found.replace("%7e", "~").replace("%3a", ":")
-                purl = f"pkg:deb/debian/{name}@{shown}?arch={rest.removesuffix('.deb')}"
-                yield {
-                    "type": "library",
-                    "bom-ref": purl,
-                    "name": name,
-                    "version": shown,
-                    "purl": purl,
-                    "scope": "optional",
-                    "hashes": [{"alg": "SHA-256", "content": digest}],
-                    "description": "in the image, of Debian 12",
-                }
+                places.setdefault((path, digest), set()).add("the image")
+    for deb in locked_debians():
+        places.setdefault((deb.path, deb.sha256), set()).add(f"the bundle for {deb.suite}")
+    for (path, digest), where in places.items():
+        name, found, rest = path.rpartition("/")[2].replace("%2b", "+").split("_")
+        shown = found.replace("%7e", "~").replace("%3a", ":")
+        purl = f"pkg:deb/debian/{name}@{shown}?arch={rest.removesuffix('.deb')}"
+        yield {
+            "type": "library",
+            "bom-ref": purl,
+            "name": name,
+            "version": shown,
+            "purl": purl,
+            "scope": "optional",
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+            "description": f"in {', '.join(sorted(where))}",
+        }
+
+
+def vendored() -> Iterator[dict[str, Any]]:
+    """What of others lies in the checkout, or is linked into a binary that is given out."""
+    htmx = (CHECKOUT / "scripts" / "vendor-htmx").read_text(encoding="utf-8")
+    (version_of_htmx,) = re.findall(r"^version=([\d.]+)$", htmx, flags=re.M)
+    yield {
+        **_of_npm("htmx.org", version_of_htmx, "0BSD", HTMX),
+        "scope": "required",
+        "description": "drawn into the page",
+    }
+    # Its file is `shim/index.js` of what npm has of that version.
+    yield {
+        **_of_npm("iframe-worker", "1.0.4", "MIT", SEARCH_WORKER),
+        "scope": "optional",
+        "description": "search in the documentation where it is read from files",
+    }
+    purl = f"pkg:generic/musl@{MUSL_VERSION}"
+    yield {
+        "type": "library",
+        "bom-ref": purl,
+        "name": "musl",
+        "version": MUSL_VERSION,
+        "purl": purl,
+        "scope": "required",
+        "licenses": [{"license": {"id": "MIT"}}],
+        "description": "linked into limpet-cni, of Debian 12",
+    }
+
+
+def _of_npm(name: str, found: str, licence: str, file: Path) -> dict[str, Any]:
+    purl = f"pkg:npm/{name}@{found}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": found,
+        "purl": purl,
+        "licenses": [{"license": {"id": licence}}],
+        "hashes": [{"alg": "SHA-256", "content": sha256(file)}],
+    }
 
 
 def bill() -> dict[str, Any]:
     """All of it, as JSON has it."""
-    components = [*libraries(), *image_packages(CHECKOUT / "deploy" / "image" / "amd64.lock")]
+    components = [*libraries(), *debians(), *vendored()]
     itself = f"pkg:pypi/limpet@{version()}"
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"https://limpet.dev/sbom/{version()}")
     return {

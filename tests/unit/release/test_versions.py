@@ -16,7 +16,8 @@ from release import checkout
 from release.archives import write_tar
 from release.bundle import SOURCE, locked_debians
 from release.chart import image_tag, semantic
-from release.checkout import CHECKOUT, MACHINES, ReleaseError
+from release.checkout import CHECKOUT, MACHINES, ReleaseError, sha256
+from release.cross import MUSL
 from release.deb import debian_version
 from release.libraries import LOCK, PYTHONS, locked, needed
 from release.sbom import bill
@@ -98,6 +99,60 @@ def test_the_bill_names_all_that_is_locked_and_every_reference_has_its_component
     }
     assert set(document["dependencies"][0]["dependsOn"]) == references
     assert len(references) == len(document["components"])
+
+
+def test_the_bill_names_every_package_of_debian_that_is_locked() -> None:
+    locks = sorted((CHECKOUT / "deploy").rglob("*.lock"))
+    assert {each.parent.name for each in locks} == {"bundle", "image"}
+
+    digests = {
+        line.split()[-1]
+        for lock in locks
+        for line in lock.read_text(encoding="utf-8").splitlines()
+        if line.startswith("deb ")
+    }
+
+    assert digests <= _digests_of_the_bill()
+    shown = {
+        each["purl"]: each["description"]
+        for each in bill()["components"]
+        if each["name"] == "libnftables1"
+    }
+    assert "in the bundle for trixie" in shown.values()
+    assert "in the bundle for bookworm, the image" in shown.values()
+
+
+def test_the_bill_names_all_that_lies_in_the_checkout_with_a_licence_of_its_own() -> None:
+    folders = {
+        licence.parent
+        for each in ("src", "docs", "bpf", "shim", "deploy")
+        for licence in (CHECKOUT / each).rglob("*LICENSE*")
+    }
+    assert len(folders) == 2
+    files = {path for folder in folders for path in folder.glob("*.js")}
+
+    assert {sha256(path) for path in files} <= _digests_of_the_bill()
+    assert len(files) == 2
+
+
+def test_the_bill_names_the_c_library_that_is_in_the_binary_in_the_version_of_each_machine() -> (
+    None
+):
+    asked = ["dpkg-query", "--show", "--showformat=${source:Upstream-Version}", "musl-dev"]
+    here = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+
+    (found,) = (each for each in bill()["components"] if each["name"] == "musl")
+
+    assert found["version"] == here
+    assert all(f"_{here}-" in deb.path for deb in MUSL.values())
+
+
+def _digests_of_the_bill() -> set[str]:
+    return {
+        each["content"]
+        for component in bill()["components"]
+        for each in component.get("hashes", ())
+    }
 
 
 def test_the_bundles_debians_are_fixed_by_checksum_for_both() -> None:
