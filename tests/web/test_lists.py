@@ -21,10 +21,16 @@ def text_of(picture: Picture, path: str) -> str:
     with page(PictureSource(picture), lambda: TOKENS) as (address, _):
         browser = Browser(address)
         browser.enter("read")
-        found = browser.ask("GET", path)
+        return read(browser, path)
+
+
+def read(browser: Browser, path: str) -> str:
+    """What a person reads there, without what stands around the place."""
+    found = browser.ask("GET", path)
     assert found.status == 200
     main = found.text.partition('<main id="main"')[2].partition("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main.partition(">")[2])).split())
+    text = " ".join(unescape(re.sub(r"<[^>]*>", " ", main.partition(">")[2])).split())
+    return re.sub(r" (?=[,.])", "", text)
 
 
 def test_of_a_service_with_many_endpoints_all_are_counted_and_the_first_are_listed() -> None:
