@@ -39,14 +39,14 @@ class Secrets:
     """Made anew for each run, and put where such things are."""
 
     def __init__(self) -> None:
-        self.key = secrets.token_bytes(32)
+        self.key = b"\xfc" + secrets.token_bytes(31)  # in base64 it begins as a path does
         self.private_key = Ed25519PrivateKey.generate().private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         )
         self.join_token = format_token(Token("k7", secrets.token_bytes(32), bytes(32)))
         self.account = jwt("system:serviceaccount:limpet")
         self.kubeconfig_token = secrets.token_urlsafe(32)
-        self.psk = secrets.token_urlsafe(32)
+        self.psk = base64.b64encode(b"\xfc" + secrets.token_bytes(31)).decode()
         self.environment = secrets.token_urlsafe(32)
         self.url = secrets.token_hex(8)
         self.conflist = secrets.token_urlsafe(20)

@@ -77,7 +77,12 @@ def known_secrets(settings: Settings, processes: Iterable[int] = ()) -> set[str]
         found |= set(_forms(data))
     for environment in (os.environ, *map(_environment, processes)):
         found |= {value for name, value in environment.items() if _SECRET_NAME.search(name)}
-    return {each for each in found if len(each) >= _LEAST and not each.startswith("/")}
+    return {each for each in found if len(each) >= _LEAST and not _is_place(each)}
+
+
+def _is_place(value: str) -> bool:
+    """Where something is, which is no secret. Of keys in base64 one of 64 begins as a path does."""
+    return value.startswith("/") and os.path.exists(value)
 
 
 def _files(settings: Settings) -> Iterator[Path]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cli.bugreport.secrets import LEFT_OUT, redact, without_secrets
+from limpet.agent.settings import Settings
+from limpet.base.settings import Folders
+from limpet.cli.bugreport.secrets import LEFT_OUT, known_secrets, redact, without_secrets
 from limpet.cluster.api import Token, format_token
 from limpet.web.access.tokens import PREFIX
 
@@ -56,6 +61,22 @@ def test_what_looks_like_a_secret_is_left_out(text: str, secret: str) -> None:
 )
 def test_what_is_none_stays(text: str) -> None:
     assert redact(text) == text
+
+
+def test_a_key_that_begins_as_a_path_does_is_known_and_a_path_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 64 keys was left in."""
+    key = b"\xfc" + bytes(range(31))
+    (tmp_path / "node.key").write_bytes(key)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "node.key"))
+    monkeypatch.setenv("OTHER_TOKEN", "/" + "x" * 5000)
+
+    found = known_secrets(Settings(folders=Folders(state_dir=tmp_path, run_dir=tmp_path)))
+
+    assert base64.b64encode(key).decode() in found
+    assert "/" + "x" * 5000 in found
+    assert str(tmp_path / "node.key") not in found
 
 
 @given(
