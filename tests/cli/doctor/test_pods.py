@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,7 @@ from limpet.cli.doctor.doctor import diagnose
 from limpet.cli.doctor.findings import Finding
 from limpet.cli.main import main
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
+from limpet.lab.clock import LONG_AGO, clock_environment
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.linux.namespaces import Namespace
 from tests.conftest import NodeFactory
@@ -238,6 +243,26 @@ def test_a_bridge_that_somebody_took_away_is_named_while_no_agent_runs(doctor: D
     assert "bridge limpet0 is missing" in doctor.found()["not-as-planned"].what
     doctor.node.start_agent()
     assert not {"not-as-planned", "agent-silent"} & doctor.found().keys()
+
+
+def test_the_clock_of_a_machine_that_starts_without_a_battery_is_named(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    words = ("doctor", "--output", "json", "--config", str(doctor.node.config_path))
+    inside = ("nsenter", f"--net={doctor.node.netns_path}")
+
+    def found(environment: Mapping[str, str]) -> dict[str, str]:
+        done = subprocess.run(
+            [*inside, sys.executable, "-m", "limpet", *words],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,  # it ends with 1 where anything is wrong
+        )
+        return {each["id"]: each["what"] for each in json.loads(done.stdout)["findings"]}
+
+    assert "clock-wrong" not in found({})
+    assert "hours behind" in found(clock_environment(LONG_AGO, tmp_path))["clock-wrong"]
 
 
 def test_masquerade_that_was_taken_away_or_takes_in_the_cluster_is_named(doctor: Doctor) -> None:
