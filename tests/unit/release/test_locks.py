@@ -57,6 +57,21 @@ def test_every_lock_is_one_of_these() -> None:
     assert all(_ASKED.values())
 
 
+def test_what_plain_pip_takes_is_of_a_major_version_that_is_known() -> None:
+    """docs/decisions/packages.md says why two have no upper bound."""
+    asked = {each.name: each.specifier for each in map(Requirement, _RUN)}
+
+    unbounded = {
+        name
+        for name, specifier in asked.items()
+        if not any(each.operator == "<" for each in specifier)
+    }
+
+    assert unbounded == {"cryptography", "structlog"}
+    for name, specifier in asked.items():
+        assert specifier.contains(locked("run")[canonicalize_name(name)][0]), name
+
+
 @pytest.mark.parametrize("name", _ASKED)
 def test_all_that_is_asked_for_is_locked_with_checksums(name: str) -> None:
     have = locked(name)
