@@ -168,13 +168,15 @@ class Nftables:
         found = re.search(r"packets (\d+)", listed)
         return int(found[1]) if found else 0
 
-    def put_table(self, ruleset: str, *, adding: str = "") -> None:
+    def put_table(self, ruleset: str, *, adding: str = "", within: bool = False) -> None:
         """Replaces our table by `ruleset` (empty: by none) in one transaction; no packet meets
-        neither. `adding`: commands that fill its sets, where the ruleset has no elements."""
-        self.run(
-            f"add table {self._at}\ndelete table {self._at}\n{ruleset}{adding}",
-            what=f"table {self._table}",
-        )
+        neither. `adding`: commands that fill its sets, where the ruleset has no elements. `within`:
+        the table, which is there, stays whose it is, and what it has is replaced."""
+        if within:
+            commands = contents_replaced(self._at, self.list_table() or "", ruleset)
+        else:
+            commands = f"add table {self._at}\ndelete table {self._at}\n{ruleset}"
+        self.run(f"{commands}{adding}", what=f"table {self._table}")
         self._put, self._printed = _Print(ruleset, adding), _Print(self.list_table() or "")
 
     def keep(self, wanted: str) -> bool:
@@ -271,6 +273,32 @@ def split_listing(listing: str) -> TableListing:
             items = found[1].replace('"', "").split(",")
             elements[name] = frozenset(" ".join(item.split()) for item in items)
     return TableListing(_ELEMENTS.sub("", listing), elements)
+
+
+_OBJECT = re.compile(r"^\t(chain|set|counter) (\S+) \{\n(.*?)^\t\}", re.MULTILINE | re.DOTALL)
+_IN_ORDER = {"chain": 0, "set": 1, "counter": 2}
+"""Kinds that may go one after the other, since those before are what leads to those behind."""
+
+
+def contents_replaced(table: str, listing: str, ruleset: str) -> str:
+    """Commands that have a table hold what `ruleset` says in place of what it was listed with. None
+    is about the table itself, whose owner it would take away.
+
+    `table`: its family and name. `ruleset`: sets and chains without elements, a line for each rule.
+    """
+    before = sorted(_OBJECT.findall(listing), key=lambda each: _IN_ORDER[each[0]])
+    after = sorted(_OBJECT.findall(ruleset), key=lambda each: -_IN_ORDER[each[0]])
+    commands, rules = [f"flush table {table}"], []
+    commands += [f"delete {kind} {table} {name}" for kind, name, _ in before]
+    for kind, name, body in after:
+        lines = [line.strip() for line in body.splitlines()]
+        if kind == "chain":
+            is_base = bool(lines) and lines[0].startswith("type ")
+            rules += [f"add rule {table} {name} {rule}" for rule in lines[is_base:]]
+            lines = lines[:is_base]
+        words = f" {{ {'; '.join(lines)}; }}" if lines else ""
+        commands.append(f"add {kind} {table} {name}{words}")
+    return "".join(f"{line}\n" for line in (*commands, *rules))
 
 
 class _Print:

@@ -17,6 +17,7 @@ from limpet.datapath.node.pod.attachment import AllowedSources, Bandwidth
 from limpet.datapath.node.ports.apply import PortKernel
 from limpet.datapath.node.ports.diff import PutTable
 from limpet.datapath.node.ports.plan import plan_ports
+from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import NO_LIMITS, STATE, NodeBed, Pod
 from tests.waiting import wait_until
@@ -38,8 +39,10 @@ class PortsBed:
         state: NodeState = STATE,
         allowed: AllowedSources = NOTHING_ELSE,
         bandwidth: Bandwidth = NO_LIMITS,
+        flags: int = OWNED | PERSISTENT,
     ) -> None:
-        """`allowed`: to the first pod."""
+        """`allowed`: to the first pod. `flags`: as for the kernel's side; 0: others can change the
+        table."""
         self.bed = NodeBed(make, state)
         self.node = self.bed.node
         self.pods = [self.bed.pod(f"p{n}", n + 2, bandwidth=bandwidth) for n in range(pods)]
@@ -48,7 +51,7 @@ class PortsBed:
         self.pods[0] = replace(self.pods[0], attachment=first)
         self.bridge_mac = self.bed.kernel.bridges(["limpet0"])["limpet0"][1]
         with self.node.entered():
-            self.kernel = PortKernel()
+            self.kernel = PortKernel(flags=flags)
         self._tags = itertools.count(1)
 
     def close(self) -> None:
@@ -83,7 +86,7 @@ class PortsBed:
                 out.send(frame(tag))
 
             def seen() -> bool:
-                if any(_has_come(each, tag) for each in heard):
+                if any(has_come(each, tag) for each in heard):
                     outcome.append(True)
                 elif self.dropped() > before:
                     outcome.append(False)
@@ -112,7 +115,7 @@ def packet_socket(netns: Netns, ifname: str) -> socket.socket:
     return made
 
 
-def _has_come(heard: socket.socket, tag: bytes) -> bool:
+def has_come(heard: socket.socket, tag: bytes) -> bool:
     while True:
         try:
             frame, where = heard.recvfrom(4096)

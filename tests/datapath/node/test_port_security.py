@@ -6,7 +6,9 @@ import asyncio
 import json
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_network
 
@@ -18,6 +20,7 @@ from limpet.base.node_state import NodeState
 from limpet.base.ownership import NFT_PORTS_TABLE
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import AllowedSources, Bandwidth
+from limpet.datapath.node.ports.apply import PortKernel
 from limpet.datapath.node.ports.diff import PutTable, diff_ports
 from limpet.datapath.node.ports.part import PortPart
 from limpet.datapath.node.ports.plan import plan_ports
@@ -25,7 +28,8 @@ from limpet.datapath.node.ports.ruleset import plan_frame
 from limpet.datapath.node.ports.state import PortTable
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import GATEWAYS
-from tests.beds.policies.ports_bed import Frame, PortsBed, packet_socket
+from tests.beds.own_tables import others_can_delete
+from tests.beds.policies.ports_bed import Frame, PortsBed, has_come, packet_socket
 from tests.beds.traffic.pod_frames import (
     BROADCAST,
     arp,
@@ -41,6 +45,7 @@ from tests.beds.traffic.pod_frames import (
 )
 from tests.waiting import wait_until
 
+needs_own_tables = pytest.mark.skipif(others_can_delete(), reason="Linux before 6.9")
 OUTSIDE4, OUTSIDE6 = "198.51.100.7", "2001:db8:7::7"
 ALL_NODES = "ff02::1"
 
@@ -48,6 +53,14 @@ ALL_NODES = "ff02::1"
 @pytest.fixture
 def ports(make_netns: NetnsFactory) -> Iterator[PortsBed]:
     bed = PortsBed(make_netns)
+    yield bed
+    bed.close()
+
+
+@pytest.fixture
+def changeable(make_netns: NetnsFactory) -> Iterator[PortsBed]:
+    """Its table is nobody's, as on kernels before 6.9."""
+    bed = PortsBed(make_netns, flags=0)
     yield bed
     bed.close()
 
@@ -338,7 +351,8 @@ def test_a_pod_makes_nobody_take_it_for_a_router(make_netns: NetnsFactory) -> No
         bed.enforce()
         assert not advertise(b"with")
         assert routers() == []
-        bed.node.run("nft", "delete", "table", "bridge", "limpet_ports")
+        with bed.node.entered():
+            bed.kernel.apply(PutTable(PortTable()))
         local = str(link_local_of(bed.mac(0)))
         with packet_socket(bed.pod(0).netns, "eth0") as out:
             frame = router_advertisement(local, b"without")
@@ -465,7 +479,70 @@ def test_the_table_becomes_what_is_planned_and_is_read_back(ports: PortsBed) -> 
             assert have == want
 
 
-def test_damage_is_seen_and_mended(ports: PortsBed) -> None:
+@needs_own_tables
+def test_nothing_forged_arrives_while_another_program_flushes_all_of_nftables(
+    make_netns: NetnsFactory,
+) -> None:
+    """One pod floods another in the name of a third one, which policies may let in; the table is
+    there all the time, since it is ours alone."""
+    bed = PortsBed(make_netns, 3)
+    tag = b"a flood "
+    packet = udp(bed.address(1, 4), bed.address(2, 4), tag)
+    forged = ethernet(bed.mac(0), bed.mac(2), "ip", packet)
+    ended = threading.Event()
+
+    def flood() -> None:
+        while not ended.is_set():
+            with suppress(BlockingIOError):
+                out.send(forged)
+
+    try:
+        bed.enforce()
+        with (
+            packet_socket(bed.pod(2).netns, "eth0") as heard,
+            packet_socket(bed.pod(0).netns, "eth0") as out,
+        ):
+            flooding = threading.Thread(target=flood)
+            flooding.start()
+            try:
+                for damage in 10 * ["flush ruleset", f"delete table bridge {NFT_PORTS_TABLE}"]:
+                    before = bed.dropped()
+                    with suppress(AssertionError):  # the second one is refused
+                        bed.node.run("nft", damage)
+                    wait_until(lambda: bed.dropped() > before, "it floods")  # noqa: B023
+            finally:
+                ended.set()
+                flooding.join()
+            assert not has_come(heard, tag)
+        assert bed.arrives(lambda t: ethernet(bed.mac(1), bed.mac(2), "ip",
+                                              udp(bed.address(1, 4), bed.address(2, 4), t)),
+                           sender=1)  # fmt: skip
+    finally:
+        bed.close()
+
+
+@needs_own_tables
+def test_a_table_that_is_nobodys_any_more_is_gone_on_with(ports: PortsBed) -> None:
+    """As when the agent was killed: what others did to it meanwhile is put right, and it is ours
+    alone again."""
+    want = plan_ports(pod.attachment for pod in ports.pods)
+    table = f"bridge {NFT_PORTS_TABLE}"
+    ports.enforce()
+    for damage in (f"delete table {table}", f"insert rule {table} prerouting accept", ""):
+        ports.kernel.close()
+        if damage:
+            ports.node.run("nft", damage)
+        with ports.node.entered():
+            ports.kernel = PortKernel()
+            for change in diff_ports(want, ports.kernel.read()):
+                ports.kernel.apply(change)
+            assert ports.kernel.read() == want, damage
+            with pytest.raises(AssertionError, match="not permitted"):
+                ports.node.run("nft", f"delete table {table}")
+
+
+def test_damage_is_seen_and_mended(changeable: PortsBed) -> None:
+    ports = changeable
     pods = [pod.attachment for pod in ports.pods]
     want = plan_ports(pods)
     element = sorted(want.held("own4"))[0]
@@ -488,7 +565,9 @@ def test_damage_is_seen_and_mended(ports: PortsBed) -> None:
             assert ports.kernel.read() == want, damage
 
 
-def test_check_tells_what_is_missing_of_a_pods_protection(ports: PortsBed) -> None:
+def test_check_tells_what_is_missing_of_a_pods_protection(changeable: PortsBed) -> None:
+    ports = changeable
+    ports.enforce()  # what is nobody's stays so
     pods = [pod.attachment for pod in ports.pods]
     table = f"bridge {NFT_PORTS_TABLE}"
 
