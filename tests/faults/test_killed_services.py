@@ -41,6 +41,9 @@ from tests.waiting import PATIENCE_S, wait_until
 
 CHANGES, KILLS = effort((200, 3), (500, 6))
 STAYS = ("10.96.0.7", "fd96::7")
+AGAIN = 3
+"""Rounds with changes of an agent that is there again until kernel and plan agree: of what it has
+kept, and of the list of each kind that the API server tells."""
 MANY = effort(600, 10_000)
 """Services that change at once; the issue's measure is 10,000."""
 
@@ -271,9 +274,11 @@ def kill_amid_changes(
     agree: Callable[[], None],
     *,
     beside: Callable[[], None] = lambda: None,
+    again: int = AGAIN,
 ) -> None:
     """`agree`: returns when the kernel is as planned, before and after each kill. `beside`: called
-    after each change of a Service, changes something else."""
+    after each change of a Service, changes something else. `again`: rounds of Services with changes
+    that the next agent may need."""
     pods = addresses(node, "one", "two")
     api.put(service("stays", *STAYS), *slices("stays", *pods))
     agree()
@@ -282,8 +287,10 @@ def kill_amid_changes(
         for number in range(CHANGES):
             if number in kills:
                 node.stop_agent(signal.SIGKILL)
+                before = rounds(node)
                 node.start_agent()
                 agree()
+                assert rounds(node) - before <= again
             change(chance, api, pods)
             beside()
             time.sleep(chance.random() * 0.01)  # of rounds some are met half way
@@ -304,7 +311,24 @@ FOREIGN = (
 )
 
 
-def test_what_others_take_away_is_back_and_what_began_meanwhile_finds_its_way(
+NOTIFIED = "another program changed our tables of nftables"
+NEVER_S = 100_000.0
+
+
+@pytest.fixture
+def never_by_itself(node: Machine, api: ServiceApi) -> Iterator[None]:
+    """Its agent does not look again at everything by and by."""
+    node.stop_agent()
+    node.settings["resync_s"] = NEVER_S
+    node.start_agent()
+    yield
+    node.stop_agent()
+    del node.settings["resync_s"]
+    node.start_agent()
+
+
+@pytest.mark.usefixtures("never_by_itself")
+def test_what_others_take_away_is_back_by_one_round_and_what_began_meanwhile_finds_its_way(
     node: Machine, api: ServiceApi
 ) -> None:
     api.put(service("stays", *STAYS), *slices("stays", *addresses(node, "one")))
@@ -328,6 +352,7 @@ def test_what_others_take_away_is_back_and_what_began_meanwhile_finds_its_way(
         wait_until(is_heard, "it is served")
         for words in FOREIGN:
             before = host.run("nft", "list", "table", *TABLE.split())
+            earlier = len(repairs(node))
             host.run("nft", words)
             began_s = time.monotonic()
             # From one port all the time: what the kernel tracks of it began without the table.
@@ -338,6 +363,10 @@ def test_what_others_take_away_is_back_and_what_began_meanwhile_finds_its_way(
             )
             took[words] = time.monotonic() - began_s
             wait_until(is_heard, f"a flow that began after {words} is served")
+            # Whatever the machine does beside: there is no timer that it could have waited for.
+            wait_until(lambda: len(repairs(node)) > earlier, "its round is told")  # noqa: B023
+            (why,) = repairs(node)[earlier:]
+            assert NOTIFIED in why
             assert not unlike(node, api)
     for words, took_s in took.items():
         sys.stderr.write(f"{words}: back after {took_s * 1e3:.0f} ms\n")
@@ -484,11 +513,16 @@ def resident_mib(node: Machine) -> float:
 def test_endpoints_that_flap_cost_a_round_each_and_nobody_else_anything(
     node: Machine, api: ServiceApi
 ) -> None:
+    flap(node, api, lambda: agree(node, api))
+
+
+def flap(node: Machine, api: ServiceApi, agree: Callable[[], None]) -> None:
+    """`agree`: returns when the kernel is as planned, before it and after it."""
     one, two = addresses(node, "one"), addresses(node, "two")
     api.put(service("stays", *STAYS), *slices("stays", *one, *two))
     flaps = ("10.96.0.8", "fd96::8")
     api.put(service("flaps", *flaps), *slices("flaps", *one, ask=5454))
-    agree(node, api)
+    agree()
     before = rounds(node)
     descriptors = len(os.listdir(f"/proc/{node.agent_pid}/fd"))
     with Storm(node) as storm:
@@ -497,7 +531,7 @@ def test_endpoints_that_flap_cost_a_round_each_and_nobody_else_anything(
             api.put(*slices("flaps", *(there if number % 4 < 2 else []), ask=5454))
             time.sleep(0.1)  # ten times a second
         api.put(*slices("flaps", *two, ask=5454))
-        agree(node, api)
+        agree()
         storm.check()
     sys.stderr.write(f"longest answer beside flapping endpoints: {storm.longest_s * 1e3:.0f} ms\n")
     assert 0 < rounds(node) - before <= 2 * 41 + 5  # the slices of a change may come apart
@@ -509,6 +543,12 @@ def test_endpoints_that_flap_cost_a_round_each_and_nobody_else_anything(
     with _udp(server, 4, 5454) as asked, _udp(client, 4, 0) as asks:
         asks.sendto(b"question", (flaps[0], 53))
         assert asked.recv(64) == b"question"
+
+
+def repairs(node: Machine) -> list[str]:
+    """Why there were rounds with changes, of Services or of all that has tables."""
+    line = r"event=round parts=(?:\S+,)?services changes=[1-9]\d* failed=\d+"
+    return re.findall(rf'{line} why=("[^"]*"|\S+)', node.log())
 
 
 def rounds(node: Machine) -> int:

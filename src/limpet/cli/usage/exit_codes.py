@@ -10,8 +10,8 @@ EVERYWHERE: dict[int | str, str] = {
 }
 ONE = {
     "status": "No agent answers, or pods cannot be started here now.",
-    "path": "There is no way, the other node does not answer, policies allow no connection, or the Service "
-    "refuses that port.",
+    "path": "There is no way, the other node does not answer, policies allow no connection, or the "
+    "Service refuses that port.",
     "ipam check": "There are leaks or damage, or no agent could say whether there are.",
     "ipam list": "There is no such network.",
     "ipam release": "Nothing is kept for it, or a container holds it.",
