@@ -59,7 +59,7 @@ async def explain(
 def slices_of(found: Found, names: ClusterNames) -> list[str]:
     """EndpointSlices that have the addresses that are answered, or the names of an address: of
     other names than those of headless Services' endpoints none are asked."""
-    slices: dict[str, None] = {}
+    slices = set[str]()
     for record in (*found.records, *found.further):
         if record.type == wire.PTR:
             address = str(reversed_address(record.name) or "")
@@ -71,7 +71,7 @@ def slices_of(found: Found, names: ClusterNames) -> list[str]:
         key = names.service_named(name)
         headless = names.headless(key) if key is not None else None
         if headless is not None:
-            slices |= dict.fromkeys(each.piece for each in headless.by_address.get(address, ()))
+            slices.update(each.piece for each in headless.by_address.get(address, ()))
     return sorted(slices)
 
 

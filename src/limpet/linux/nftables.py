@@ -288,7 +288,7 @@ def contents_replaced(table: str, listing: str, ruleset: str) -> str:
     """
     before = sorted(_OBJECT.findall(listing), key=lambda each: _IN_ORDER[each[0]])
     after = sorted(_OBJECT.findall(ruleset), key=lambda each: -_IN_ORDER[each[0]])
-    commands, rules = [f"flush table {table}"], []
+    commands, rules = [f"flush table {table}"], list[str]()
     commands += [f"delete {kind} {table} {name}" for kind, name, _ in before]
     for kind, name, body in after:
         lines = [line.strip() for line in body.splitlines()]
