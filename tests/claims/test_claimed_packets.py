@@ -116,6 +116,8 @@ def test_a_name_servers_port_that_a_node_claims_for_its_tunnel_stays_open_to_pod
         undo.enter_context(bed.watcher.netns.entered())
         nft = Nftables(NFT_OVERLAY_TABLE)
         undo.callback(nft.close)
+        gone = f"add table inet {NFT_OVERLAY_TABLE}\ndelete table inet {NFT_OVERLAY_TABLE}"
+        undo.callback(nft.run, gone, what="the filter")
         for port, is_open in ((53, True), (TUNNEL_PORTS[0], False)):
             claims = {"port": port, "tunnel_port": port, "relay_tls_port": port}
             with bed.claiming(addresses=(ip_address(server),), **claims):
@@ -124,7 +126,6 @@ def test_a_name_servers_port_that_a_node_claims_for_its_tunnel_stays_open_to_pod
                 nft.put_table(plan_filter(view, plan, bridges=["limpet0"], peer_port=PORT))
                 reached = reaches_port(bed, bed.watcher, bed.victim.netns, server, port)
                 assert reached is is_open
-        nft.run(f"delete table inet {NFT_OVERLAY_TABLE}", what="the filter")
 
 
 def _arrives(bed: ClaimsBed, sender: Node, source: str) -> bool:
