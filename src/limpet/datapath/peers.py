@@ -32,13 +32,17 @@ class Peers:
         """By the peer's uid, planned from `view`."""
         self.down: frozenset[str] = frozenset()
         """Devices by which no peer may be routed to now."""
+        self._follow: Callable[[Network | None], None] = lambda _: None
         self._membership = membership
         self._tunnel_only: frozenset[str] = frozenset()
         self._made = False
 
-    def begin(self, paths: Mapping[str, PeerPath]) -> None:
-        """Before the first round. `paths`: those that were proven last."""
-        self.paths = paths
+    def begin(
+        self, paths: Mapping[str, PeerPath], follow: Callable[[Network | None], None]
+    ) -> None:
+        """Before the first round. `paths`: those that were proven last. `follow`: makes the tunnels
+        that a network names; called before a view is made of that."""
+        self.paths, self._follow = paths, follow
 
     def set_paths(self, paths: Mapping[str, PeerPath]) -> None:
         """`paths` by the peer's uid; another mapping than the last one if anything is different."""
@@ -50,11 +54,10 @@ class Peers:
         self._tunnel_only = uids
         self.wake("peers turned to tunnels, or from them")
 
-    def next_view(self, follow: Callable[[Network | None], None]) -> View:
-        """The view of now; it is `view` when `settle` is told so. `follow`: is told the network
-        before a view is made of it."""
+    def next_view(self) -> View:
+        """The view of now; it is `view` when `settle` is told so."""
         membership, before = self._membership, self.view
-        follow(membership.network)
+        self._follow(membership.network)
         view = view_of(
             membership.snapshot,
             membership.uid,

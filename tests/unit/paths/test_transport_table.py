@@ -130,7 +130,7 @@ def test_names_take_the_rung_for_as_near_as_the_row_prefers_it() -> None:
 def test_a_ping_that_waits_for_a_direct_way_goes_by_the_row(
     monkeypatch: pytest.MonkeyPatch, *, relayed: bool
 ) -> None:
-    row = replace(TOY, relayed=relayed)
+    row = replace(TOY, path_words="toy, by {relay}") if relayed else TOY
     monkeypatch.setitem(transports.TRANSPORTS, row.name, row)
     way = PingWay(
         rung=row.name, version=4, address="x", device="", relay="", in_use=True, rtt_ms=1.0

@@ -55,13 +55,16 @@ class Transport:
     """For a person: where packets are sent, from the fields of a peer."""
     encrypted: bool = False
     """Through the node's encrypted tunnel."""
-    relayed: bool = False
-    """By another node, which forwards its packets."""
     in_stream: bool = False
     """Through a TCP connection of the agent's, so the path's endpoint is one of loopback that means
     nothing once the agent was started again."""
     versions: Callable[[Presence], Collection[int]] = lambda _presence: ()
     """IP versions of the underlay that a node has said to have a device of its own for."""
+
+    @property
+    def relayed(self) -> bool:
+        """By another node, which forwards its packets, and which its words name therefore."""
+        return "{relay}" in self.path_words
 
 
 VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
@@ -121,7 +124,6 @@ RELAY = _TUNNELLED(
     words="relay",
     path_words="relay {relay}, over {device} to {endpoint}",
     via_words="{relay} ({endpoint})",
-    relayed=True,
 )
 """The same encrypted packets, forwarded by a node that cannot read them."""
 RELAY_TLS = _TUNNELLED(
@@ -131,7 +133,6 @@ RELAY_TLS = _TUNNELLED(
     words="relay over TLS",
     path_words="relay {relay} in TLS, over {device}",
     via_words="{relay} (TLS)",
-    relayed=True,
     in_stream=True,
 )
 """The same in a TLS connection to the relay, where UDP does not get through."""

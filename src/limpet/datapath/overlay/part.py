@@ -11,7 +11,6 @@ import structlog
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, VXLAN_GROUPS
-from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.view import VxlanDevice
 from limpet.datapath.change import Drop, LinkAddress, Put
@@ -54,16 +53,13 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         kernel: OverlayKernel,
         filter_: PeerFilter,
         *,
-        follow: Callable[[Network | None], None],
         before_sysctl: Callable[[str], None],
     ) -> None:
-        """`follow`: makes the tunnels that a network names, before a view is made of it.
-        `before_sysctl`: a setting of the node is about to change."""
+        """`before_sysctl`: a setting of the node is about to change."""
         self.planned = OverlayPlan()
         self._peers = peers
         self._kernel = kernel
         self._filter = filter_
-        self._follow = follow
         self._before_sysctl = before_sysctl
         self._before = OverlayPlan()
         """The plan that the kernel's filter was made from."""
@@ -106,7 +102,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
     # A round
 
     def plan(self) -> OverlayState:
-        view, before = self._peers.next_view(self._follow), self._peers.view
+        view, before = self._peers.next_view(), self._peers.view
         self._filter.set_links(self._peers.own.links)
         touched: frozenset[Key] | None
         if self._is_planned:

@@ -42,14 +42,13 @@ class PeerParts:
         self.loop = loop
         self.own = OwnNode(membership, settings, route, loop.tell)
         self.peers = Peers(membership, self.own, self.wake, loop.tell)
-        self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.overlay = OverlayPart(
             self.peers,
             OverlayKernel(route),
             PeerFilter(bridges, settings.port),
-            follow=self.tunnels.follow,
             before_sysctl=before_sysctl,
         )
+        self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.watch = TunnelWatch(route, self.tunnels, loop.tell)
         self._membership = membership
         self._vtep_path = vtep_path
@@ -58,7 +57,7 @@ class PeerParts:
     def start(self, paths: Mapping[str, PeerPath]) -> None:
         """The first round, by paths that were proven last. Raises: LimpetError when it cannot be
         known what the kernel has."""
-        self.peers.begin(paths)
+        self.peers.begin(paths, self.tunnels.follow)
         self.overlay.begin(self._membership, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()
