@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -274,7 +275,8 @@ def test_an_answer_in_the_exchange_from_an_address_that_is_forged_proves_nothing
 
     def answer(source: Address, digest: Digest) -> None:
         """It says to know nothing; from its own node, as if it came from there."""
-        nothing = Listing(digest.nonce, bytes(8), False, frozenset(range(BUCKETS)), ())
+        # What was heard before is no second time: each has a number of its own.
+        nothing = Listing(digest.nonce, os.urandom(8), False, frozenset(range(BUCKETS)), ())
         data = codec.encode(BodyKind.EXCHANGE, encode(nothing), to_uid=bed.watcher.uid)
         with bed.claimant.netns.entered(), RouteSocket() as route:
             (link,) = read_underlay(route, patterns=("eth*",))

@@ -21,7 +21,7 @@ WITHOUT = {
         *("10-limpet.conflist", "99-sysctl.conf", "sysctl.conf", "limpet.conf", "resolv.conf"),
         *("config.toml", "containers.conf", "crio.conf", "kubelet.json", "strongswan.conf"),
         *("config.v2.json", "hostconfig.json", "charon.log", "vici.sock", "wireguard.log"),
-        "limwg*.sock",
+        *("NetworkManager.conf", "networkd.conf", "limwg*.sock"),
     },
     "for people, and read by no Limpet": {"harbour.tar", "limpet-bugreport.tar.gz"},
     "answered to the page that the same process has sent": {"map.json"},
