@@ -22,7 +22,7 @@ from limpet.dns.status.answers import NameAnswered, NamesStatus, Upstream
 
 _ANSWER_S = 6.0
 _MOST_SLICES = 3
-"""That are named to a person: an answer may be made of a thousand."""
+"""EndpointSlices that are named to a person: an answer may be made of a thousand."""
 
 
 async def explain(

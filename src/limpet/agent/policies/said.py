@@ -85,7 +85,7 @@ class FlowLine(Said, frozen=True, kw_only=True):
     protocol: str
     """Empty: one without ports."""
     port: int
-    """That of the target: to a Service it is its endpoint's, which rules of policies name."""
+    """Where the target is asked: of a Service's its endpoint's, which rules of policies name."""
     allowed: bool | None
     """None: only the other node knows."""
     ends: list[EndLine]

@@ -166,13 +166,13 @@ class SocketKernel:
         if self._object is not None:
             self._object.close()
             self._object = None
-            self._looks.begin_anew()
+            self._looks.restart()
 
     def read(self, want: Elements) -> None:
         """Looks at the maps; what is in them as wanted is in memory once. Raises: KernelError."""
         for name in _HELD:
             self.elements[name] = self._opened().maps[name].read(want[name])
-        self._looks.begin_anew()
+        self._looks.restart()
 
     def change(
         self,

@@ -1,11 +1,10 @@
-"""Looks at maps of which the kernel tells nobody that somebody else has changed them."""
+"""Looks at maps of which the kernel tells nobody that somebody else has changed them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-
-from limpet.linux.bpf.library import BpfMap
+from typing import Protocol
 
 _AT_ONCE = 192
 """Elements that are read and compared at once, of 60,000 in 0.4 ms of CPU: by two looks a second
@@ -14,6 +13,16 @@ _ENOUGH = _AT_ONCE // 2
 """A look that has come by so many ends."""
 _KEYS = 100
 """Keys that are asked for one by one in the same time."""
+
+
+class KernelMap(Protocol):
+    """A map of the kernel's."""
+
+    def batches(self, most: int) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """All elements, so many at most at once."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """None: it is not there."""
 
 
 class MapLooks:
@@ -33,12 +42,12 @@ class MapLooks:
         """By whoever looks."""
         self._changes[name] = self._changes.get(name, 0) + 1
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Other maps, or others are put than were."""
         self._turn = None
 
     def is_other(
-        self, maps: Mapping[str, BpfMap], put: Mapping[str, Mapping[bytes, bytes]]
+        self, maps: Mapping[str, KernelMap], put: Mapping[str, Mapping[bytes, bytes]]
     ) -> bool:
         """An element of those whose turn it is is not as it was put. Raises: KernelError."""
         looked = 0
@@ -51,7 +60,7 @@ class MapLooks:
         return False
 
     def _all(
-        self, maps: Mapping[str, BpfMap], put: Mapping[str, Mapping[bytes, bytes]]
+        self, maps: Mapping[str, KernelMap], put: Mapping[str, Mapping[bytes, bytes]]
     ) -> Iterator[tuple[int, bool]]:
         """Steps: at how many elements, and whether they are as they were put."""
         for name in put:
