@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_name_servers_port_that_a_node_claims_for_its_tunnel_stays_open_to_pod
         gone = f"add table inet {NFT_OVERLAY_TABLE}\ndelete table inet {NFT_OVERLAY_TABLE}"
         undo.callback(nft.run, gone, what="the filter")
         for port, is_open in ((53, True), (TUNNEL_PORTS[0], False)):
-            claims = {"port": port, "tunnel_port": port, "relay_tls_port": port}
+            claims: dict[str, Any] = {"port": port, "tunnel_port": port, "relay_tls_port": port}
             with bed.claiming(addresses=(ip_address(server),), **claims):
                 view = bed.watcher.view(bed.entries())
                 plan = plan_overlay(view)

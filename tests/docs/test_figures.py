@@ -29,7 +29,7 @@ def section(target: str) -> str:
 def rounds_to(known: str, cited: str) -> bool:
     digits = len(cited.partition(".")[2])
     off = abs(float(known.replace(",", "")) - float(cited.replace(",", "")))
-    return off <= 0.5000001 * 10**-digits
+    return off <= 0.5000001 / float(10**digits)
 
 
 def cited() -> list[tuple[str, str]]:

@@ -353,7 +353,7 @@ _ASKED = {"mac": "02:00:00:00:00:42"}
 
 @pytest.mark.parametrize(("former", "later"), [({}, _ASKED), (_ASKED, {})], ids=["asked", "plain"])
 def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(
-    ready: NodeBed, former: dict[str, str], later: dict[str, str]
+    ready: NodeBed, former: dict[str, Any], later: dict[str, Any]
 ) -> None:
     """Also where the later MAC is that of the address, and the former one was asked for."""
     with ready.node.entered():

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,10 +98,10 @@ def test_a_port_that_a_service_does_not_have_is_told_as_refused_as_the_kernel_do
         (str(PORT), "udp"),
     ):
         asked = ("path", client.name, "shop/web", "--port", port, "--protocol", said)
-        words = is_refused(lambda asked=asked: limpet(node, *asked))
+        words = is_refused(partial(limpet, node, *asked))
         assert f"{ADDRESS} port {port}/{said.upper()}: refused: Service shop/web has no " in words
         assert f"(it has http {PORT}/TCP)" in words
-        words = is_refused(lambda asked=asked: limpet(node, *asked, "-o", "json"))
+        words = is_refused(partial(limpet, node, *asked, "-o", "json"))
         assert '"refused": "10.96.0.7 port ' in words
     asked = ("path", client.name, "shop/web", "--port", str(PORT), "-o", "json")
     found = json.loads(limpet(node, *asked))

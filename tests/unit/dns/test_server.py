@@ -181,7 +181,8 @@ def test_a_person_is_told_of_which_slices_a_headless_services_answer_is() -> Non
         catalog.put(EndpointSlice("shop", f"db-{number}", "db", 4, (), ends))
 
     async def scenario() -> list[str]:
-        server = DnsServer(resolver_of(catalog))
+        resolver: Resolver[Any] = resolver_of(catalog)
+        server = DnsServer(resolver)
         try:
             names = ("10-1-0-3.db", "db")
             asked = [f"{each}.shop.svc.cluster.local" for each in names]

@@ -223,7 +223,12 @@ def _ready() -> Resolver[Any]:
 def _(amount: int) -> bool:
     """The first one is not looked for again."""
     looked: list[str] = []
-    far = FarClients(lambda address: bool(looked.append(address)))
+
+    def is_beyond(address: str) -> bool:
+        looked.append(address)
+        return False
+
+    far = FarClients(is_beyond)
     for number in range(amount):
         far.has(str(number))
     far.has("0")
