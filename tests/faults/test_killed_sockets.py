@@ -88,8 +88,7 @@ def agree(node: Machine, api: ServiceApi) -> None:
 def test_nothing_valid_is_cut_at_the_socket_when_the_agent_is_killed_amid_changes(
     node: Machine, api: ServiceApi, chance: random.Random
 ) -> None:
-    # Namespaces of pods have a map, and may be known a round later.
-    kill_amid_changes(node, api, chance, lambda: agree(node, api), again=killed.AGAIN + 1)
+    kill_amid_changes(node, api, chance, lambda: agree(node, api))
     assert_not_translated(node)
 
 
