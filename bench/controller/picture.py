@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -47,10 +48,10 @@ def picture(bed: Bed, rounds: int) -> list[Figure]:
     gc.collect()
     gc.freeze()
     for _ in range(rounds + 1):
-        made = timed("made", lambda: make_picture(records, reported, 0.0))
-        told = timed("told", lambda made=made: msgspec.json.encode(made))  # type: ignore[misc]
-        heard = timed("heard", lambda told=told: msgspec.json.decode(told, type=Picture))  # type: ignore[misc]
-        timed("rows", lambda heard=heard: msgspec.json.encode(map_rows(heard).document(heard)))  # type: ignore[misc]
+        made = timed("made", partial(make_picture, records, reported, 0.0))
+        told = timed("told", partial(msgspec.json.encode, made))
+        heard = timed("heard", partial(msgspec.json.decode, told, type=Picture))
+        timed("rows", partial(_rows, heard))
         gc.collect()
     pairs = f"{NODES:,} nodes, {len(made.pairs):,} pairs"
     words = {
@@ -64,6 +65,10 @@ def picture(bed: Bed, rounds: int) -> list[Figure]:
         Figure(f"picture-{step}", words[step], "CPU ms", took_ms[step][1:]) for step in words
     ]
     return [*figures, Figure("picture-size", "... a picture", "MB", [len(told) / 1e6])]
+
+
+def _rows(heard: Picture) -> bytes:
+    return msgspec.json.encode(map_rows(heard).document(heard))
 
 
 def _world() -> tuple[PictureRecords, dict[str, NodePaths]]:
