@@ -91,7 +91,7 @@ def serving(admin: User, joined: LabNode) -> Iterator[Serving]:
 def pod(admin: User, make_netns: NetnsFactory) -> Netns:
     """A namespace whose gateway is the node."""
     made, host = make_netns("pod"), Netns(admin.api.netns)
-    number = f"p{os.getpid() % 10000}"
+    number = f"veth{os.getpid() % 10000}"
     connect_namespaces(host, number, made, "eth0")
     host.ip(
         f"address add 10.243.7.1/24 dev {number}", f"address add fd00:7::1/64 dev {number} nodad"
