@@ -155,4 +155,4 @@ def test_no_packet_is_lost_and_the_objects_come_back(
     for controller in world.controllers:
         assert "Traceback" not in Path(controller.process.log).read_text()
     if fault is put_etcd_back:
-        assert labels(world, "digger-1") == LABELS
+        wait_until(lambda: labels(world, "digger-1") == LABELS, "its label is there at the end")
