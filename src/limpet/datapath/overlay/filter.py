@@ -160,12 +160,14 @@ def filter_commands(
     else:
         old, new = (_own_elements(view, plan, changed) for plan in (before, after))
     lines = []
+    held: frozenset[str] | None = None
     for verb, more, less in (("delete", old, new), ("add", new, old)):
         for name, elements in sorted(more.items()):
             differing = elements - less.get(name, frozenset())
             # What is there may be added all the same, and a look at all peers takes milliseconds.
             if differing and verb == "delete" and name.startswith((_NODES, _TUNNELS)):
-                differing -= _still_there(after, parts)
+                held = _still_there(after, parts) if held is None else held
+                differing -= held
             if differing:
                 joined = ", ".join(sorted(differing))
                 lines.append(f"{verb} element inet {NFT_OVERLAY_TABLE} {name} {{ {joined} }}")
