@@ -22,9 +22,10 @@ from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import NodeBed
 from tests.waiting import wait_until
 
-Protocol = Literal["TCP", "UDP", "SCTP", "ICMP"]
+Protocol = Literal["TCP", "UDP", "SCTP", "ICMP", "ND"]
+"""ND: a neighbour advertisement, IPv6 only."""
 _NUMBERS = {("TCP", 4): 6, ("TCP", 6): 6, ("UDP", 4): 17, ("UDP", 6): 17, ("SCTP", 4): 132}
-_NUMBERS |= {("SCTP", 6): 132, ("ICMP", 4): 1, ("ICMP", 6): 58}
+_NUMBERS |= {("SCTP", 6): 132, ("ICMP", 4): 1, ("ICMP", 6): 58, ("ND", 6): 58}
 _INIT = (65535, 1, 1)
 """Of an INIT and its answer: room for what is received, and how many streams each way."""
 
@@ -127,6 +128,8 @@ def raw_socket(netns: Netns, version: int, protocol: Protocol) -> socket.socket:
         made = socket.socket(family, socket.SOCK_RAW, _NUMBERS[protocol, version])
     if version == 6 and protocol in ("TCP", "UDP"):
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_CHECKSUM, 16 if protocol == "TCP" else 6)
+    if protocol == "ND":
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
     return made
 
 
@@ -147,6 +150,8 @@ def packet_of(protocol: Protocol, ends: tuple[str, str], tag: int, port: int) ->
         case "ICMP":
             head = struct.pack(">BBHHH", 8 if version == 4 else 128, 0, 0, tag, 1)
             return head[:2] + struct.pack(">H", _checksum(head)) + head[4:]
+        case "ND":
+            return struct.pack(">BBHHH", 136, 0, 0, tag, 0) + ip_address(ends[0]).packed
 
 
 def init_ack_of(port: int, peer_port: int, peer_tag: int) -> bytes:
@@ -186,6 +191,6 @@ def _has_come(receiver: socket.socket, version: int, protocol: Protocol, tag: in
         except BlockingIOError:
             return False
         head = packet[(packet[0] & 15) * 4 :] if version == 4 else packet
-        at = 4 if protocol == "ICMP" else 0
+        at = 4 if protocol in ("ICMP", "ND") else 0
         if struct.unpack_from(">H", head, at)[0] == tag:
             return True

@@ -45,6 +45,8 @@ class PortsBed:
         table."""
         self.bed = NodeBed(make, state)
         self.node = self.bed.node
+        # Else br_netfilter has a look at each packet first, as a node's own stack has.
+        self.node.sysctl("net/bridge/bridge-nf-call-ip6tables", "0")
         self.pods = [self.bed.pod(f"p{n}", n + 2, bandwidth=bandwidth) for n in range(pods)]
         first = self.pods[0].attachment
         first = replace(first, link=replace(first.link, allowed=allowed))

@@ -70,6 +70,21 @@ def with_hop_by_hop(ipv6_packet: bytes) -> bytes:
     return head + padding + ipv6_packet[40:]
 
 
+def first_fragment(source: str, target: str, following: int, tag: bytes) -> bytes:
+    """Ends in the middle of its options, so that it does not say what else the packet carries.
+    `following`: the number of that protocol. Source: RFC 7112."""
+    options = bytes([following, 3, 1, 28]) + tag.ljust(12, b"\0")
+    return fragment(source, target, 60, 0, options)
+
+
+def fragment(source: str, target: str, kind: int, octets_before: int, body: bytes) -> bytes:
+    """Not the last one. `kind`: the number of what the whole begins with. Source: RFC 8200, 4.5."""
+    assert (octets_before % 8, len(body) % 8) == (0, 0), "as fragments are"
+    head = struct.pack(">BBHI", kind, 0, octets_before | 1, 0x11223344)
+    ipv6 = struct.pack(">IHBB", 6 << 28, len(head + body), 44, 255)
+    return ipv6 + _packed(source) + _packed(target) + head + body
+
+
 def igmp(source: str, target: str, head: bytes, tag: bytes) -> bytes:
     """`head`: type, code, a checksum of zero, and what follows; IGMP has no pseudo-header."""
     whole = head + tag

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_network
 
 import pytest
@@ -34,6 +35,8 @@ from tests.beds.traffic.pod_frames import (
     BROADCAST,
     arp,
     ethernet,
+    first_fragment,
+    fragment,
     group_mac,
     icmpv6,
     igmp,
@@ -74,6 +77,10 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
     local, router = str(link_local_of(me)), str(link_local_of(node))
     their_local = str(link_local_of(victim))
     everybody = group_mac(ALL_NODES)
+
+    def unsaid(following: int, tag: bytes) -> bytes:
+        return ethernet(me, victim, "ip6", first_fragment(mine6, theirs6, following, tag))
+
     return {
         "another pod's IPv4 address": lambda t: ethernet(
             me, victim, "ip", udp(gateway4, theirs4, t)
@@ -115,6 +122,10 @@ def forgeries(bed: PortsBed) -> dict[str, Frame]:
         "a MAC of nobody, IPv6": lambda t: ethernet(
             "02:00:00:00:00:77", victim, "ip6", udp(mine6, theirs6, t)
         ),
+        **{
+            f"a first fragment that ends before {what}": partial(unsaid, following)
+            for what, following in (("UDP", 17), ("ICMPv6", 58), ("more options", 60))
+        },
         "ND: the gateway is at my MAC": lambda t: ethernet(
             me, victim, "ip6", neighbour(mine6, theirs6, 136, gateway6, me, t, 0x20000000)
         ),
@@ -217,12 +228,18 @@ def own_frames(bed: PortsBed) -> dict[str, Frame]:
     local = str(link_local_of(me))
     everybody = group_mac(ALL_NODES)
     mdns = group_mac("224.0.0.251")
+
+    def rest(kind: int, tag: bytes) -> bytes:
+        body = tag.ljust(16, b"\0")
+        return ethernet(me, victim, "ip6", fragment(mine6, theirs6, kind, 1400, body))
+
     return {
         "IPv4": lambda t: ethernet(me, victim, "ip", udp(mine4, theirs4, t)),
         "IPv4 to the node": lambda t: ethernet(me, node, "ip", udp(mine4, gateway4, t)),
         "IPv4 multicast": lambda t: ethernet(me, mdns, "ip", udp(mine4, "224.0.0.251", t)),
         "IPv4 broadcast": lambda t: ethernet(me, BROADCAST, "ip", udp(mine4, "255.255.255.255", t)),
         "IPv6": lambda t: ethernet(me, victim, "ip6", udp(mine6, theirs6, t)),
+        **{f"IPv6, the rest of {kind}": partial(rest, kind) for kind in (6, 17, 58, 60)},
         "IPv6 link-local": lambda t: ethernet(
             me, victim, "ip6", udp(local, str(link_local_of(victim)), t)
         ),

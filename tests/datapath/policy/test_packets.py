@@ -137,6 +137,16 @@ def test_a_pod_is_not_reached_by_its_link_local_address(bed: PolicyBed) -> None:
 NOTHING_SAID = PolicyWorld()
 
 
+def test_neighbour_discovery_is_no_way_out_of_a_closed_pod_and_none_into_it(bed: PolicyBed) -> None:
+    """It passes between neighbours whatever the policies, and is never routed (RFC 4861)."""
+    ways = [(0, -1), (-1, 0)]
+    bed.enforce(NOTHING_SAID)
+    assert [bed.passes(*way, 6, "ND", 0) for way in ways] == [True, True]
+    bed.enforce(world_of(PODS, CLOSED))
+    assert [bed.passes(*way, 6, "ND", 0) for way in ways] == [False, False]
+    assert bed.passes(0, 1, 6, "ND", 0)
+
+
 def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:
     to_p2 = {"policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": app(2)}]}]}
     for_p1 = {"podSelector": app(3), "ingress": [{"from": [{"podSelector": app(1)}]}]}

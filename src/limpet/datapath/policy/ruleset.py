@@ -44,7 +44,9 @@ DROPPED_COUNTER = "dropped"
 """Packets that no policy allows."""
 _DROP = f'counter name "{DROPPED_COUNTER}" drop'
 _NEIGHBOUR_DISCOVERY = (
-    "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }"
+    "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } "
+    # As sent: what was routed has less, and would be a way out of a closed pod (RFC 4861).
+    "ip6 hoplimit 255"
 )
 _FORWARD = (
     "type filter hook forward priority filter; policy drop;",

@@ -115,7 +115,7 @@ table inet limpet_policy {
 	chain forward {
 		type filter hook forward priority filter; policy drop;
 		ct state established,related accept
-		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
+		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept
 		ip saddr . ip daddr @self4 accept
 		ip6 saddr . ip6 daddr @self6 accept
 		ip saddr vmap @egress4
@@ -165,7 +165,7 @@ table bridge limpet_policy {
 
 	chain neighbours_only {
 		ether type arp accept
-		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
+		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept
 		drop
 	}
 
@@ -177,7 +177,7 @@ table bridge limpet_policy {
 	chain prerouting {
 		type filter hook prerouting priority dstnat - 10; policy accept;
 		ether type arp accept
-		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
+		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept
 		iifname @egress_ports jump limited
 		meta pkttype { broadcast, multicast } accept
 		iifname vmap @ports

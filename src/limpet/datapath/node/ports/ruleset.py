@@ -7,7 +7,8 @@ free. So is every frame that is no plain IPv4, IPv6 or ARP (VLAN tags, LLDP, spa
 
 Of its own addresses a pod may not say everything: routers' advertisements and redirects, answers of
 a DHCP server, questions of a multicast querier, and neighbour advertisements of addresses that are
-not its own are dropped.
+not its own are dropped. So is a first fragment of IPv6 that does not say what it carries: from
+Linux 5.11 on receivers drop it (RFC 8200), older ones and others put it together.
 
 The hook sees every port of every bridge of the node: others' ports pass. It does not see what a
 bridge keeps to itself (LLDP and the like), from which bridges of ours learn nothing.
@@ -65,14 +66,27 @@ def _chains(names: list[dict[int, str]]) -> list[tuple[str, list[str]]]:
             "from4",
             [f"@nh,72,8 0x11 @th,16,16 0x44 {_DROP}", f"@nh,72,8 0x2 @th,0,8 0x11 {_DROP}"],
         ),
+        # What cannot be read is the rest of a datagram, or a first fragment that ends before what
+        # it carries (RFC 7112): what comes with that, no rule would see.
+        ("rest6", ["frag frag-off != 0 accept", _DROP]),
+        ("udp6", ["udp dport != 546 accept", "goto rest6"]),
+        (
+            "icmp6",
+            [
+                "icmpv6 type vmap { mld-listener-query : goto forged, "
+                "nd-router-advert : goto forged, nd-neighbor-solicit : goto solicited6, "
+                "nd-neighbor-advert : goto target6, nd-redirect : goto forged }",
+                "icmpv6 type 0-255 accept",
+                "goto rest6",
+            ],
+        ),
         (
             "from6",
             [
-                # By its number: nft looks names up in /etc/protocols, which an image need not have.
-                "meta l4proto 58 icmpv6 type vmap { mld-listener-query : goto forged, "
-                "nd-router-advert : goto forged, nd-neighbor-solicit : goto solicited6, "
-                "nd-neighbor-advert : goto target6, nd-redirect : goto forged }",
-                f"udp dport 546 {_DROP}",
+                # By numbers: nft looks names up in /etc/protocols, which an image need not have.
+                "meta l4proto vmap { 17 : goto udp6, 58 : goto icmp6 }",
+                "meta l4proto 0-255 accept",
+                "goto rest6",
             ],
         ),
         (
