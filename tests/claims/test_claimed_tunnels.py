@@ -130,7 +130,7 @@ def test_what_a_member_says_of_a_nodes_nat_leads_no_other_to_that_member() -> No
                     nat = NatView()
                     nat.network_changed([ip_address("10.2.0.2")])
                     for each in seen_by(liar, victim):
-                        nat.see(each.asked, each.seen, 0, by_relay=False)
+                        nat.see(each.asked, each.seen, 0, peer="liar")
                     assert nat.mapped(0) == (liar.endpoint,)
 
                     victim.endpoints = nat.mapped(0)

@@ -38,6 +38,24 @@ def test_it_makes_a_node_of_a_machine_without_any_network(
         assert machine.run("dpkg", "--verify", "limpet") == ""
 
 
+def test_on_another_system_it_installs_the_wheels(released: Path, tmp_path: Path) -> None:
+    """With a Python and libnftables of its own, and no packages that the bundle knows."""
+    folder = unpacked(released, tmp_path)
+    with RootMachine(SUITES[0], tmp_path) as machine:
+        machine.apt("install", "python3-venv", "libnftables1")
+        machine.run(
+            "sed", "-i", "s/^VERSION_CODENAME=.*/VERSION_CODENAME=another/", "/etc/os-release"
+        )
+        assert machine.run("ip", "route") == ""
+
+        machine.run(f"{folder}/install.sh", timeout_s=600)
+
+        assert machine.run("limpet", "--version") == f"limpet {version()}\n"
+        assert machine.run("readlink", "/usr/local/bin/limpet") == "/opt/limpet/bin/limpet\n"
+        assert "agent: runs" in machine.run("limpet", "install", "--segment", "10.244.7.0/24")
+        assert "ready" in machine.run("limpet", "status", "--wait", "--timeout", "60")
+
+
 def test_a_sites_bundle_lets_a_machine_into_its_cluster(released: Path, tmp_path: Path) -> None:
     """One machine is both: it has the controller, and is a node of it."""
     settings = tmp_path / "harbour.toml"

@@ -4,13 +4,15 @@ Of each observer the last observation counts. A peer's does not count against th
 may lie, and what is believed is told to the whole cluster. Where two observations differ and are
 seconds apart, the mapping has moved and the later one is right; where they are of one time, the
 gateway gives each destination another port. Of peers that takes two that say the same for a while
-and none that agree: one alone, whatever it says, does not make the node hide its endpoint.
+and none that agree: one alone, whatever it says, does not make the node hide its endpoint. A peer
+counts once, however many addresses it answers from, and what most see is told.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -44,15 +46,25 @@ class NatKind(IntEnum):
     """No answer comes over UDP."""
 
 
+Observer = Endpoint | tuple[str, int]
+"""A relay's endpoint; a peer's uid and an IP version, since a peer may answer from many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     asked_at: Endpoint
     """The observer's endpoint, to which the NAT saw our packet go."""
     seen_as: Endpoint
     at_s: float
-    by_relay: bool = True
+    peer: str = ""
+    """uid of the peer that says so; empty: a relay does."""
     counts_from_s: float = -math.inf
     """Minus infinity: it is a relay's."""
+
+    @property
+    def observer(self) -> Observer:
+        """The relay's endpoint, or the peer: the last observation of each counts."""
+        return (self.peer, self.asked_at[0].version) if self.peer else self.asked_at
 
     def is_proof(self, now_s: float) -> bool:
         """Whether more than one such word is proof of what the gateway does."""
@@ -63,8 +75,8 @@ class Observation:
 class NatView:
     """What is known of the NATs in front of the node, for each IP version separately."""
 
-    _seen: dict[Endpoint, Observation] = field(default_factory=dict)
-    """By `asked_at`, the latest last."""
+    _seen: dict[Observer, Observation] = field(default_factory=dict)
+    """The latest last."""
     _own: frozenset[Address] = frozenset()
     _settled: dict[int, NatKind] = field(default_factory=dict)
     """The last clear result by IP version, since the network changed."""
@@ -78,19 +90,22 @@ class NatView:
         self._settled.clear()
         self._counting.clear()
 
-    def see(
-        self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, by_relay: bool = True
-    ) -> bool:
-        """Takes an observation; True: the mapping has moved, as its observer saw another before."""
-        before = self._seen.pop(asked_at, None)
-        from_s = -math.inf if by_relay else _counts_from_s(before, seen_as, now_s)
-        sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay, from_s)
+    def see(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, peer: str = "") -> bool:
+        """Takes an observation by that peer, or by a relay; True: the mapping has moved, as its
+        observer saw another before."""
+        sight = Observation(asked_at, seen_as, now_s, peer)
+        before = self._seen.pop(sight.observer, None)
+        if peer:
+            sight = replace(sight, counts_from_s=_counts_from_s(before, seen_as, now_s))
+        self._seen[sight.observer] = sight
         if len(self._seen) > NAT_OBSERVATIONS.most:
             del self._seen[next(iter(self._seen))]
         self._counting.clear()
         version = asked_at[0].version
         believed = sight in self._fresh(version, now_s)
-        moved = believed and before is not None and before.seen_as != seen_as
+        # What a peer's other address was seen as says nothing of whether this one has moved.
+        was = before.seen_as if before is not None and before.asked_at == asked_at else seen_as
+        moved = believed and was != seen_as
         settled = self._settled.get(version, NatKind.UNKNOWN)
         if moved and settled is not NatKind.SYMMETRIC:
             self._doubt_others(version, seen_as, now_s)
@@ -101,9 +116,9 @@ class NatView:
             del self._settled[version]
         return moved
 
-    def is_doubtful(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
+    def is_doubtful(self, peer: str, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
         """Whether a peer reports an endpoint that is new and seen by no relay: ask relays again."""
-        before = self._seen.get(asked_at)
+        before = self._seen.get((peer, asked_at[0].version))
         relays = self._by_relays(asked_at[0].version, now_s)
         new = before is None or before.seen_as != seen_as
         return new and bool(relays) and seen_as not in relays
@@ -113,17 +128,17 @@ class NatView:
         return {
             each.seen_as
             for each in self._seen.values()
-            if each.by_relay
+            if not each.peer
             and each.asked_at[0].version == version
             and each.at_s > now_s - RELAYS_S
         }
 
     def _doubt_others(self, version: int, seen_as: Endpoint, now_s: float) -> None:
         """Ages observations of other endpoints: they may be of before the mapping moved."""
-        for asked_at, each in self._seen.items():
-            if asked_at[0].version == version and each.seen_as != seen_as:
+        for observer, each in self._seen.items():
+            if each.asked_at[0].version == version and each.seen_as != seen_as:
                 at_s = min(each.at_s, now_s - CLOSE_S)
-                self._seen[asked_at] = replace(each, at_s=at_s)
+                self._seen[observer] = replace(each, at_s=at_s)
         self._counting.clear()
 
     def _refutes(self, settled: NatKind, version: int, now_s: float) -> bool:
@@ -147,7 +162,7 @@ class NatView:
         for version in (4, 6):
             translated = self._translated(version, now_s)
             if translated and self.kind(version, now_s) is not NatKind.SYMMETRIC:
-                found.append(translated[-1].seen_as)
+                found.append(_most_seen(_current(translated)))
         return tuple(found)
 
     def symmetric(self, now_s: float) -> tuple[int, ...]:
@@ -170,15 +185,13 @@ class NatView:
         if not translated:
             return NatKind.NONE if fresh else NatKind.UNKNOWN
         current = _current(translated)
-        # Two ports of one address do not do: some NATs keep one mapping for each address.
-        observers = {each.asked_at[0] for each in current}
         if len({each.seen_as for each in current}) == 1:
-            return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
-        if len({each.seen_as for each in current if each.by_relay}) > 1:
+            return NatKind.SAME if _places(current) > 1 else NatKind.UNKNOWN
+        if len({each.seen_as for each in current if not each.peer}) > 1:
             return NatKind.SYMMETRIC
         words = {each.seen_as for each in current if each.is_proof(now_s)}
         for word in words:
-            if len({each.asked_at[0] for each in translated if each.seen_as == word}) > 1:
+            if _places(each for each in translated if each.seen_as == word) > 1:
                 return NatKind.SAME
         return NatKind.SYMMETRIC if len(words) > 1 else NatKind.UNKNOWN
 
@@ -193,7 +206,7 @@ class NatView:
                 for each in self._seen.values()
                 if each.asked_at[0].version == version
                 and each.at_s > now_s - FRESH_S
-                and (each.by_relay or not relays or each.seen_as in relays)
+                and (not each.peer or not relays or each.seen_as in relays)
                 and each.counts_from_s <= now_s
             ]
         return self._counting[at]
@@ -211,6 +224,19 @@ def _current(translated: list[Observation]) -> list[Observation]:
         for each in translated
         if each.seen_as == latest.seen_as or each.at_s > latest.at_s - CLOSE_S
     ]
+
+
+def _places(observations: Iterable[Observation]) -> int:
+    """How many addresses it was seen from. Two ports of one address do not do: some NATs keep one
+    mapping for each address."""
+    return len({each.asked_at[0] for each in observations})
+
+
+def _most_seen(current: list[Observation]) -> Endpoint:
+    """What most observers see; of as many, what the latest does."""
+    votes = Counter(each.seen_as for each in current)
+    latest = {each.seen_as: number for number, each in enumerate(current)}
+    return max(votes, key=lambda seen_as: (votes[seen_as], latest[seen_as]))
 
 
 def _counts_from_s(before: Observation | None, seen_as: Endpoint, now_s: float) -> float:

@@ -25,6 +25,11 @@ def view() -> NatView:
     return made
 
 
+def name(observer: Endpoint) -> str:
+    """Of the peer that is there."""
+    return f"node at {observer[0]}"
+
+
 def outside(port: int) -> Endpoint:
     return (OUTSIDE, port)
 
@@ -73,7 +78,12 @@ def test_no_peer_that_lies_has_a_node_tell_anything_but_what_relays_see(
         now_s += wait_s
         for relay in (A, B):  # the nearest ones are asked often
             nat.see(relay, outside(4000), now_s)
-        moved = nat.see(observer, outside(4000) if by_relay else lie, now_s, by_relay=by_relay)
+        moved = nat.see(
+            observer,
+            outside(4000) if by_relay else lie,
+            now_s,
+            peer="" if by_relay else name(observer),
+        )
         assert not moved
         assert nat.kind(4, now_s) is NatKind.SAME
         assert nat.mapped(now_s) == (outside(4000),)
@@ -86,14 +96,14 @@ def test_a_peer_that_always_sees_something_else_does_not_make_a_nat_symmetric_fo
     lies: list[tuple[float, int]],
 ) -> None:
     nat, now_s = view(), 1.0
-    nat.see(D, outside(4001), now_s, by_relay=False)
-    nat.see(C, outside(4000), now_s, by_relay=False)
+    nat.see(D, outside(4001), now_s, peer=name(D))
+    nat.see(C, outside(4000), now_s, peer=name(C))
     for number, (wait_s, port) in enumerate(lies):
         now_s += wait_s
         # Never twice the same: what is said for long is another thing.
         lie = (ip_address(f"192.0.2.{number + 1}"), port)
-        assert not nat.see(D, lie, now_s, by_relay=False) or number == 0
-        nat.see(C, outside(4000), now_s, by_relay=False)
+        assert not nat.see(D, lie, now_s, peer=name(D)) or number == 0
+        nat.see(C, outside(4000), now_s, peer=name(C))
         assert nat.kind(4, now_s) is not NatKind.SYMMETRIC
         assert nat.mapped(now_s) == (outside(4000),)
 
@@ -108,24 +118,61 @@ def test_whatever_one_peer_says_does_not_make_a_nat_symmetric_of_which_two_see_t
 ) -> None:
     nat, now_s = view(), 1.0
     for peer in (B, C):
-        nat.see(peer, outside(4000), now_s, by_relay=False)
+        nat.see(peer, outside(4000), now_s, peer=name(peer))
     for wait_s, peer, lie in events:
         now_s += wait_s
         seen_as = outside(4000 + lie) if peer is D else outside(4000)
-        nat.see(peer, seen_as, now_s, by_relay=False)
+        nat.see(peer, seen_as, now_s, peer=name(peer))
         assert nat.kind(4, now_s) is not NatKind.SYMMETRIC
         assert peer is D or nat.mapped(now_s) == (outside(4000),)
+
+
+HONEST, LIARS = ("one", "two", "three"), ("mallory", "trudy")
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 30.0), st.sampled_from(LIARS), st.integers(1, 64)), max_size=80
+    )
+)
+def test_what_two_who_agree_say_from_many_addresses_does_not_count_against_three(
+    lies: list[tuple[float, str, int]],
+) -> None:
+    nat, now_s = view(), 1.0
+
+    def three_say() -> None:
+        for number, peer in enumerate(HONEST):
+            nat.see(OBSERVERS[number], outside(4000), now_s, peer=peer)
+
+    three_say()
+    for wait_s, liar, address in lies:
+        now_s += wait_s
+        three_say()
+        nat.see((ip_address(f"192.0.2.{address}"), 1), outside(6666), now_s, peer=liar)
+        assert nat.mapped(now_s) == (outside(4000),)
+        assert nat.kind(4, now_s) is NatKind.SAME
+
+
+def test_two_addresses_of_one_peer_do_not_agree_with_each_other() -> None:
+    nat = view()
+    for observer in (A, B, C):
+        nat.see(observer, outside(6666), 0, peer="mallory")
+    assert nat.kind(4, 0) is NatKind.UNKNOWN
+
+    nat.see(D, outside(4000), 0, peer="one")
+
+    assert nat.mapped(0) == (outside(4000),)
 
 
 def test_two_peers_find_a_symmetric_nat_when_each_has_seen_the_same_for_a_while() -> None:
     nat = view()
     for at_s in (0.0, STEADY_S - 0.1):
-        nat.see(C, outside(4000), at_s, by_relay=False)
-        nat.see(D, outside(4001), at_s, by_relay=False)
+        nat.see(C, outside(4000), at_s, peer=name(C))
+        nat.see(D, outside(4001), at_s, peer=name(D))
         assert nat.kind(4, at_s) is NatKind.UNKNOWN
 
-    nat.see(C, outside(4000), STEADY_S, by_relay=False)
-    nat.see(D, outside(4001), STEADY_S, by_relay=False)
+    nat.see(C, outside(4000), STEADY_S, peer=name(C))
+    nat.see(D, outside(4001), STEADY_S, peer=name(D))
 
     assert nat.kind(4, STEADY_S) is NatKind.SYMMETRIC
     assert nat.mapped(STEADY_S) == ()
@@ -134,11 +181,11 @@ def test_two_peers_find_a_symmetric_nat_when_each_has_seen_the_same_for_a_while(
 def test_a_third_peer_that_agrees_refutes_what_one_liar_has_said_for_long() -> None:
     nat, now_s = view(), 2 * STEADY_S
     for at_s in (0.0, now_s):
-        nat.see(C, outside(4000), at_s, by_relay=False)
-        nat.see(D, outside(4001), at_s, by_relay=False)
+        nat.see(C, outside(4000), at_s, peer=name(C))
+        nat.see(D, outside(4001), at_s, peer=name(D))
     assert nat.kind(4, now_s) is NatKind.SYMMETRIC
 
-    nat.see(B, outside(4000), now_s + 1, by_relay=False)
+    nat.see(B, outside(4000), now_s + 1, peer=name(B))
 
     assert nat.kind(4, now_s + 1) is NatKind.SAME
     assert nat.mapped(now_s + 1) == (outside(4000),)
@@ -146,14 +193,14 @@ def test_a_third_peer_that_agrees_refutes_what_one_liar_has_said_for_long() -> N
 
 def test_a_lone_peer_that_sees_the_mapping_move_is_believed_at_once() -> None:
     nat = view()
-    nat.see(C, outside(4000), 0, by_relay=False)
+    nat.see(C, outside(4000), 0, peer=name(C))
 
-    assert nat.see(C, outside(5000), STEADY_S, by_relay=False)
+    assert nat.see(C, outside(5000), STEADY_S, peer=name(C))
     assert nat.mapped(STEADY_S) == (outside(5000),)
 
     # Sooner than that it is believed when it has said so for a while.
     again_s = STEADY_S + 1
-    assert not nat.see(C, outside(6000), again_s, by_relay=False)
+    assert not nat.see(C, outside(6000), again_s, peer=name(C))
     assert nat.mapped(again_s) == ()
     assert nat.mapped(again_s + STEADY_S) == (outside(6000),)
 
@@ -163,16 +210,16 @@ def test_what_a_peer_sees_otherwise_than_relays_has_these_asked_again_and_counts
 ):
     nat = view()
     nat.see(A, outside(4000), 0)
-    assert nat.is_doubtful(C, outside(4001), 1)
-    nat.see(C, outside(4001), 1, by_relay=False)
-    assert not nat.is_doubtful(C, outside(4001), 2)
+    assert nat.is_doubtful(name(C), C, outside(4001), 1)
+    nat.see(C, outside(4001), 1, peer=name(C))
+    assert not nat.is_doubtful(name(C), C, outside(4001), 2)
     assert nat.mapped(2) == (outside(4000),)
 
     assert nat.see(A, outside(4001), 3)
     assert nat.mapped(3) == (outside(4001),)
 
     long_after = 3 + RELAYS_S
-    nat.see(C, outside(4002), long_after, by_relay=False)
+    nat.see(C, outside(4002), long_after, peer=name(C))
     assert nat.mapped(long_after) == (outside(4002),)
 
 

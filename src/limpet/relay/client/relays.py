@@ -155,7 +155,8 @@ class Relays:
     def answer_seen(self, uid: str, asked_at: Endpoint, seen_as: Endpoint) -> None:
         """A peer that was probed directly, by the tunnel's port, has said where that came from."""
         if self._running and is_public(asked_at[0]):
-            self._see(asked_at, seen_as, by_relay=uid in self._choice.contacts.sites)
+            is_relay = uid in self._choice.contacts.sites
+            self._see(asked_at, seen_as, peer="" if is_relay else uid)
             self._do(self._choice.met(uid, time.monotonic()))
 
     # Hearing
@@ -174,10 +175,11 @@ class Relays:
         source = (received.address, received.port)
         self._do(self._choice.heard(received.uid, message, source, time.monotonic()))
 
-    def _see(self, asked_at: Endpoint, seen_as: Endpoint, *, by_relay: bool = True) -> None:
+    def _see(self, asked_at: Endpoint, seen_as: Endpoint, *, peer: str = "") -> None:
+        """`peer`: who says so; empty: a relay."""
         now_s = time.monotonic()
-        doubtful = not by_relay and self._nat.is_doubtful(asked_at, seen_as, now_s)
-        moved = self._nat.see(asked_at, seen_as, now_s, by_relay=by_relay)
+        doubtful = bool(peer) and self._nat.is_doubtful(peer, asked_at, seen_as, now_s)
+        moved = self._nat.see(asked_at, seen_as, now_s, peer=peer)
         self._candidates.confirm(self._nat.mapped(now_s), symmetric=self._nat.symmetric(now_s))
         if moved:
             self._do(self._choice.mapping_moved(now_s))
