@@ -131,7 +131,11 @@ class _Wires:
         with ExitStack() as undo:
             flows = Flows(undo)
             roads = {way.name: self._road(way) for way in WAYS}
-            for what, opened in (("ask", flows.questions), ("send", flows.stream)):
+            for what, opened in (
+                ("ask", flows.questions),
+                ("datagram", flows.datagram_questions),
+                ("send", flows.stream),
+            ):
                 turns = {name: opened(road) for name, road in roads.items()}
                 for rates in in_turns(turns, rounds * _TURNS):
                     yield what, rates
@@ -150,12 +154,21 @@ class _Wires:
 
 
 def _items(size: int) -> Iterator[Service | EndpointSlice]:
-    ends = [(f"10.96.{n // 250}.{n % 250 + 2}", "10.2.0.1", (8080,)) for n in range(size)]
-    for address, end, ports in (*ends, (_ASKED, _SERVER, _PORTS)):
-        asked = tuple(ServicePort(f"p{each}", "TCP", each) for each in ports)
-        yield Service("bench", address, cluster_ips=(address,), ports=asked)
-        served = tuple(EndpointPort(f"p{each}", "TCP", each) for each in ports)
-        yield EndpointSlice("bench", address, address, 4, served, (Endpoint(end),))
+    for number in range(size):
+        address = f"10.96.{number // 250}.{number % 250 + 2}"
+        yield from _service(address, "10.2.0.1", [("TCP", 8080)])
+    asked = [(kind, port) for kind in ("TCP", "UDP") for port in _PORTS]
+    yield from _service(_ASKED, _SERVER, asked)
+
+
+def _service(
+    address: str, end: str, ports: Iterable[tuple[str, int]]
+) -> Iterator[Service | EndpointSlice]:
+    named = [(f"{kind.lower()}-{port}", kind, port) for kind, port in ports]
+    asked = tuple(ServicePort(*each) for each in named)
+    yield Service("bench", address, cluster_ips=(address,), ports=asked)
+    served = tuple(EndpointPort(*each) for each in named)
+    yield EndpointSlice("bench", address, address, 4, served, (Endpoint(end),))
 
 
 def _netns(name: str, undo: ExitStack) -> Netns:
@@ -173,6 +186,12 @@ _KINDS: tuple[tuple[str, str, Unit, Target | None], ...] = (
     ("cpu", "connect", "CPU us", None),
     ("whole", "connect, an answer and the end", "CPU us", None),
     ("ask", "64 bytes and an answer", "1/s", Target(0.98, at_least=True)),
+    (
+        "datagram",
+        "64 bytes and an answer by UDP, not connected",
+        "1/s",
+        Target(0.98, at_least=True),
+    ),
     ("send", "TCP", "Gbit/s", Target(0.98, at_least=True)),
 )
 

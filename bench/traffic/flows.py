@@ -76,7 +76,7 @@ class Flows:
 
     def __init__(self, undo: ExitStack) -> None:
         self._undo = undo
-        self._listeners: dict[tuple[Inside, int], socket.socket] = {}
+        self._listeners: dict[tuple[Inside, int, socket.SocketKind], socket.socket] = {}
 
     def connections(self, way: Way, each_s: list[float]) -> Turn:
         """New connections a second: until the client knows that it is connected. What each of all
@@ -127,6 +127,26 @@ class Flows:
                 answers.send(answers.recv(64))
                 asks.recv(64)
             return time.perf_counter() - began_s
+
+        return lambda: _QUESTIONS / fast_s(batch)
+
+    def datagram_questions(self, way: Way) -> Turn:
+        """64 bytes there and back by UDP, a second, by a socket that is not connected: it names
+        whom it asks each time, and is told who answers. A turn raises OSError if one is lost."""
+        answers = self._listener(way, socket.SOCK_DGRAM)
+        asks = self._socket(way.client, socket.SOCK_DGRAM)
+        question, target = bytes(64), (way.address, way.port)
+
+        def batch() -> float:
+            began_s = time.perf_counter()
+            for _ in range(_QUESTIONS):
+                asks.sendto(question, target)
+                answers.sendto(*answers.recvfrom(64))
+                _, told = asks.recvfrom(64)
+            took_s = time.perf_counter() - began_s
+            if told != target:
+                raise OSError(f"{told} answers, and not {target}, which was asked")
+            return took_s
 
         return lambda: _QUESTIONS / fast_s(batch)
 
@@ -181,12 +201,13 @@ class Flows:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LIMIT)
         return asks, answers
 
-    def _listener(self, way: Way) -> socket.socket:
-        key = way.server, way.listens
+    def _listener(self, way: Way, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+        key = way.server, way.listens, kind
         if key not in self._listeners:
-            made = self._socket(way.server, socket.SOCK_STREAM)
+            made = self._socket(way.server, kind)
             made.bind(("0.0.0.0", way.listens))
-            made.listen(4096)
+            if kind is socket.SOCK_STREAM:
+                made.listen(4096)
             self._listeners[key] = made
         return self._listeners[key]
 
