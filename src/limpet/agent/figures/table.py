@@ -109,8 +109,8 @@ CLUSTER = (
     Figure(
         "forged_packets",
         "packets",
-        "packets with a source that no peer may have, dropped since the filter was put as a whole "
-        "the last time",
+        "packets with a source that no peer may have, or for what is not the cluster's, dropped "
+        "since the filter was put as a whole the last time",
     ),
     Figure(
         "cluster_key_info",

@@ -12,6 +12,10 @@ for 5,000 elements, where a hash takes 0.1).
 What comes through the encrypted tunnel is compared by that: a peer sends from its prefixes, or is
 dropped there. Where the network encrypts all, nothing of a peer is let in otherwise.
 
+What a peer sends by VXLAN or a tunnel has to be for the cluster: for its pods, or for what is known
+to be behind a node. Else a member could have this node lead it into its LAN. This is asked at the
+device, before an answer to who was translated here has their address again.
+
 The hooks are those that see least: what is for the node itself, put together again where it came in
 fragments, and what comes in by a link to peers. On prerouting or forward each packet of each pod
 would pay, on both nodes.
@@ -30,10 +34,11 @@ from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.topology.reach import in_clear_refused
 from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.routed_prefixes import is_of_the_cluster, outermost
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 
 FORGED_COUNTER = "overlay_forged"
-"""Packets whose source is not the sender's."""
+"""Packets whose source is not the sender's, or that are for nobody of the cluster."""
 _ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
 # Bits from the UDP header: 64 of UDP, 64 of VXLAN, 112 of Ethernet, then up to the source address.
 _INNER_TYPE = "@th,224,16"
@@ -41,18 +46,23 @@ _INNER_SOURCE = {4: 336, 6: 304}
 _BITS = {4: 32, 6: 128}
 _VNI = "@th,96,32 & 0xffffff00"
 _SOURCE_START = {4: "@nh,96,32", 6: "@nh,64,32"}
-_OUTER_SOURCE = {4: "ip saddr", 6: "ip6 saddr"}
+_OUTER_SOURCE, _OUTER_TARGET = {4: "ip saddr", 6: "ip6 saddr"}, {4: "ip daddr", 6: "ip6 daddr"}
 Elements = Mapping[str, frozenset[str]]
 """Elements by the name of their set."""
 
 
 def plan_filter(
-    view: View, plan: OverlayPlan, *, bridges: Collection[str] = (), peer_port: int = 0
+    view: View,
+    plan: OverlayPlan,
+    *,
+    bridges: Collection[str] = (),
+    devices: Collection[str] = (),
+    peer_port: int = 0,
 ) -> str:
     """The table that lets in what peers may send; empty where there is no network.
 
     `bridges`: those of our pods, which have no business with nodes' VXLAN ports, nor with
-    `peer_port`, that of the exchange.
+    `peer_port`, that of the exchange. `devices`: by which peers' packets come.
     """
     if view.network is None or not plan.state.devices:
         return ""
@@ -74,6 +84,7 @@ def plan_filter(
         key = f"type ipv{version}_addr"
         lines += _set(f"{_NODES}{version}", key, elements, interval=False)
         lines += _set(f"{_TUNNELS}{version}", f"{key} . inet_service", elements, interval=False)
+        lines += _set(f"{_BEHIND}{version}", key, elements, interval=True)
     port = view.network.vxlan_port
     # Asked last, of what is dropped only: nearly every packet is one that is let in.
     ours = f"{_VNI} == {view.network.vxlan_id << 8:#010x}"
@@ -107,8 +118,25 @@ def plan_filter(
             *(f"\t\t{_of_no_peer(view.network, c)} {dropped}" for c in view.network.pod_cidrs),
             "\t}",
         ]
-    lines += ["}"]
+    lines += [*_from_peers(view.network, devices, dropped), "}"]
     return "\n".join(lines) + "\n"
+
+
+def _from_peers(network: Network, devices: Collection[str], dropped: str) -> list[str]:
+    """What comes by these devices is for the cluster."""
+    plain = [f'"{name}"' for name in sorted(devices) if is_plain_name(name)]
+    if not plain:
+        return []
+    return [
+        "",
+        "\tchain overlay_from_peers {",
+        f"\t\ttype filter hook ingress devices = {{ {', '.join(plain)} }} priority 0; "
+        "policy accept;",
+        *(f"\t\t{_OUTER_TARGET[each.version]} {each} accept" for each in network.pod_cidrs),
+        *(f"\t\t{_OUTER_TARGET[version]} @{_BEHIND}{version} accept" for version in (4, 6)),
+        f"\t\tmeta protocol {{ ip, ip6 }} {dropped}",
+        "\t}",
+    ]
 
 
 def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list[str]:
@@ -210,6 +238,8 @@ _SEGMENTS, _OTHERS = "segments", "others"
 _NODES, _TUNNELS = "nodes", "tunnels"
 """Addresses where peers hear VXLAN and the exchange; addresses and ports where they hear tunnels'
 packets."""
+_BEHIND = "behind"
+"""What is behind nodes, this one among them, and no pod's."""
 
 
 def _kinds(network: Network, version: int, *, of_links: bool = False) -> list[tuple[str, int]]:
@@ -269,23 +299,30 @@ def _all_elements(
 
     `outers`: of VXLAN only what is from these addresses; None: from all.
     """
+    encrypted = view.network is not None and in_clear_refused(view.network)
     by_outer: dict[Address, set[Prefix]] = defaultdict(set)
     on_links: set[Prefix] = set()
+    behind = set(view.grant.prefixes_behind if view.grant is not None else ())
     for part in parts.values():
         for outer in part.outer:
             if outers is None or outer in outers:
                 by_outer[outer].update(part.sources)
-        if part.in_clear:
-            on_links.update(prefix for prefix in part.sources if _is_let_in_plainly(view, prefix))
+        for prefix in part.sources:
+            if not is_of_the_cluster(view.network, prefix):
+                behind.add(prefix)
+            elif part.in_clear and not encrypted:
+                on_links.add(prefix)
     found: dict[str, set[str]] = defaultdict(set)
     for part in parts.values():
         for name, element in _of_nodes(part):
             found[name].add(element)
+    for prefix in outermost(behind):
+        found[f"{_BEHIND}{prefix.version}"].add(str(prefix))
     for outer, sources in by_outer.items():
-        for prefix in _outermost(sources):
+        for prefix in outermost(sources):
             name, element = _vxlan_element(view, outer, prefix)
             found[name].add(element)
-    for prefix in _outermost(on_links):
+    for prefix in outermost(on_links):
         name, element = _link_element(view, prefix)
         found[name].add(element)
     return {name: frozenset(elements) for name, elements in found.items()}
@@ -349,40 +386,9 @@ def _hashed(view: View, prefix: Prefix, *, of_links: bool) -> int:
 def _is_let_in_plainly(view: View, prefix: Prefix) -> bool:
     """It lies in a pod CIDR, and not all is encrypted; other sources are not ours to judge."""
     encrypted = view.network is not None and in_clear_refused(view.network)
-    return not encrypted and _is_of_the_cluster(view, prefix)
+    return not encrypted and is_of_the_cluster(view.network, prefix)
 
 
 def _is_a_segment(view: View, prefix: Prefix) -> bool:
     """As the cluster grants them: those of two nodes do not overlap."""
-    return bool(_hashed(view, prefix, of_links=True)) and _is_of_the_cluster(view, prefix)
-
-
-def _is_of_the_cluster(view: View, prefix: Prefix) -> bool:
-    """It lies in a pod CIDR."""
-    if view.network is None:
-        return False
-    first = int(prefix.network_address)
-    return any(
-        cidr.version == prefix.version
-        and cidr.prefixlen <= prefix.prefixlen
-        and int(cidr.network_address) <= first <= bounds_of(cidr)[1]
-        for cidr in view.network.pod_cidrs
-    )
-
-
-def _outermost(prefixes: Collection[Prefix]) -> list[Prefix]:
-    """Without those that lie in others; neighbours are not merged, so that each can be deleted."""
-    if len(prefixes) == 1:
-        return list(prefixes)
-    kept: list[Prefix] = []
-    last = (0, -1)
-    for prefix in sorted(prefixes, key=_position):
-        end = (prefix.version, bounds_of(prefix)[1])
-        if end > last:
-            kept.append(prefix)
-            last = end
-    return kept
-
-
-def _position(prefix: Prefix) -> tuple[int, int, int]:
-    return prefix.version, int(prefix.network_address), prefix.prefixlen
+    return bool(_hashed(view, prefix, of_links=True)) and is_of_the_cluster(view.network, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -78,4 +79,19 @@ class PeerFilter:
         self.in_place = bool(text)
 
     def _text(self, view: View, plan: OverlayPlan) -> str:
-        return plan_filter(view, plan, bridges=self._bridges(), peer_port=self._peer_port)
+        devices = (*plan.state.devices, view.own.tunnel, view.own.ipsec)
+        return plan_filter(
+            view,
+            plan,
+            bridges=self._bridges(),
+            devices=[each for each in devices if each and _is_there(each)],
+            peer_port=self._peer_port,
+        )
+
+
+def _is_there(ifname: str) -> bool:
+    """A chain at a device that is not there would be refused with all that comes with it."""
+    try:
+        return bool(socket.if_nametoindex(ifname))
+    except OSError:
+        return False

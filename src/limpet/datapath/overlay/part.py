@@ -133,7 +133,8 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
 
     def state(self, want: OverlayState) -> OverlayState:
         if self._peers.take_made():
-            self._look = _Look.KERNEL  # what led to the device went with the one before
+            # What led to the device went with the one before, and so did the filter at it.
+            self._look, self._filter.in_place = _Look.KERNEL, False
         if self._look is not _Look.TOUCHED:
             self._touched = None
         return self._kernel.observe(want) if self._look is _Look.KERNEL else self._kernel.have
@@ -150,6 +151,8 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._look = _Look.KERNEL if made else _Look.TOUCHED
         self._failed = False
         put = self._filter.diff(self._peers.view, self._before, self.planned)
+        if any(isinstance(change, PutDevice) for change in changes):
+            put = PutFilter(self._peers.view, self.planned)  # once the device is there
         if put is None:
             self._peers.shut_out = self._peers.view.tunnel_only
         else:

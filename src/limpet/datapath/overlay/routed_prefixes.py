@@ -1,10 +1,11 @@
-"""Networks behind another node that this one reaches with its pods' own addresses. Pure."""
+"""Networks behind another node that this one reaches with its pods' own addresses, and what tells
+them from pods'. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Prefix, bounds_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.nodes import NodeEntry
@@ -36,3 +37,34 @@ def leads_to_itself(entry: NodeEntry, prefix: Prefix) -> bool:
     Where that is how it is reached, the prefix has to stay reachable without it.
     """
     return entry.presence is not None and any(end in prefix for end in entry.presence.addresses)
+
+
+def is_of_the_cluster(network: Network | None, prefix: Prefix) -> bool:
+    """It lies in a pod CIDR."""
+    if network is None:
+        return False
+    first = int(prefix.network_address)
+    return any(
+        cidr.version == prefix.version
+        and cidr.prefixlen <= prefix.prefixlen
+        and int(cidr.network_address) <= first <= bounds_of(cidr)[1]
+        for cidr in network.pod_cidrs
+    )
+
+
+def outermost(prefixes: Collection[Prefix]) -> list[Prefix]:
+    """Without those that lie in others; neighbours are not merged, so that each can be deleted."""
+    if len(prefixes) == 1:
+        return list(prefixes)
+    kept: list[Prefix] = []
+    last = (0, -1)
+    for prefix in sorted(prefixes, key=_position):
+        end = (prefix.version, bounds_of(prefix)[1])
+        if end > last:
+            kept.append(prefix)
+            last = end
+    return kept
+
+
+def _position(prefix: Prefix) -> tuple[int, int, int]:
+    return prefix.version, int(prefix.network_address), prefix.prefixlen

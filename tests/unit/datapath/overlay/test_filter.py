@@ -9,6 +9,7 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.datapath.overlay.overlay_values import (
+    OURS,
     OWN,
     PEER,
     UID,
@@ -90,6 +91,11 @@ table inet limpet_overlay {
 		type ipv4_addr . inet_service
 	}
 
+	set behind4 {
+		type ipv4_addr
+		flags interval
+	}
+
 	set link_segments6 {
 		type ipv6_addr
 		elements = { fd00:0:0:2:: }
@@ -106,6 +112,11 @@ table inet limpet_overlay {
 
 	set tunnels6 {
 		type ipv6_addr . inet_service
+	}
+
+	set behind6 {
+		type ipv6_addr
+		flags interval
 	}
 
 	chain overlay_vxlan {
@@ -140,6 +151,15 @@ table inet limpet_overlay {
 		@nh,96,32 & 0xffff0000 == 0x0af40000 ip saddr & 255.255.255.0 != @link_segments4 ip saddr != @link_others4 counter name overlay_forged drop
 		@nh,64,32 & 0xffffffff == 0xfd000000 ip6 saddr fd00::/48 ip6 saddr & ffff:ffff:ffff:ffff:: != @link_segments6 ip6 saddr != @link_others6 counter name overlay_forged drop
 	}
+
+	chain overlay_from_peers {
+		type filter hook ingress devices = { "limvx4", "limwg0" } priority 0; policy accept;
+		ip daddr 10.244.0.0/16 accept
+		ip6 daddr fd00::/48 accept
+		ip daddr @behind4 accept
+		ip6 daddr @behind6 accept
+		meta protocol { ip, ip6 } counter name overlay_forged drop
+	}
 }
 """  # noqa: E501
 
@@ -147,7 +167,21 @@ table inet limpet_overlay {
 def test_the_filter_of_a_node_with_one_peer() -> None:
     known = view(node(2), paths={})
 
-    assert plan_filter(known, plan_overlay(known), bridges=["limpet0"]) == GOLDEN
+    devices = ["limwg0", "limvx4"]
+    made = plan_filter(known, plan_overlay(known), bridges=["limpet0"], devices=devices)
+
+    assert made == GOLDEN
+
+
+def test_what_is_behind_this_node_and_others_is_let_in_from_peers() -> None:
+    own, others = ip_network("192.168.55.0/24"), ip_network("10.20.0.0/16")
+    peer = entry(a_grant(2, prefixes_behind=(others,)), a_presence(2))
+    ours = entry(a_grant(OURS, prefixes_behind=(own,)), a_presence(OURS))
+    known = view_of(snapshot(ours, peer), UID, {}, OWN)
+
+    held = _elements(plan_filter(known, plan_overlay(known)))
+
+    assert held["behind4"] == {str(own), str(others)}
 
 
 def test_without_a_network_there_is_no_filter() -> None:
