@@ -179,10 +179,11 @@ def test_a_packet_that_comes_in_fragments_is_judged_as_a_whole(filtered: Filtere
 
 
 def test_standing_flows_of_pods_do_not_meet_the_filter(filtered: Filtered) -> None:
-    """The chain of prerouting is one of NAT."""
-    hooks = re.findall(r"hook (\w+)", filtered.nft.list_table() or "")
+    """The chains that see what they send are of NAT."""
+    hooks = re.findall(r"type (\w+ hook \w+)", filtered.nft.list_table() or "")
 
-    assert sorted(hooks) == ["ingress", "input", "prerouting"]
+    filters = ["filter hook ingress", "filter hook input"]
+    assert sorted(hooks) == [*filters, "nat hook input", "nat hook postrouting"]
 
 
 def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtered) -> None:
@@ -256,9 +257,11 @@ def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
 # From a pod.
 
 
-def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str, outer: int) -> bool:
+def pod_injects(
+    bed: OverlayBed, sender: Node, target: Node, source: str, outer: int, *, asked: str = ""
+) -> bool:
     """Whether what a pod of one node packs into VXLAN over a version gets to a pod of another,
-    from `source`."""
+    from `source`. `asked`: where it sends it; empty: to the other node."""
     inner = ip_address(source).version
     packet = forge(source, target.address(inner), mac=vtep_mac(target.number, outer))
     with (
@@ -267,15 +270,17 @@ def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str, outer:
     ):
         server.bind((target.address(inner), 5000))
         server.settimeout(0.3)
-        client.sendto(packet, (bed.underlay(target, outer), 8472))
+        client.sendto(packet, (asked or bed.underlay(target, outer), 8472))
         try:
             return server.recv(16) == b"evil"
         except TimeoutError:
             return False
 
 
-def reaches_port(bed: OverlayBed, sender: Node, at: Netns, address: str, port: int) -> bool:
-    """Whether a pod's datagram arrives at a port of a node."""
+def reaches_port(
+    bed: OverlayBed, sender: Node, at: Netns, address: str, port: int, *, asked: str = ""
+) -> bool:
+    """Whether a pod's datagram arrives at a port of a node. `asked`: as above."""
     version = ip_address(address).version
     with (
         at.open_socket(version, socket.SOCK_DGRAM) as server,
@@ -283,11 +288,26 @@ def reaches_port(bed: OverlayBed, sender: Node, at: Netns, address: str, port: i
     ):
         server.bind(("", port))
         server.settimeout(0.3)
-        client.sendto(b"knock", (address, port))
+        client.sendto(b"knock", (asked or address, port))
         try:
             return server.recv(16) == b"knock"
         except TimeoutError:
             return False
+
+
+SERVICE = {4: "198.51.100.7", 6: "2001:db8::7"}
+"""Of which who may write EndpointSlices says who serves it."""
+
+
+def lead_service_to(node: Node, version: int, address: str) -> None:
+    """As the table of Services does, at the same place."""
+    family = {4: "ip", 6: "ip6"}[version]
+    node.netns.run(
+        "nft",
+        f"add table {family} service; flush table {family} service; "
+        f"add chain {family} service c {{ type nat hook prerouting priority -110; }}; "
+        f"add rule {family} service c {family} daddr {SERVICE[version]} dnat to {address}",
+    )
 
 
 @pytest.mark.parametrize("version", FAMILIES, ids=["underlay4", "underlay6"])
@@ -335,6 +355,16 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         assert not reaches_port(bed, other, other.netns, other.overlay(version), 7471)
         assert not reaches_port(bed, other, one.netns, under, TUNNEL)
         assert nft.read_counter(FORGED_COUNTER) == 6
+        # Nor by a Service.
+        lead_service_to(other, version, under)
+        for victim in victims:
+            assert not pod_injects(bed, other, one, victim, version, asked=SERVICE[version])
+        assert not reaches_port(bed, other, one.netns, under, TUNNEL, asked=SERVICE[version])
+        assert reaches_port(bed, other, one.netns, under, 7000, asked=SERVICE[version])
+        lead_service_to(other, version, own)
+        assert not reaches_port(bed, other, other.netns, own, 7471, asked=SERVICE[version])
+        assert reaches_port(bed, other, other.netns, own, 7000, asked=SERVICE[version])
+        assert nft.read_counter(FORGED_COUNTER) == 10
         assert reaches_port(bed, other, one.netns, under, 7000)
         for inner in FAMILIES:
             ping(other.pod, one.address(inner))

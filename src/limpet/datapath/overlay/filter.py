@@ -142,31 +142,31 @@ def _from_peers(network: Network, devices: Collection[str], dropped: str) -> lis
 def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list[str]:
     """A pod's packets to nodes leave with the node's own address: a peer would take them for the
     node's, and what is in them for any of its pods'; at tunnels' ports a pod could speak as our
-    probes do, or have connection tracking give it what a peer's tunnel sends to the node's. A chain
-    of NAT sees the first packet of a flow, and the others of one that it has dropped: standing
-    flows of pods pay nothing.
+    probes do, or have connection tracking give it what a peer's tunnel sends to the node's. Where a
+    Service leads, whoever may write its endpoints says: so it is asked behind all translation of
+    targets, and before that of sources. A chain of NAT sees the first packet of a flow, and the
+    others of one that it has dropped: standing flows of pods pay nothing.
     """
     names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
     each = sorted(set(ports))
     said = str(each[0]) if len(each) == 1 else f"{{ {', '.join(map(str, each))} }}"
-    return [
-        "",
-        "\tchain overlay_from_pods {",
-        "\t\ttype nat hook prerouting priority dstnat - 10; policy accept;",
-        *(
-            f"\t\tiifname {names} {where} udp dport {said} {dropped}"
-            for where in (
-                f"ip daddr @{_NODES}4",
-                f"ip6 daddr @{_NODES}6",
-                "fib daddr type local",
-            )
-        ),
-        *(
-            f"\t\tiifname {names} {family} daddr . udp dport @{_TUNNELS}{version} {dropped}"
-            for family, version in (("ip", 4), ("ip6", 6))
-        ),
-        "\t}",
+    families = (("ip", 4), ("ip6", 6))
+    to_peers = [
+        *(f"{family} daddr @{_NODES}{version} udp dport {said}" for family, version in families),
+        *(f"{family} daddr . udp dport @{_TUNNELS}{version}" for family, version in families),
     ]
+    lines = []
+    for name, hook, found in (
+        ("overlay_from_pods", "postrouting", to_peers),
+        ("overlay_from_own_pods", "input", [f"fib daddr type local udp dport {said}"]),
+    ):
+        lines += [
+            "",
+            f"\tchain {name} {{",
+            f"\t\ttype nat hook {hook} priority -100; policy accept;",
+        ]
+        lines += [*(f"\t\tiifname {names} {which} {dropped}" for which in found), "\t}"]
+    return lines
 
 
 def filter_commands(

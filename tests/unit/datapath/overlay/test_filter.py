@@ -138,12 +138,16 @@ table inet limpet_overlay {
 	}
 
 	chain overlay_from_pods {
-		type nat hook prerouting priority dstnat - 10; policy accept;
+		type nat hook postrouting priority -100; policy accept;
 		iifname "limpet0" ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
-		iifname "limpet0" fib daddr type local udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" ip daddr . udp dport @tunnels4 counter name overlay_forged drop
 		iifname "limpet0" ip6 daddr . udp dport @tunnels6 counter name overlay_forged drop
+	}
+
+	chain overlay_from_own_pods {
+		type nat hook input priority -100; policy accept;
+		iifname "limpet0" fib daddr type local udp dport 8472 counter name overlay_forged drop
 	}
 
 	chain overlay_links {
