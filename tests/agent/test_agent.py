@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.lab.world.pod import LabPod
+from limpet.linux.namespaces import Namespace
+from tests.beds.namespaces import received
 from tests.beds.traffic.tcp import fetch, serving
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
@@ -436,6 +439,40 @@ def test_a_host_port_moves_to_the_pod_that_asked_last(node: LabNode, lan: str) -
         assert fetch("192.0.2.1", 8080, netns=lan) == "new"
         old.delete(conf=conf)
         assert fetch("192.0.2.1", 8080, netns=lan) == "new"
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1"])
+def test_who_goes_on_sending_datagrams_to_a_host_port_reaches_the_pod_that_comes(
+    node: LabNode, lan: str, address: str
+) -> None:
+    """From one port all the time, as programs that tell figures and logs do: also before there is
+    a pod, and between two."""
+    mapping = {"hostPort": 5300, "containerPort": 53, "protocol": "udp"}
+    conf = with_conf(runtimeConfig={"portMappings": [mapping]})
+    anywhere = "::" if ":" in address else "0.0.0.0"
+    node.pod("other").add()  # the node keeps track of flows from then on
+    with (
+        udp_socket(f"/run/netns/{lan}", address) as client,
+        udp_socket(node.netns_path, address) as on_node,
+    ):
+        on_node.bind((anywhere, 5300))
+        client.connect((address, 5300))
+        for name in ("first", "second"):
+            received(on_node, b"early", lambda: client.send(b"early"))
+            pod = node.pod(name)
+            pod.add(conf=conf)
+            with udp_socket(pod.netns_path, address) as server:
+                server.bind((anywhere, 53))
+                received(server, b"late", lambda: client.send(b"late"))
+            pod.delete(conf=conf)
+            wait_until(lambda: dying(node) == [])
+
+
+def udp_socket(netns: str, address: str) -> socket.socket:
+    with Namespace(netns) as namespace, namespace.entered():
+        return socket.socket(
+            socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
+        )
 
 
 def test_host_ports_are_there_again_after_somebody_flushed_the_ruleset(

@@ -6,13 +6,14 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import ip_address
 
 import pytest
 
 from limpet.datapath.node.pod.attachment import HostPortMapping
-from limpet.linux.conntrack import forget_flows
-from tests.beds.namespaces import Netns
+from limpet.linux.conntrack import forget_flows, forget_udp
+from tests.beds.namespaces import Netns, received
 from tests.beds.node_bed import NODE, OUTSIDE, NodeBed, Pod
 from tests.waiting import PATIENCE_S
 
@@ -139,6 +140,30 @@ def test_a_new_pod_does_not_get_what_was_meant_for_the_old_one(bed: NodeBed) -> 
             server.bind(("0.0.0.0", 53))
             client.sendto(b"for the new one", (NODE[0], 5300))
             assert server.recv(64) == b"for the new one"
+
+
+def test_flows_to_an_address_that_has_the_number_of_a_port_of_the_node_stay(bed: NodeBed) -> None:
+    """As those to a Service's do when a pod gets a hostPort with the number of its port."""
+    outside = bed.outside()
+    pod = bed.pod("one", 2, ports=(HostPortMapping(5300, 53, "udp"),))
+    outside.ip("route add 198.51.100.7/32 via 192.0.2.1")
+    dnat = "ip daddr 198.51.100.7 udp dport 5300 dnat ip to 10.244.7.2:53"
+    hook = "type nat hook prerouting priority -110;"
+    bed.node.run(
+        "nft", f"add table inet s; add chain inet s p {{ {hook} }}; add rule inet s p {dnat}"
+    )
+    with (
+        outside.open_socket(4, socket.SOCK_DGRAM) as client,
+        pod.netns.open_socket(4, socket.SOCK_DGRAM) as server,
+    ):
+        server.bind(("0.0.0.0", 53))
+        for address in ("198.51.100.7", NODE[0]):
+            words = address.encode()
+            received(server, words, partial(client.sendto, words, (address, 5300)))
+
+    with bed.node.entered():
+        assert forget_udp({(b"", 5300): {(ip_address("10.244.7.9").packed, 53)}}) == 1
+    assert of("198.51.100.7", tracked(bed.node))
 
 
 def test_a_thousand_flows_are_forgotten_in_a_few_requests(bed: NodeBed) -> None:

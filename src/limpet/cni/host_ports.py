@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import defaultdict
 from collections.abc import Iterable
 
+from limpet.base.addresses import packed
 from limpet.base.errors import KernelError
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.ruleset import HostPort, host_port_commands, plan_host_ports_of
+from limpet.linux.conntrack import forget_udp
 from limpet.linux.nftables import Nftables
 
 
@@ -37,6 +41,8 @@ class HostPorts:
             # before this pod.
             self._node_part.run(f"hostPorts could not be changed: {error}")
             self._nft.run(commands, what="hostPorts")
+        with contextlib.suppress(KernelError):
+            _forget_others(added)
 
     def close(self, pod: Attachment) -> None:
         """Gives the pod's hostPorts back to others that ask for them, or closes them.
@@ -57,3 +63,15 @@ class HostPorts:
         keys = {(port.map_name, port.key) for port in ports}
         held = plan_host_ports_of(self._attachments) if keys else ()
         return [port for port in held if (port.map_name, port.key) in keys]
+
+
+def _forget_others(ports: Iterable[HostPort]) -> None:
+    """Who goes on sending datagrams from one port would never reach the pod: what began before it
+    was there goes to the node, or to who had the port. Raises: KernelError."""
+    served = defaultdict[tuple[bytes, int], set[tuple[bytes, int]]](set)
+    for port in ports:
+        if port.protocol == "udp":
+            asked = packed(port.host_address) if port.host_address else b""
+            served[asked, port.port].add((packed(port.target), port.target_port))
+    if served:
+        forget_udp(served)

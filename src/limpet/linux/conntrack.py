@@ -145,10 +145,8 @@ def _is_stale(
     if asked in served:
         return answering not in served[asked]
     by_port = served.get((b"", asked[1]))
-    if by_port is None or answering in by_port:
-        return False
-    # A port of the node: what passes through to another's was not translated, and is not ours.
-    return answering != asked or asked[0] in own
+    # A port of the node: what was asked of another's, or of a Service, is not ours.
+    return by_port is not None and answering not in by_port and asked[0] in own
 
 
 def _own_addresses() -> frozenset[bytes]:
