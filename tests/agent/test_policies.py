@@ -107,6 +107,39 @@ class Knock:
             return before
 
 
+def test_pods_are_held_on_a_bridge_of_somebody_else_whose_mac_changes_with_its_ports(
+    node: LabNode,
+) -> None:
+    """A bridge that was given no MAC has the least of its ports'."""
+    node.run("ip", "link", "add", "br9", "type", "bridge")
+    node.run("ip", "link", "set", "br9", "up")
+    ranges = [[{"subnet": "10.99.9.0/24"}]]
+    conf = {**CONF, "name": "nine", "bridge": "br9", "ipam": {"type": "limpet", "ranges": ranges}}
+    apply(node, FROM_CLIENTS)
+    pods, knock = [], Knock(node)
+    for name in ("web", "client", "other"):
+        made = node.pod(name, namespace="shop")
+        made.add(conf={**conf, "args": {"cni": {"labels": listed({"app": name})}}})
+        pods.append(made)
+    web, client, other = pods
+
+    for mac in ("", "02:00:00:00:00:09"):
+        if mac:
+            node.run("ip", "link", "set", "br9", "address", mac)
+        wait_until(lambda: mac_of(node, "br9") in routers(node))
+        assert knock(client, web)
+        assert not knock(other, web)
+
+
+def mac_of(node: LabNode, ifname: str) -> str:
+    (link,) = json.loads(node.run("ip", "-json", "link", "show", ifname))
+    return str(link["address"])
+
+
+def routers(node: LabNode) -> str:
+    return node.run("nft", "list", "set", "bridge", "limpet_policy", "routers")
+
+
 def test_policies_are_applied_told_and_deleted(node: LabNode) -> None:
     knock = Knock(node)
     web, client = pod(node, "web", {"app": "web"}), pod(node, "client", {"app": "client"})

@@ -36,7 +36,7 @@ class DamageSuspected:
 
 @dataclass(frozen=True, slots=True)
 class BridgeMade:
-    """A bridge of pods is new."""
+    """A bridge of pods is new, or has another MAC."""
 
 
 @dataclass(frozen=True, slots=True)

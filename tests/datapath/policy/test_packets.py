@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -14,9 +15,11 @@ from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.policies.policy_bed import PolicyBed
+from tests.beds.policies.ports_bed import packet_socket
+from tests.beds.traffic.pod_frames import BROADCAST, arp, ethernet, udp
 from tests.policy_cases import addresses_of, app, cases, flows, world_of
 from tests.policy_oracle import is_allowed
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 PODS = 4
 BOTH = OWNED | PERSISTENT
@@ -135,6 +138,33 @@ def test_a_pod_is_not_reached_by_its_link_local_address(bed: PolicyBed) -> None:
 
 
 NOTHING_SAID = PolicyWorld()
+
+
+def test_a_bridge_that_has_another_mac_floods_nothing_of_a_closed_pod(bed: PolicyBed) -> None:
+    """As one that somebody else made gets with each port, until the agent has heard of it."""
+    bed.enforce(world_of(PODS, CLOSED))
+    me, other = (bed.bed.pods[f"p{n}"].attachment.link.mac for n in (0, 1))
+    mine, theirs = (addresses_of(n)[4] for n in (0, 1))
+    was = bed.bed.kernel.bridges(["limpet0"])["limpet0"][1]
+    bed.node.ip("link set limpet0 address 02:00:00:00:00:08")
+    heard: list[bytes] = []
+    try:
+        with (
+            packet_socket(bed.netns[0], "eth0") as sender,
+            packet_socket(bed.netns[1], "eth0") as receiver,
+        ):
+            sender.send(ethernet(me, other, "ip", udp(mine, theirs, b"closed")))
+            sender.send(ethernet(me, BROADCAST, "arp", arp(1, me, mine, theirs, b"behind it")))
+
+            def has_come_all() -> bool:
+                with suppress(BlockingIOError):
+                    heard.append(receiver.recv(2048))
+                return b"behind it" in b"".join(heard)
+
+            wait_until(has_come_all)
+    finally:
+        bed.node.ip(f"link set limpet0 address {was}")
+    assert b"closed" not in b"".join(heard)
 
 
 def test_neighbour_discovery_is_no_way_out_of_a_closed_pod_and_none_into_it(bed: PolicyBed) -> None:

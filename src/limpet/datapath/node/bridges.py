@@ -43,6 +43,12 @@ class Bridges:
         self.specs[network] = spec
         return True
 
+    def look(self, found: Mapping[str, tuple[int, str]]) -> bool:
+        """These are there now; True: some are new, or have another MAC. One that somebody else made
+        and gave none has the least of its ports'."""
+        before, self.found = self.found, dict(found)
+        return before != self.found
+
     def ifindexes(self) -> set[int]:
         return {ifindex for ifindex, _mac in self.found.values()}
 

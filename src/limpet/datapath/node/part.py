@@ -24,7 +24,7 @@ from limpet.datapath.node.plan import plan_node
 from limpet.datapath.node.pod.attachment import BridgeSpec
 from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
-from limpet.datapath.node.state import Bridge, NodePlan, Port
+from limpet.datapath.node.state import NodePlan, Port
 from limpet.datapath.part import Part
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
@@ -191,9 +191,7 @@ class NodePart(Part[NodePlan, Change]):
                 failures.append(str(error))
                 if not _is_of_one_pod(change):
                     self._troubles.append(str(error))
-        if changes or not self._bridges.found:
-            self._bridges.found = self._kernel.bridges(self.want.bridges)
-        if any(isinstance(each, Put) and isinstance(each.what, Bridge) for each in changes):
+        if self._bridges.look(self._kernel.bridges(self.want.bridges)):
             self._loop.tell(BridgeMade())
         if self.forward is not None:
             self.forward.look(self._forwarding_links())
@@ -232,6 +230,10 @@ class NodePart(Part[NodePlan, Change]):
             case wire.RTM_NEWLINK:
                 if link_codec.link_is_down(message):
                     return self._if_ours(link_codec.parse_link(message).ifname, "down")
+                if link_codec.link_ifindex(message) in self._bridges.ifindexes():
+                    link = link_codec.parse_link(message)
+                    if link.mac not in ("", self.bridge_mac(link.ifname)):
+                        return f"bridge {link.ifname} has another MAC"
             case wire.RTM_DELADDR:
                 if address_codec.address_ifindex(message) in self._bridges.ifindexes():
                     return "an address of a bridge is gone"

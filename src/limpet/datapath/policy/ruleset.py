@@ -78,6 +78,8 @@ _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     ),
     "forward": (
         "type filter hook forward priority filter; policy accept;",
+        # A bridge that has just got another MAC would flood what is handed to it by the former one.
+        "meta pkttype host ether daddr @routers drop",
         # Sent to the node, and then to another port of the bridge: br_netfilter has turned a
         # Service's address into a pod's, and asks the rules for what is forwarded (br_nf_forward).
         "meta pkttype host accept",
@@ -291,6 +293,8 @@ def _bridge_table(sides: Sides) -> Table:
                 f"ether daddr set {port.bridge_mac} meta pkttype set host accept",
             )
         )
+        if port.bridge_mac:
+            elements["routers"].add(port.bridge_mac)
         elements["ports"].add(f'"{port.ifname}" : goto {chain}')
         elements["macs"].add(f"{port.mac} : goto {chain}")
         elements[f"{direction}_ports"].add(f'"{port.ifname}"')
@@ -309,6 +313,7 @@ def _bridge_table(sides: Sides) -> Table:
 _BRIDGE_SETS = {
     "ports": "type ifname : verdict",
     "macs": "type ether_addr : verdict",
+    "routers": "type ether_addr",
     "egress_ports": "type ifname",
     "ingress_ports": "type ifname",
     "own4": "type ifname . ipv4_addr",

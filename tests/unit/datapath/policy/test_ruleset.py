@@ -136,6 +136,11 @@ table bridge limpet_policy {
 		elements = { 0a:58:0a:00:00:02 : goto router_0e5800000001 }
 	}
 
+	set routers {
+		type ether_addr
+		elements = { 0e:58:00:00:00:01 }
+	}
+
 	set egress_ports {
 		type ifname
 		elements = { "lim000000000001" }
@@ -186,6 +191,7 @@ table bridge limpet_policy {
 
 	chain forward {
 		type filter hook forward priority filter; policy accept;
+		meta pkttype host ether daddr @routers drop
 		meta pkttype host accept
 		iifname @egress_ports goto neighbours_only
 		oifname @ingress_ports goto neighbours_only
