@@ -20,6 +20,7 @@ from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.beds.own_tables import others_can_delete
+from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
 
 CLOSED = """
@@ -129,6 +130,21 @@ def test_pods_are_held_on_a_bridge_of_somebody_else_whose_mac_changes_with_its_p
         wait_until(lambda: mac_of(node, "br9") in routers(node))
         assert knock(client, web)
         assert not knock(other, web)
+
+
+def test_a_pod_is_closed_at_an_address_that_its_node_grants_it_too(make_node: NodeFactory) -> None:
+    node = make_node(segments=SEGMENTS, pod_extra_addresses=["10.244.7.200/29"])
+    node.start_agent()
+    web, other = (node.pod(name, namespace="shop") for name in ("web", "other"))
+    more = {"labels": listed({"app": "web"}), "allowedAddresses": ["10.244.7.201"]}
+    web.add(conf={**CONF, "args": {"cni": more}})
+    other.add(conf=CONF)
+    web.run("ip", "address", "add", "10.244.7.201/24", "dev", "eth0")
+    knock = Knock(node)
+
+    assert knock(other, "10.244.7.201")
+    apply(node, CLOSED)
+    assert not knock(other, "10.244.7.201")
 
 
 def mac_of(node: LabNode, ifname: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Literal
 
@@ -26,6 +26,7 @@ Protocol = Literal["TCP", "UDP", "SCTP", "ICMP", "ND"]
 """ND: a neighbour advertisement, IPv6 only."""
 _NUMBERS = {("TCP", 4): 6, ("TCP", 6): 6, ("UDP", 4): 17, ("UDP", 6): 17, ("SCTP", 4): 132}
 _NUMBERS |= {("SCTP", 6): 132, ("ICMP", 4): 1, ("ICMP", 6): 58, ("ND", 6): 58}
+NOTHING_GRANTED: Mapping[int, Sequence[str]] = {}
 _INIT = (65535, 1, 1)
 """Of an INIT and its answer: room for what is received, and how many streams each way."""
 
@@ -54,18 +55,26 @@ class PolicyBed:
         self.kernel.close()
         self.bed.close()
 
-    def ports(self, pods: Sequence[PolicyPod]) -> list[LocalPort]:
+    def ports(
+        self, pods: Sequence[PolicyPod], granted: Mapping[int, Sequence[str]] = NOTHING_GRANTED
+    ) -> list[LocalPort]:
+        """`granted`: what pods may have beside their own, by number."""
         mac = self.bed.kernel.bridges(["limpet0"])["limpet0"][1]
         found = []
         for number, pod in enumerate(pods):
             link = self.bed.pods[f"p{number}"].attachment.link
-            found.append(LocalPort(pod.key, link.host_ifname, link.mac, mac, pod.addresses))
+            more = tuple(map(ip_address, granted.get(number, ())))
+            found.append(
+                LocalPort(pod.key, link.host_ifname, link.mac, mac, pod.addresses, granted=more)
+            )
         return found
 
-    def enforce(self, world: PolicyWorld) -> PolicyTables:
+    def enforce(
+        self, world: PolicyWorld, granted: Mapping[int, Sequence[str]] = NOTHING_GRANTED
+    ) -> PolicyTables:
         """The difference to what there was is put into the kernel."""
         pods = [*world.pods.values()]
-        after = plan_tables(compile_sides(world, pods), self.ports(pods))
+        after = plan_tables(compile_sides(world, pods), self.ports(pods, granted))
         with self.node.entered():
             self.kernel.change(self.tables, after)
         self.tables = after

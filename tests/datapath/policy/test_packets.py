@@ -194,6 +194,72 @@ def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:
     assert bed.passes(1, 3, 4, "TCP", 80)
 
 
+def test_a_limited_pod_reaches_nobody_from_a_link_local_address_of_its_own_making(
+    bed: PolicyBed,
+) -> None:
+    """Linux routes that, too, back to the link it came by."""
+    router = bed.bed.kernel.bridges(["limpet0"])["limpet0"][1]
+    me, other = (bed.bed.pods[f"p{n}"].attachment.link.mac for n in (0, 2))
+    theirs = addresses_of(1)[6]
+    heard: list[bytes] = []
+    with (
+        packet_socket(bed.netns[0], "eth0") as sender,
+        packet_socket(bed.netns[2], "eth0") as marker,
+        packet_socket(bed.netns[1], "eth0") as receiver,
+    ):
+
+        def comes(said: bytes) -> bool:
+            """In any case what was sent behind it does."""
+            heard.clear()
+            sender.send(ethernet(me, router, "ip6", udp("fe80::bad", theirs, said)))
+            behind = ethernet(other, router, "ip6", udp(addresses_of(2)[6], theirs, b"behind it"))
+            marker.send(behind)
+
+            def has_come_all() -> bool:
+                with suppress(BlockingIOError):
+                    heard.append(receiver.recv(2048))
+                return b"behind it" in b"".join(heard)
+
+            wait_until(has_come_all)
+            return said in b"".join(heard)
+
+        bed.enforce(NOTHING_SAID)
+        assert comes(b"while it may")
+        bed.enforce(world_of(PODS, {"podSelector": app(0), "policyTypes": ["Egress"]}))
+        assert not comes(b"now that it may not")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_address_that_pods_may_have_beside_their_own_is_judged_as_theirs(
+    bed: PolicyBed, version: int
+) -> None:
+    virtual = {4: "10.244.7.200", 6: "fd00:7::200"}[version]
+    length = {4: 24, 6: 64}[version]
+    from_p2 = {"ingress": [{"from": [{"podSelector": app(2)}]}]}
+    labels = [app(number)["matchLabels"]["app"] for number in (0, 1)]
+    either = {"matchExpressions": [{"key": "app", "operator": "In", "values": labels}]}
+    bed.netns[0].ip(f"address add {virtual}/{length} dev eth0 nodad")
+    try:
+        with bed.netns[0].listening(virtual, 80) as server:
+            for selected, holders, may_p2 in (
+                (app(0), (0,), True),
+                (app(0), (0, 1), False),  # who of the two has it now, nobody knows
+                (either, (0, 1), True),
+            ):
+                world = world_of(PODS, {"podSelector": selected, **from_p2})
+                bed.enforce(world, {number: [virtual] for number in holders})
+                if may_p2:
+                    talk(bed.netns[2], virtual, 80, server)
+                for client in (bed.netns[3], bed.outside, *([] if may_p2 else [bed.netns[2]])):
+                    with (
+                        pytest.raises(TimeoutError),
+                        client.connected(virtual, 80, patience_s=0.3),
+                    ):
+                        pass
+    finally:
+        bed.netns[0].ip(f"address delete {virtual}/{length} dev eth0")
+
+
 def test_the_last_policy_takes_the_tables_with_it(bed: PolicyBed) -> None:
     bed.enforce(world_of(PODS, CLOSED))
     assert not bed.passes(1, 0, 4, "UDP", 53)

@@ -95,6 +95,11 @@ class Policies(ABC):
             self._bridge_mac(pod.bridge.ifname) if pod.bridge is not None else "",
             tuple(address.ip for address in pod.addresses),
             pod.pod.labels,
+            tuple(
+                each.network_address
+                for each in pod.link.allowed.prefixes
+                if bridged and each.prefixlen == each.max_prefixlen
+            ),
         )
 
     def _local(self, ports: Iterable[LocalPort]) -> dict[Key, PolicyPod]:

@@ -18,6 +18,7 @@ only.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -65,7 +66,10 @@ _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     "neighbours_only": (*(f"{each} accept" for each in _NEIGHBOURS), "drop"),
     "limited": (
         "iifname . ip saddr != @own4 drop",
-        "ip6 saddr != fe80::/10 iifname . ip6 saddr != @own6 drop",
+        # Another link-local address than its link's is nobody's whose packets are looked up, and
+        # what it sends to a pod of its bridge by way of the node is routed. Groups' is not.
+        "ip6 saddr fe80::/10 ip6 daddr ff00::/8 return",
+        "iifname . ip6 saddr != @own6 drop",
     ),
     "prerouting": (
         # Before others' NAT between ports, and before br_netfilter.
@@ -102,6 +106,8 @@ class LocalPort:
     addresses: tuple[Address, ...]
     labels: tuple[tuple[str, str], ...] = ()
     """Labels told with its interface."""
+    granted: tuple[Address, ...] = ()
+    """What it may have beside its own, as others may: a virtual address that moves between pods."""
 
     @property
     def looked_up(self) -> tuple[Address, ...]:
@@ -134,7 +140,7 @@ def plan_tables(
     if not sides:
         return NOTHING
     planned = planned or Planned()
-    inet = _Inet(compiled, planned).table(sides)
+    inet = _Inet(compiled, planned).table(sides, ports)
     planned.end()
     return PolicyTables(inet, _bridge_table(sides))
 
@@ -156,7 +162,7 @@ class _Inet:
         self._side_chains: dict[tuple[Direction, int], str] = {}
         """By the identity of the side: pods that are alike have the same."""
 
-    def table(self, sides: Sides) -> Table:
+    def table(self, sides: Sides, ports: Collection[LocalPort]) -> Table:
         elements: dict[str, set[str]] = {
             f"{kind}{version}": set() for kind in ("self", *DIRECTIONS) for version in (4, 6)
         }
@@ -169,6 +175,8 @@ class _Inet:
                 version = address.version
                 elements[f"{direction}{version}"].add(f"{address} : goto {chain}")
                 elements[f"self{version}"].add(f"{address} . {address}")
+        for address, verdict in self._granted(sides, ports):
+            elements[f"ingress{address.version}"].add(f"{address} : {verdict}")
         heads = {
             f"{kind}{version}": self._head(kind, version)
             for kind in ("self", *DIRECTIONS)
@@ -185,6 +193,25 @@ class _Inet:
             {**self._sets, **fixed},
             {"enter": _ENTER, **self._chains, "forward": _FORWARD},
         )
+
+    def _granted(self, sides: Sides, ports: Collection[LocalPort]) -> Iterable[tuple[Address, str]]:
+        """Verdicts for addresses that pods may have beside their own. Which of several has one now,
+        nobody knows: it passes what all of them let in alike, or nothing."""
+        holders: dict[Address, list[LocalPort]] = defaultdict(list)
+        for port in ports:
+            for address in port.granted:
+                holders[address].append(port)
+        for address in holders.keys() & {each for port in ports for each in port.looked_up}:
+            del holders[address]
+        for address, held in holders.items():
+            found = [sides.get((port, "ingress")) for port in held]
+            if not any(found):
+                continue
+            side, *others = {id(each): each for each in found}.values()
+            to = f"goto {self._side_chain('ingress', side)}" if side and not others else _DROP
+            chain = f"granted_{_hash(sorted({port.key for port in held}))}"
+            self._chains[chain] = (to,)
+            yield address, f"goto {chain}"
 
     @staticmethod
     def _head(kind: str, version: int) -> tuple[str, ...]:
@@ -299,7 +326,7 @@ def _bridge_table(sides: Sides) -> Table:
         elements["macs"].add(f"{port.mac} : goto {chain}")
         elements[f"{direction}_ports"].add(f'"{port.ifname}"')
         if direction == "egress":
-            for address in port.addresses:
+            for address in port.looked_up:
                 elements[f"own{address.version}"].add(f'"{port.ifname}" . {address}')
     if not chains:
         return Table("bridge", NFT_POLICY_TABLE)

@@ -158,7 +158,7 @@ table bridge limpet_policy {
 
 	set own6 {
 		type ifname . ipv6_addr
-		elements = { "lim000000000001" . fd00::2 }
+		elements = { "lim000000000001" . fd00::2, "lim000000000001" . fe80::858:aff:fe00:2 }
 	}
 
 	chain router_0e5800000001 {
@@ -176,7 +176,8 @@ table bridge limpet_policy {
 
 	chain limited {
 		iifname . ip saddr != @own4 drop
-		ip6 saddr != fe80::/10 iifname . ip6 saddr != @own6 drop
+		ip6 saddr fe80::/10 ip6 daddr ff00::/8 return
+		iifname . ip6 saddr != @own6 drop
 	}
 
 	chain prerouting {
