@@ -175,7 +175,10 @@ class ReadPolicies:
             doubts = {Key(key.namespace, "not-heard-yet") for key in local}
             policies = {each: Policy(each, Selector(), _BOTH) for each in doubts}
         pods = {**self.pods, **self._joined(local)}
-        if self.passes_over_namespaces:
+        # One is told by another watch than its pods, which may be the first.
+        if self.passes_over_namespaces or not (
+            {key.namespace for key in self.pods} <= self.namespaces.keys()
+        ):
             pods = {key: self._in_namespace(pod) for key, pod in pods.items()}
         return PolicyWorld(policies, self.namespaces, pods)
 

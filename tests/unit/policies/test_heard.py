@@ -208,6 +208,23 @@ def test_labels_that_a_namespace_without_room_might_have_open_nothing() -> None:
         assert not may(each, 80)
 
 
+def test_pods_that_are_told_before_their_namespace_is_are_nobodys_peers() -> None:
+    heard = told()
+    lacks = {"matchExpressions": [{"key": "bad", "operator": "DoesNotExist"}]}
+    heard.put_policy(
+        Key("shop", "web"), document(ingress=[{"from": [{"namespaceSelector": lacks}]}])
+    )
+    heard.put_pod(PolicyPod(Key("others", "peer"), (PEER,), {}))
+    assert not may(heard, 80)
+
+    heard.put_namespace("others", {})
+    assert may(heard, 80)
+    heard.put_namespace("others", {"bad": "yes"})
+    assert not may(heard, 80)
+    heard.drop_namespace("others")
+    assert not may(heard, 80)
+
+
 def test_what_a_policy_allowed_before_it_had_no_room_is_closed() -> None:
     """Others may have come to rely on its larger form, which may allow less."""
     heard = told()
