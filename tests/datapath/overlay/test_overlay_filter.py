@@ -369,6 +369,14 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         for inner in FAMILIES:
             ping(other.pod, one.address(inner))
 
+        # Nor from a link that another plugin made, where the address tells a pod.
+        nft.put_table(plan_filter(view, plan, peer_port=7471))
+        for victim in victims:
+            assert not pod_injects(bed, other, one, victim, version)
+        assert not reaches_port(bed, other, one.netns, under, TUNNEL)
+        assert reaches_port(bed, other, one.netns, under, 7000)
+        nft.put_table(text)
+
         # A peer that goes takes its address along, but for one that another has too.
         third.presence = replace(third.presence, addresses=(ip_address(under), ip_address(over)))
         shared = other.view(bed.entries())

@@ -89,13 +89,10 @@ def plan_filter(
     # Asked last, of what is dropped only: nearly every packet is one that is let in.
     ours = f"{_VNI} == {view.network.vxlan_id << 8:#010x}"
     dropped = f"counter name {FORGED_COUNTER} drop"
+    plain = [f'"{name}"' for name in sorted(bridges) if is_plain_name(name)]
     lines += [
         "\tchain overlay_vxlan {",
-        *(
-            f'\t\tiifname "{name}" {ours} {dropped}'
-            for name in sorted(bridges)
-            if is_plain_name(name)
-        ),
+        *(f"\t\tiifname {name} {ours} {dropped}" for name in plain),
         *checks,
         f"\t\t{ours} {dropped}",
         "\t}",
@@ -105,9 +102,8 @@ def plan_filter(
         f"\t\tudp dport {port} jump overlay_vxlan",
         "\t}",
     ]
-    plain = [f'"{name}"' for name in sorted(bridges) if is_plain_name(name)]
-    if plain:
-        lines += _from_pods(plain, [port, *([peer_port] if peer_port else [])], dropped)
+    ports = [port, *([peer_port] if peer_port else [])]
+    lines += _from_pods(view.network.pod_cidrs, plain, ports, dropped)
     links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
     if links:
         lines += [
@@ -139,33 +135,41 @@ def _from_peers(network: Network, devices: Collection[str], dropped: str) -> lis
     ]
 
 
-def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list[str]:
+def _from_pods(
+    cidrs: Iterable[Prefix], bridges: list[str], ports: Collection[int], dropped: str
+) -> list[str]:
     """A pod's packets to nodes leave with the node's own address: a peer would take them for the
     node's, and what is in them for any of its pods'; at tunnels' ports a pod could speak as our
     probes do, or have connection tracking give it what a peer's tunnel sends to the node's. Where a
     Service leads, whoever may write its endpoints says: so it is asked behind all translation of
     targets, and before that of sources. A chain of NAT sees the first packet of a flow, and the
     others of one that it has dropped: standing flows of pods pay nothing.
+
+    Pods are on our bridges, or have addresses of the cluster on links that another plugin made.
     """
-    names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
     each = sorted(set(ports))
     said = str(each[0]) if len(each) == 1 else f"{{ {', '.join(map(str, each))} }}"
-    families = (("ip", 4), ("ip6", 6))
+    names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
+    whose = [(f"iifname {names}", version) for version in (4, 6)] if bridges else []
+    for cidr in cidrs:
+        whose.append(
+            (f"{_OUTER_SOURCE[cidr.version]} {cidr} fib saddr type != local", cidr.version)
+        )
     to_peers = [
-        *(f"{family} daddr @{_NODES}{version} udp dport {said}" for family, version in families),
-        *(f"{family} daddr . udp dport @{_TUNNELS}{version}" for family, version in families),
+        f"{pods} {'ip' if version == 4 else 'ip6'} daddr {to}"
+        for pods, version in whose
+        for to in (f"@{_NODES}{version} udp dport {said}", f". udp dport @{_TUNNELS}{version}")
     ]
+    # By its address a peer's gateway is a pod, too, and asks at the exchange's port whether it is
+    # reached: so here the link says who is one.
+    to_node = [f"iifname {names} fib daddr type local udp dport {said}"] if bridges else []
     lines = []
     for name, hook, found in (
         ("overlay_from_pods", "postrouting", to_peers),
-        ("overlay_from_own_pods", "input", [f"fib daddr type local udp dport {said}"]),
+        ("overlay_from_own_pods", "input", to_node),
     ):
-        lines += [
-            "",
-            f"\tchain {name} {{",
-            f"\t\ttype nat hook {hook} priority -100; policy accept;",
-        ]
-        lines += [*(f"\t\tiifname {names} {which} {dropped}" for which in found), "\t}"]
+        head = f"\t\ttype nat hook {hook} priority -100; policy accept;"
+        lines += ["", f"\tchain {name} {{", head, *(f"\t\t{x} {dropped}" for x in found), "\t}"]
     return lines
 
 

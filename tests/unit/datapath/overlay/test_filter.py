@@ -140,9 +140,13 @@ table inet limpet_overlay {
 	chain overlay_from_pods {
 		type nat hook postrouting priority -100; policy accept;
 		iifname "limpet0" ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
-		iifname "limpet0" ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" ip daddr . udp dport @tunnels4 counter name overlay_forged drop
+		iifname "limpet0" ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
 		iifname "limpet0" ip6 daddr . udp dport @tunnels6 counter name overlay_forged drop
+		ip saddr 10.244.0.0/16 fib saddr type != local ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
+		ip saddr 10.244.0.0/16 fib saddr type != local ip daddr . udp dport @tunnels4 counter name overlay_forged drop
+		ip6 saddr fd00::/48 fib saddr type != local ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
+		ip6 saddr fd00::/48 fib saddr type != local ip6 daddr . udp dport @tunnels6 counter name overlay_forged drop
 	}
 
 	chain overlay_from_own_pods {
