@@ -132,6 +132,23 @@ def test_pods_are_held_on_a_bridge_of_somebody_else_whose_mac_changes_with_its_p
         assert not knock(other, web)
 
 
+def test_the_table_of_policies_is_not_held_open_for_pods_as_others_chains_that_drop_are(
+    make_node: NodeFactory,
+) -> None:
+    node = make_node(segments=SEGMENTS, allow_forward=True)
+    node.start_agent()
+    node.run("nft", "add table ip others; add chain ip others forward { "
+             "type filter hook forward priority filter; policy drop; }")  # fmt: skip
+    apply(node, FROM_CLIENTS)
+    web, client, other = (pod(node, name, {"app": name}) for name in ("web", "client", "other"))
+    wait_until(lambda: "accept" in node.run("nft", "list", "table", "ip", "others"))
+
+    assert Knock(node)(client, web)
+    assert not Knock(node)(other, web)
+    assert node.ask("status")["ready"]
+    assert "comment" not in node.run("nft", "list", "chain", "inet", "limpet_policy", "forward")
+
+
 def test_a_pod_is_closed_at_an_address_that_its_node_grants_it_too(make_node: NodeFactory) -> None:
     node = make_node(segments=SEGMENTS, pod_extra_addresses=["10.244.7.200/29"])
     node.start_agent()

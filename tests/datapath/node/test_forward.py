@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base import ownership
+from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.node.forward import (
     HandleNftables,
     ensure_forward_accept,
@@ -64,6 +66,19 @@ def causes(node: Netns) -> dict[str, str]:
 
 def test_a_node_without_filters_has_no_forward_chain(node: Netns) -> None:
     assert causes(node) == {}
+
+
+def test_no_table_of_ours_is_anothers(node: Netns) -> None:
+    """That of policies drops, and is to."""
+    ours = [value for name, value in vars(ownership).items() if name.startswith("NFT_")]
+    assert NFT_POLICY_TABLE in ours
+    for table in ours:
+        chain = "type filter hook forward priority filter; policy drop;"
+        node.run("nft", f"add table inet {table}; add chain inet {table} forward {{ {chain} }}")
+
+    assert causes(node) == {}
+    with nft_in(node) as nft:
+        assert not ensure_forward_accept(nft, ["limpet0"])
 
 
 def test_a_policy_of_drop_is_found_in_every_family(node: Netns) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from limpet.datapath.node.forward import HandleNftables, ensure_forward_accept
 from limpet.datapath.policy.ruleset import NOTHING
 from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
 from limpet.policies.policy import PolicyWorld
@@ -175,6 +176,13 @@ def test_neighbour_discovery_is_no_way_out_of_a_closed_pod_and_none_into_it(bed:
     bed.enforce(world_of(PODS, CLOSED))
     assert [bed.passes(*way, 6, "ND", 0) for way in ways] == [False, False]
     assert bed.passes(0, 1, 6, "ND", 0)
+
+
+def test_who_holds_others_chains_open_for_the_bridge_opens_none_of_policies(bed: PolicyBed) -> None:
+    bed.enforce(world_of(PODS, CLOSED))
+    with bed.node.entered(), closing(HandleNftables()) as nft:
+        assert not ensure_forward_accept(nft, ["limpet0"])
+    assert not bed.passes(1, 0, 4, "UDP", 53)
 
 
 def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:

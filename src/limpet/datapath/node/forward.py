@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from limpet.base.errors import KernelError
-from limpet.base.ownership import NFT_OVERLAY_TABLE, NFT_TABLE
+from limpet.base.ownership import NFT_TABLE
 from limpet.base.process.programs import find_program
 from limpet.linux.nftables import Nftables
 
@@ -174,7 +174,7 @@ def base_chains(nft: HandleNftables, hook: str) -> Iterator[tuple[str, str, str,
 
 
 def _is_another_s(family: str, table: str) -> bool:
-    ours = family == "inet" and table in (NFT_TABLE, NFT_OVERLAY_TABLE)
+    ours = family == "inet" and (table == NFT_TABLE or table.startswith(f"{NFT_TABLE}_"))
     return family in ("ip", "ip6", "inet") and not ours
 
 
