@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
+from limpet.base.addresses import Address
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import DYING_GROUP
 from limpet.base.settings import PodSettings
@@ -58,6 +59,7 @@ class NodeBed:
         self.node = make("node")
         self.pods: dict[str, Pod] = {}
         self.specs: list[BridgeSpec] = []
+        self.names_at: tuple[Address, ...] = ()
         self.changed_sysctls: list[str] = []
         with self.node.entered():
             self.kernel = NodeKernel()
@@ -69,7 +71,9 @@ class NodeBed:
         with self.node.entered():
             facts = replace(self.kernel.facts(["limpet0", "br9"]), own_bridge_exists=bridge)
         attachments = [pod.attachment for pod in self.pods.values()]
-        return plan_node("limpet0", self.state, attachments, self.specs, facts)
+        return plan_node(
+            "limpet0", self.state, attachments, self.specs, facts, names_at=self.names_at
+        )
 
     def pending(self) -> list[Change]:
         """What a round would change now."""

@@ -180,6 +180,7 @@ class _Agent:
                 retired=reaper.put,
             ),
             before_sysctl=originals.keep,
+            names_at=settings.dns.listen,
         )
         self._loop.add(node_part)
         self._node = Node(

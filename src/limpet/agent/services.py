@@ -79,6 +79,7 @@ class ServiceSide:
             peers=settings.peers,
             relay=settings.relay,
             node_ports=settings.services.node_port_addresses,
+            names_at=settings.dns.listen,
         )
         self._own_endpoints = OwnEndpoints(self.catalog)
         self._gone = GonePods(

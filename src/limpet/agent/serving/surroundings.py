@@ -27,12 +27,14 @@ class ServiceSurroundings:
         peers: PeerSettings,
         relay: RelaySettings,
         node_ports: tuple[Prefix, ...],
+        names_at: tuple[Address, ...],
     ) -> None:
         """`node`: this node as it is now. `node_ports`: prefixes of its addresses at which ports of
-        Services are served."""
+        Services are served. `names_at`: where pods ask it for names."""
         self._peers = peers
         self._relay = relay
         self._node_ports = node_ports
+        self._names_at = frozenset(names_at)
         self._membership = membership
         self._node = node
         self._probing = probing
@@ -56,6 +58,7 @@ class ServiceSurroundings:
             nodes=self._others,
             own=frozenset(presence.addresses if presence is not None else ()),
             own_ports=self._own_ports(),
+            names_at=self._names_at,
         )
 
     def _own_ports(self) -> frozenset[PortRange]:

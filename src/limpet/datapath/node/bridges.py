@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import CniCode, CniError
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 
@@ -12,7 +12,9 @@ from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 class Bridges:
     """A prefix is on one bridge: the node has one route to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, names_at: tuple[Address, ...] = ()) -> None:
+        self.names_at = names_at
+        """Where pods ask the node for names: no hostPort is there."""
         self.specs: dict[str, BridgeSpec] = {}
         """What each network asked for last; it may have no pod now."""
         self.found: dict[str, tuple[int, str]] = {}

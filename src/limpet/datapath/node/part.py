@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
+from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
@@ -51,8 +52,10 @@ class NodePart(Part[NodePlan, Change]):
         pods: PodKeeper,
         guards: PodGuards,
         before_sysctl: Callable[[str], None],
+        names_at: tuple[Address, ...] = (),
     ) -> None:
-        """`before_sysctl`: a setting of the node is about to change."""
+        """`before_sysctl`: a setting of the node is about to change. `names_at`: where pods ask the
+        node for names."""
         self.settings = settings
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
@@ -63,7 +66,7 @@ class NodePart(Part[NodePlan, Change]):
         self._kernel = kernel
         self._pods = pods
         self._before_sysctl = before_sysctl
-        self._bridges = Bridges()
+        self._bridges = Bridges(names_at)
         self._troubles: list[str] = []
 
     @staticmethod
@@ -166,6 +169,7 @@ class NodePart(Part[NodePlan, Change]):
             specs,
             replace(facts, own_bridge_exists=exists),
             localhost_ports=self._bridges.host_ports_expected,
+            names_at=self._bridges.names_at,
         )
         return self.want
 

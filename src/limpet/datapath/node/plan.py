@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Interface, ip_interface
 
@@ -51,13 +51,14 @@ def plan_node(
     facts: NodeFacts = NodeFacts(),
     *,
     localhost_ports: bool = False,
+    names_at: Collection[Address] = (),
 ) -> NodePlan:
     """What should be; `bridge`: the name of that of the segments.
 
     The bridge of the segments, and with it our hold on the cluster's prefixes, comes with the first
     pod on it: under another main plugin the segments' addresses are on that one's interfaces.
     `specs`: bridges wanted whether or not a pod is on them yet. `localhost_ports`: hostPorts are to
-    be reached over 127.0.0.1 too.
+    be reached over 127.0.0.1 too. `names_at`: where pods ask this node for names.
     """
     pods = [attachment for attachment in attachments if attachment.bridge is not None]
     wanted = {*specs, *(pod.bridge for pod in pods if pod.bridge is not None)}
@@ -110,6 +111,7 @@ def plan_node(
             host_ports=host_ports,
             expect_host_ports=localhost_ports,
             bridges=[ifname for ifname in guarded if is_plain_name(ifname)],
+            names_at=names_at,
         ),
     )
 

@@ -92,13 +92,15 @@ def plan_ruleset(
     host_ports: Collection[HostPort],
     expect_host_ports: bool = False,
     bridges: Collection[str] = (),
+    names_at: Collection[Address] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
     `masquerade`: prefixes of networks that ask for it. `cluster`: prefixes that pods reach with
     their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: their maps are
     there before the first element. `bridges`: those from which nothing may reach the node's
-    127.0.0.0/8; `is_plain_name` holds for each.
+    127.0.0.0/8; `is_plain_name` holds for each. `names_at`: where pods ask this node for names; no
+    pod answers there in its place.
 
     Only chains that have something to do are there: each one costs every packet of the node, and
     the first one of NAT has all flows tracked.
@@ -115,7 +117,7 @@ def plan_ruleset(
             lines += _host_port_maps(version, kind, host_ports)
     lines += _localhost_guard(bridges)
     if expect_host_ports:
-        lines += _HOST_PORTS
+        lines += ["\tchain hostports {", *_names(names_at), *_HOST_PORTS]
     if expect_host_ports or masquerade:
         lines += _MASQUERADE
     lines[-1] = "}"
@@ -163,6 +165,14 @@ def _localhost_guard(bridges: Collection[str]) -> list[str]:
     ]
 
 
+def _names(addresses: Iterable[Address]) -> list[str]:
+    return [
+        f"\t\t{'ip' if each.version == 4 else 'ip6'} daddr {each} {protocol} dport 53 return"
+        for each in addresses
+        for protocol in ("udp", "tcp")
+    ]
+
+
 def _elements(elements: list[str]) -> list[str]:
     return [f"\t\telements = {{ {', '.join(elements)} }}"] if elements else []
 
@@ -171,7 +181,6 @@ _MARK = f"{MASQUERADE_MARK:#010x}"
 # Nothing leads ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left alone, a client
 # of "localhost" is refused at once there, and goes on to 127.0.0.1.
 _HOST_PORTS = f"""\
-	chain hostports {{
 		ip6 daddr ::1 return
 		ip saddr @pods4 meta mark set meta mark | {_MARK}
 		ip saddr 127.0.0.0/8 meta mark set meta mark | {_MARK}

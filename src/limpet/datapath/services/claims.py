@@ -32,6 +32,7 @@ _PORTS_OF_A_NODE: frozenset[PortRange] = frozenset(
 )
 """Without which a node cannot be reached, or loses its pods. Source of Kubernetes' own:
 kubernetes.io/docs/reference/networking/ports-and-protocols."""
+_NAMES = 53
 _API_SERVER = ("default", "kubernetes")
 """The Service whose endpoints are the API servers. Source: pkg/controlplane/reconcilers."""
 
@@ -155,6 +156,7 @@ class Reserved:
         """Others."""
         self._own: frozenset[bytes] = frozenset()
         self._own_ports: frozenset[PortRange] = frozenset()
+        self._names_at: frozenset[bytes] = frozenset()
         self._pods: frozenset[Prefix] = frozenset()
         self._servers: frozenset[bytes] = frozenset()
         """API servers."""
@@ -165,12 +167,14 @@ class Reserved:
         """Cluster addresses of Services that another proxy serves."""
 
     def put(self, around: Surroundings) -> None:
-        before = self._nodes, self._own, self._own_ports, self._pods
+        before = self._nodes, self._own, self._own_ports, self._names_at, self._pods
         self._nodes = frozenset(each.packed for each in around.nodes)
         self._own = frozenset(each.packed for each in around.own)
         self._own_ports = _PORTS_OF_A_NODE | around.own_ports
+        self._names_at = frozenset(each.packed for each in around.names_at)
         self._pods = frozenset((*around.cluster, *around.pods))
-        self._is_other |= before != (self._nodes, self._own, self._own_ports, self._pods)
+        now = self._nodes, self._own, self._own_ports, self._names_at, self._pods
+        self._is_other |= before != now
 
     def look(self, catalog: Catalog) -> Collection[ServiceName]:
         """Who has to be planned anew, since these addresses are others than before."""
@@ -204,6 +208,8 @@ class Reserved:
             return f"is {cluster_address_of(min(names))}"
         if is_external and address in self._servers:
             return "is an address of an API server, which no Service may have"
+        if is_external and address in self._names_at and port == _NAMES:
+            return "is where this node answers for names, at that port"
         if is_external and address in self._own:
             own = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)
             return f"is this node's, which needs port {port}/{protocol} itself" if own else ""

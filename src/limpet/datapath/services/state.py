@@ -50,6 +50,8 @@ class Surroundings:
     """Addresses of this node, which Services may have by their externalIPs ..."""
     own_ports: frozenset[PortRange] = frozenset()
     """... but for these ports."""
+    names_at: frozenset[Address] = frozenset()
+    """Where pods ask this node for names."""
 
 
 @dataclass(frozen=True, slots=True)

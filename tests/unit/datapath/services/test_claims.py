@@ -220,6 +220,19 @@ def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs
     assert "this node's, which needs port" in world.planner.troubles[THIEF.key]
 
 
+def test_no_service_answers_for_names_where_a_node_does() -> None:
+    names = "10.255.0.53"
+    asked = [("UDP", 53), ("UDP", 80), ("TCP", 53), ("TCP", 80)]
+    ports = tuple(ServicePort(f"{protocol}-{port}", protocol, port) for protocol, port in asked)
+    world = World(*served(external(replace(THIEF, ports=ports), names)))
+    assert all(world.leads_to(names, *each) for each in asked)
+
+    world.surround(Surroundings(names_at=frozenset({ip_address(names)})))
+    found = [world.leads_to(names, *each) != "" for each in asked]
+    assert found == [False, True, False, True]
+    assert "answers for names" in world.planner.troubles[THIEF.key]
+
+
 def test_a_load_balancer_may_have_an_address_of_a_node() -> None:
     """As those do that forward from the nodes themselves: their controller says so."""
     world = World(*served(balanced(THIEF, "203.0.113.5")))

@@ -1,0 +1,39 @@
+"""HostPorts beside the node's own answers for names."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from ipaddress import ip_address
+
+import pytest
+
+from limpet.datapath.node.pod.attachment import HostPortMapping
+from tests.beds.namespaces import received, talk
+from tests.beds.node_bed import GATEWAYS, NodeBed
+
+BOTH = (HostPortMapping(53, 53, "udp"), HostPortMapping(53, 53, "tcp"))
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_host_port_takes_no_question_that_is_for_the_node(bed: NodeBed, version: int) -> None:
+    """A name server for the LAN may be in a pod."""
+    own, gateway = {4: "169.254.20.10", 6: "fd5b:9ad1:7e3c::53"}[version], GATEWAYS[version == 6]
+    bed.names_at = (ip_address(own),)
+    bed.node.ip("link add names type bridge", "link set names up")
+    bed.node.ip(f"address add {own}/{32 if version == 4 else 128} dev names nodad")
+    pod, other = bed.pod("one", 2, ports=BOTH), bed.pod("two", 3)
+
+    for place in (other.netns, pod.netns, bed.node):
+        with (
+            bed.node.open_socket(version, socket.SOCK_DGRAM) as names,
+            bed.node.listening(own, 53) as names_by_tcp,
+            pod.netns.open_socket(version, socket.SOCK_DGRAM) as server,
+            place.open_socket(version, socket.SOCK_DGRAM) as asker,
+        ):
+            names.bind((own, 53))
+            server.bind(("0.0.0.0" if version == 4 else "::", 53))
+            received(names, b"of a pod", partial(asker.sendto, b"of a pod", (own, 53)))
+            talk(place, own, 53, names_by_tcp)
+            asks = partial(asker.sendto, b"of the lan", (gateway, 53))
+            received(server, b"of the lan", asks)
