@@ -258,15 +258,23 @@ def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
 
 
 def pod_injects(
-    bed: OverlayBed, sender: Node, target: Node, source: str, outer: int, *, asked: str = ""
+    bed: OverlayBed,
+    sender: Node,
+    target: Node,
+    source: str,
+    outer: int,
+    *,
+    asked: str = "",
+    at: Netns | None = None,
 ) -> bool:
     """Whether what a pod of one node packs into VXLAN over a version gets to a pod of another,
-    from `source`. `asked`: where it sends it; empty: to the other node."""
+    from `source`. `asked`: where it sends it; empty: to the other node. `at`: who sends in the
+    pod's place."""
     inner = ip_address(source).version
     packet = forge(source, target.address(inner), mac=vtep_mac(target.number, outer))
     with (
         target.pod.open_socket(inner, socket.SOCK_DGRAM) as server,
-        sender.pod.open_socket(outer, socket.SOCK_DGRAM) as client,
+        (at or sender.pod).open_socket(outer, socket.SOCK_DGRAM) as client,
     ):
         server.bind((target.address(inner), 5000))
         server.settimeout(0.3)
@@ -361,10 +369,16 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
             assert not pod_injects(bed, other, one, victim, version, asked=SERVICE[version])
         assert not reaches_port(bed, other, one.netns, under, TUNNEL, asked=SERVICE[version])
         assert reaches_port(bed, other, one.netns, under, 7000, asked=SERVICE[version])
+        # Nor does a host beside the node by that Service, as by its port of the node.
+        third.netns.ip(f"route add {SERVICE[version]} via {own}")
+        for victim in victims:
+            assert not pod_injects(
+                bed, other, one, victim, version, asked=SERVICE[version], at=third.netns
+            )
         lead_service_to(other, version, own)
         assert not reaches_port(bed, other, other.netns, own, 7471, asked=SERVICE[version])
         assert reaches_port(bed, other, other.netns, own, 7000, asked=SERVICE[version])
-        assert nft.read_counter(FORGED_COUNTER) == 10
+        assert nft.read_counter(FORGED_COUNTER) == 12
         assert reaches_port(bed, other, one.netns, under, 7000)
         for inner in FAMILIES:
             ping(other.pod, one.address(inner))

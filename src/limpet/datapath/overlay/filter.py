@@ -102,8 +102,7 @@ def plan_filter(
         f"\t\tudp dport {port} jump overlay_vxlan",
         "\t}",
     ]
-    ports = [port, *([peer_port] if peer_port else [])]
-    lines += _from_pods(view.network.pod_cidrs, plain, ports, dropped)
+    lines += _from_pods(view.network, plain, peer_port, dropped)
     links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
     if links:
         lines += [
@@ -135,9 +134,7 @@ def _from_peers(network: Network, devices: Collection[str], dropped: str) -> lis
     ]
 
 
-def _from_pods(
-    cidrs: Iterable[Prefix], bridges: list[str], ports: Collection[int], dropped: str
-) -> list[str]:
+def _from_pods(network: Network, bridges: list[str], peer_port: int, dropped: str) -> list[str]:
     """A pod's packets to nodes leave with the node's own address: a peer would take them for the
     node's, and what is in them for any of its pods'; at tunnels' ports a pod could speak as our
     probes do, or have connection tracking give it what a peer's tunnel sends to the node's. Where a
@@ -145,13 +142,14 @@ def _from_pods(
     targets, and before that of sources. A chain of NAT sees the first packet of a flow, and the
     others of one that it has dropped: standing flows of pods pay nothing.
 
-    Pods are on our bridges, or have addresses of the cluster on links that another plugin made.
+    Pods are on our bridges, or have addresses of the cluster on links that another plugin made. To
+    VXLAN no Service leads anybody: by a port of the node the world comes with the node's address.
     """
-    each = sorted(set(ports))
+    each = sorted({network.vxlan_port, *([peer_port] if peer_port else [])})
     said = str(each[0]) if len(each) == 1 else f"{{ {', '.join(map(str, each))} }}"
     names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
     whose = [(f"iifname {names}", version) for version in (4, 6)] if bridges else []
-    for cidr in cidrs:
+    for cidr in network.pod_cidrs:
         whose.append(
             (f"{_OUTER_SOURCE[cidr.version]} {cidr} fib saddr type != local", cidr.version)
         )
@@ -159,6 +157,10 @@ def _from_pods(
         f"{pods} {'ip' if version == 4 else 'ip6'} daddr {to}"
         for pods, version in whose
         for to in (f"@{_NODES}{version} udp dport {said}", f". udp dport @{_TUNNELS}{version}")
+    ]
+    to_peers += [
+        f"ct status dnat {family} daddr @{_NODES}{version} udp dport {network.vxlan_port}"
+        for family, version in (("ip", 4), ("ip6", 6))
     ]
     # By its address a peer's gateway is a pod, too, and asks at the exchange's port whether it is
     # reached: so here the link says who is one.

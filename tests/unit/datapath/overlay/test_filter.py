@@ -147,6 +147,8 @@ table inet limpet_overlay {
 		ip saddr 10.244.0.0/16 fib saddr type != local ip daddr . udp dport @tunnels4 counter name overlay_forged drop
 		ip6 saddr fd00::/48 fib saddr type != local ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
 		ip6 saddr fd00::/48 fib saddr type != local ip6 daddr . udp dport @tunnels6 counter name overlay_forged drop
+		ct status dnat ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
+		ct status dnat ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
 	}
 
 	chain overlay_from_own_pods {
