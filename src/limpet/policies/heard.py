@@ -58,9 +58,9 @@ class ReadPolicies:
     # Changing
 
     def put_policy(self, key: Key, document: Document) -> str:
-        """One that cannot be understood allows what it allowed before, or else nothing at all.
-        Returns why there is no room for it, in words: then pods of its namespace may do what others
-        of its policies allow, and nothing else; empty: it is kept."""
+        """One that cannot be understood goes on as it was, where it isolates no more than that, or
+        else allows nothing. Returns why there is no room for it, in words: then pods of its
+        namespace may do what others of its policies allow, and nothing else; empty: it is kept."""
         size_bytes = len(msgspec.json.encode(document))
         change = size_bytes - self._size_bytes.get(key, 0)
         if refusal := self._policy_room.refusal(key.namespace, change):
@@ -70,7 +70,7 @@ class ReadPolicies:
         try:
             policy, problem = _bounded(parse_policy(document))
         except PolicyError as error:
-            policy, problem = before or _closed(key, document), str(error)
+            policy, problem = _not_understood(key, document, before), str(error)
         more = policy.parts - (0 if before is None else before.parts)
         if refusal := self._part_room.refusal(key.namespace, more):
             self.refuse_policy(key, refusal)
@@ -80,8 +80,10 @@ class ReadPolicies:
         self._documents[key], self._size_bytes[key] = document, size_bytes
         self.policies[key] = policy
         if problem:
-            closed = "what it could allow is closed"
-            self.problems[key] = f"NetworkPolicy {key}: {problem} ({closed})"
+            becomes = (
+                "it goes on as it was" if policy is before else "what it could allow is closed"
+            )
+            self.problems[key] = f"NetworkPolicy {key}: {problem} ({becomes})"
         else:
             self.problems.pop(key, None)
         return ""
@@ -266,20 +268,28 @@ def _bounded(policy: Policy) -> tuple[Policy, str]:
     return closed, f"more than {most:,} rules, ports of theirs and demands on labels"
 
 
-def _closed(key: Key, document: Document) -> Policy:
-    """All that it could isolate is."""
+def _not_understood(key: Key, document: Document, before: Policy | None) -> Policy:
+    """What it was, or all that it could isolate is closed."""
+    now = _read(key, document, "podSelector", "policyTypes")
+    if now is not None and before is not None and _is_as_wide(before, now):
+        return before
+    now = _read(key, document, "podSelector")
+    return Policy(key, Selector() if now is None else now.pods, _BOTH)
+
+
+def _is_as_wide(before: Policy, now: Policy) -> bool:
+    return before.pods == now.pods and before.directions >= now.directions
+
+
+def _read(key: Key, document: Document, *names: str) -> Policy | None:
+    """What these fields say; None: nothing that can be understood."""
     try:
-        pods = parse_policy(
-            {
-                "apiVersion": API_VERSION,
-                "kind": "NetworkPolicy",
-                "metadata": {"namespace": key.namespace, "name": key.name},
-                "spec": {"podSelector": document["spec"]["podSelector"]},
-            }
-        ).pods
+        spec = {name: document["spec"][name] for name in names if name in document["spec"]}
+        metadata = {"namespace": key.namespace, "name": key.name}
+        frame = {"apiVersion": API_VERSION, "kind": "NetworkPolicy", "metadata": metadata}
+        return parse_policy({**frame, "spec": spec}) if "podSelector" in spec else None
     except (PolicyError, KeyError, TypeError):
-        pods = Selector()
-    return Policy(key, pods, _BOTH)
+        return None
 
 
 def _pod_line(pod: PolicyPod) -> dict[str, Any]:

@@ -118,6 +118,32 @@ def test_a_policy_that_nobody_understands_allows_what_it_did_or_nothing() -> Non
     assert may(heard, 80)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"podSelector": {}},
+        {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}},
+        {"policyTypes": ["Ingress", "Egress"]},
+        {"policyTypes": ["Midday"]},
+    ],
+    ids=str,
+)
+def test_a_policy_that_nobody_understands_isolates_all_that_it_might(
+    change: dict[str, Any],
+) -> None:
+    """It may be for more than it was: what it allowed is no measure then."""
+    heard = told()
+    assert may(heard, 80)
+    strange = document(ingress=[{"from": [{"moonPhase": "full"}]}], **change)
+    heard.put_policy(Key("shop", "web"), strange)
+
+    for each in (heard, decode_heard(encode_kept(heard.kept()))):
+        assert not may(each, 80)
+        world = each.world({WEB.key: WEB})
+        sides = compile_sides(world, [world.pods[WEB.key]]).sides
+        assert {way for _, way in sides} == {"ingress", "egress"}
+
+
 def test_a_policy_that_cannot_be_read_opens_nothing() -> None:
     heard = told()
     heard.put_unread(Key("shop", "web"), "labels")
