@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.datapath.node.forward import HandleNftables, ensure_forward_accept
-from limpet.datapath.policy.ruleset import NOTHING
+from limpet.datapath.policy.ruleset import NOTHING, plan_tables
 from limpet.linux.netlink.table_codec import OWNED, PERSISTENT
+from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import PolicyWorld
 from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.policies.policy_bed import PolicyBed
@@ -266,6 +268,24 @@ def test_an_address_that_pods_may_have_beside_their_own_is_judged_as_theirs(
                         pass
     finally:
         bed.netns[0].ip(f"address delete {virtual}/{length} dev eth0")
+
+
+def test_pods_of_another_plugins_bridge_are_held_where_the_node_sees_their_packets(
+    bed: PolicyBed,
+) -> None:
+    """Between two of them it does with br_netfilter alone: docs/policies.md says so."""
+    is_seen = bed.node.sysctl("net/bridge/bridge-nf-call-iptables") == "1"
+    world = world_of(PODS, CLOSED)
+    pods = [*world.pods.values()]
+    ports = [replace(each, ifname="", mac="", bridge_mac="") for each in bed.ports(pods)]
+    before, after = bed.tables, plan_tables(compile_sides(world, pods), ports)
+    with bed.node.entered():
+        bed.kernel.change(before, after)
+    bed.tables = after
+
+    assert not bed.passes(-1, 0, 4, "TCP", 80)
+    assert not bed.passes(0, -1, 4, "TCP", 80)
+    assert bed.passes(1, 0, 4, "TCP", 80) is not is_seen
 
 
 def test_the_last_policy_takes_the_tables_with_it(bed: PolicyBed) -> None:
