@@ -30,6 +30,7 @@ class NodeInCluster:
         self._membership = membership
         self._configured_cidrs = settings.pods.cluster_cidrs
         self._overlay_links = frozenset((*vxlan, settings.tunnel.ifname))
+        self._peer_port = settings.peers.port
         self._node_part = node_part
         self._routed = RoutedPrefixes(membership)
         self._segments = segments
@@ -62,7 +63,11 @@ class NodeInCluster:
 
     def _state(self) -> NodeState:
         network = self._membership.network
+        presence = self._membership.presence
         cidrs = network.pod_cidrs if network is not None else ()
+        ports = {self._peer_port, *(() if network is None else (network.vxlan_port,))}
+        if presence is not None and presence.tunnel_port:
+            ports.add(presence.tunnel_port)
         return NodeState(
             segments=() if self._membership.removed else self._segments,
             cluster_cidrs=tuple(dict.fromkeys((*self._configured_cidrs, *cidrs))),
@@ -70,4 +75,5 @@ class NodeInCluster:
             in_cluster=True,
             underlay_mtu_bytes=self._mtu_bytes,
             overlay_links=self._overlay_links,
+            udp_ports=tuple(sorted(ports)),
         )

@@ -34,3 +34,5 @@ class NodeState:
     """MTU of the links to other nodes; None: the links with a default route count."""
     overlay_links: frozenset[str] = frozenset()
     """Names of the devices by which packets of other nodes come, besides the links."""
+    udp_ports: tuple[int, ...] = ()
+    """Where other nodes send to this one; no hostPort takes these."""

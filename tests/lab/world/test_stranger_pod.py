@@ -19,6 +19,7 @@ from limpet.cluster.datagrams.peer_datagram import RELAY_MAGIC, BodyKind, Codec
 from limpet.cluster.identity import Identity, load_identity
 from limpet.datapath.tunnel.key import tunnel_port, tunnel_public_key
 from limpet.lab.world.machine import Machine
+from limpet.lab.world.node import DEFAULT_CONF
 from limpet.lab.world.tunnels import ipsec_pid
 from limpet.lab.world.world import World
 from tests.beds.namespaces import Netns
@@ -176,6 +177,21 @@ def assert_still_peers(hub: Machine, node: Machine) -> None:
         for each in the_pod(other).addresses:
             found = the_pod(one).reaches(each.ip, within_s=10)
             assert found, f"{one.label} - {each}"
+
+
+def test_no_host_port_of_a_pod_takes_what_other_nodes_send(hub: Machine, node: Machine) -> None:
+    ports = (8472, 7471, tunnel_port_of(node))
+    mappings = [{"hostPort": each, "containerPort": 9, "protocol": "udp"} for each in ports]
+    conf = {**DEFAULT_CONF, "runtimeConfig": {"portMappings": mappings}}
+    greedy = node.pod("greedy")
+    greedy.add(conf=conf)
+    try:
+        shown = node.run("nft", "list", "chain", "inet", "limpet", "hostports")
+        assert all(f"udp dport {each} return" in shown for each in ports)
+        assert_still_peers(hub, node)
+    finally:
+        greedy.delete(conf=conf)
+        del node.pods["greedy"]
 
 
 @_VERSIONS

@@ -112,6 +112,7 @@ def plan_node(
             expect_host_ports=localhost_ports,
             bridges=[ifname for ifname in guarded if is_plain_name(ifname)],
             names_at=names_at,
+            udp_ports=state.udp_ports,
         ),
     )
 

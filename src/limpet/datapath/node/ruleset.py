@@ -93,14 +93,15 @@ def plan_ruleset(
     expect_host_ports: bool = False,
     bridges: Collection[str] = (),
     names_at: Collection[Address] = (),
+    udp_ports: Collection[int] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
     `masquerade`: prefixes of networks that ask for it. `cluster`: prefixes that pods reach with
     their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: their maps are
     there before the first element. `bridges`: those from which nothing may reach the node's
-    127.0.0.0/8; `is_plain_name` holds for each. `names_at`: where pods ask this node for names; no
-    pod answers there in its place.
+    127.0.0.0/8; `is_plain_name` holds for each. `names_at`: where pods ask this node for names;
+    `udp_ports`: where other nodes send to it. No pod answers there in its place.
 
     Only chains that have something to do are there: each one costs every packet of the node, and
     the first one of NAT has all flows tracked.
@@ -117,7 +118,8 @@ def plan_ruleset(
             lines += _host_port_maps(version, kind, host_ports)
     lines += _localhost_guard(bridges)
     if expect_host_ports:
-        lines += ["\tchain hostports {", *_names(names_at), *_HOST_PORTS]
+        own = [*_names(names_at), *(f"\t\tudp dport {each} return" for each in udp_ports)]
+        lines += ["\tchain hostports {", *own, *_HOST_PORTS]
     if expect_host_ports or masquerade:
         lines += _MASQUERADE
     lines[-1] = "}"

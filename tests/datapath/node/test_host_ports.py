@@ -1,18 +1,35 @@
-"""HostPorts beside the node's own answers for names."""
+"""HostPorts beside what the node needs itself."""
 
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
 import pytest
 
 from limpet.datapath.node.pod.attachment import HostPortMapping
-from tests.beds.namespaces import received, talk
-from tests.beds.node_bed import GATEWAYS, NodeBed
+from tests.beds.namespaces import NetnsFactory, received, talk
+from tests.beds.node_bed import GATEWAYS, NODE, STATE, NodeBed
 
 BOTH = (HostPortMapping(53, 53, "udp"), HostPortMapping(53, 53, "tcp"))
+
+
+def test_a_host_port_takes_nothing_that_other_nodes_send(make_netns: NetnsFactory) -> None:
+    """A pod would be given others' packets, as they come in VXLAN."""
+    bed = NodeBed(make_netns, replace(STATE, udp_ports=(7471, 8472)))
+    outside = bed.outside()
+    pod = bed.pod("one", 2, ports=tuple(HostPortMapping(n, 53, "udp") for n in (8471, 8472)))
+    with (
+        bed.node.open_socket(4, socket.SOCK_DGRAM) as node,
+        pod.netns.open_socket(4, socket.SOCK_DGRAM) as server,
+        outside.open_socket(4, socket.SOCK_DGRAM) as sender,
+    ):
+        for heard, at, port in ((node, 8472, 8472), (server, 53, 8471)):
+            heard.bind(("0.0.0.0", at))
+            received(heard, b"a packet", partial(sender.sendto, b"a packet", (NODE[0], port)))
+    bed.close()
 
 
 @pytest.mark.parametrize("version", [4, 6])
