@@ -575,7 +575,7 @@ def test_what_a_part_or_a_module_owns_is_among_what_uninstall_asks() -> None:
 def _marks(owned: Owned) -> tuple[object, ...]:
     """What tells it from others': `ends` are made anew each time."""
     sysctls = tuple(sorted(map(str, owned.sysctls)))
-    return owned.links, owned.nft_tables, owned.nft_bridge_tables, sysctls, owned.deletions
+    return owned.links, owned.tables, sysctls, owned.deletions
 
 
 def docstrings(name: str, node: ast.AST) -> Iterator[tuple[str, str]]:

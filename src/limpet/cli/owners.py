@@ -31,10 +31,4 @@ def is_ours(link: LinkInfo) -> bool:
 
 def our_tables() -> frozenset[tuple[str, str]]:
     """Families and names of our nftables tables."""
-    found = owners(Path())
-    return frozenset(
-        (family, name)
-        for owned in found
-        for family, names in (("inet", owned.nft_tables), ("bridge", owned.nft_bridge_tables))
-        for name in names
-    )
+    return frozenset(table for owned in owners(Path()) for table in owned.tables)

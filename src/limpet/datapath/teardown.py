@@ -54,9 +54,8 @@ def remove_kernel_state(
             report.attempt(partial(_remove_links, route, owned, report))
         report.attempt(partial(_name_gateways, route, report, gateways))
     for owned in owners:
-        for family, tables in (("inet", owned.nft_tables), ("bridge", owned.nft_bridge_tables)):
-            for table in tables:
-                report.attempt(partial(_remove_table, family, table, report))
+        for family, table in owned.tables:
+            report.attempt(partial(_remove_table, family, table, report))
     allowed = {name: values for owned in owners for name, values in owned.sysctls.items()}
     for path in sorted(original_sysctls, key=_forwarding_first):
         original = original_sysctls[path]

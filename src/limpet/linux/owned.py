@@ -40,12 +40,23 @@ class Owned:
     nft_tables: tuple[str, ...] = ()
     """Tables of family inet."""
     nft_bridge_tables: tuple[str, ...] = ()
+    nft_netdev_tables: tuple[str, ...] = ()
     sysctls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Last part of a setting's path, and the values that it may have by us."""
     deletions: Callable[[RouteSocket], Sequence[Request]] = _nothing
     """What takes the rules and routes away that are there. Raises: KernelError."""
     ends: tuple[Callable[[RouteSocket], Iterable[str]], ...] = ()
     """Each ends something else, a program perhaps, and says what it ended. Raises: LimpetError."""
+
+    @property
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """Families and names of its nftables tables."""
+        by_family = (
+            ("inet", self.nft_tables),
+            ("bridge", self.nft_bridge_tables),
+            ("netdev", self.nft_netdev_tables),
+        )
+        return tuple((family, name) for family, names in by_family for name in names)
 
     def has(self, link: LinkInfo) -> bool:
         return any(mark.is_on(link) for mark in self.links)

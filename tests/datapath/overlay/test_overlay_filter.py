@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
@@ -14,6 +15,7 @@ import pytest
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.topology import transports
 from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter
+from limpet.datapath.overlay.filter_apply import PeerFilter, PutFilter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.nftables import Nftables
@@ -200,6 +202,51 @@ def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtere
         with pytest.raises(AssertionError):
             ping(other.pod, one.address(version), "-I", source, "-W", "1")
         assert filtered.dropped == before + 1
+
+
+PRIORITY, SERVICE_PRIORITY = b"\x81\x00\x60\x00", b"\x88\xa8\x00\x00"
+"""Tags of VLAN 0, which are of none."""
+
+
+def comes_in_plainly(filtered: Filtered, source: str, *tags: bytes) -> bool:
+    """Whether a frame of the third node with these tags gets to the first one's pod."""
+    one, version = filtered.one, ip_address(source).version
+    target = one.address(version)
+    (link,) = json.loads(one.netns.run("ip", "-j", "link", "show", "eth0"))
+    bare = forge(source, target, mac="02:00:00:00:00:01")[8 + 12 :]  # without VXLAN and MACs
+    frame = parse_mac(link["address"]) + b"\x02\0\0\0\0\1" + b"".join(tags) + bare
+    with filtered.third.netns.entered():
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with sender, one.pod.open_socket(version, socket.SOCK_DGRAM) as server:
+        server.bind((target, 5000))
+        server.settimeout(0.3)
+        sender.bind(("eth0", 0))
+        sender.send(frame)
+        try:
+            return server.recv(16) == b"evil"
+        except TimeoutError:
+            return False
+
+
+def test_in_tags_of_no_vlan_nothing_comes_past_the_filter(filtered: Filtered) -> None:
+    with filtered.one.netns.entered():
+        whole = PeerFilter(lambda: ["limpet0"], 0)
+    filtered.bed.undo.callback(whole.close)
+    view = filtered.one.view(filtered.bed.entries())
+    plan = plan_overlay(view)
+    whole.put(PutFilter(view, plan))
+    whole.in_place = False
+    assert whole.diff(view, plan, plan) is None, "the kernel has something else"
+
+    for count, version in enumerate(FAMILIES):
+        peer = filtered.other.address(version)
+        stranger = {4: "10.244.9.9", 6: "fd00:0:0:9::9"}[version]
+        assert comes_in_plainly(filtered, peer)
+        assert comes_in_plainly(filtered, peer, PRIORITY)
+        tagged = [(PRIORITY,), (PRIORITY, PRIORITY), (SERVICE_PRIORITY, PRIORITY), (PRIORITY,) * 3]
+        for more, tags in enumerate(tagged, start=1):
+            assert not comes_in_plainly(filtered, stranger, *tags)
+            assert whole.forged_packets() == count * len(tagged) + more
 
 
 def test_prefixes_of_other_lengths_are_let_in_too(filtered: Filtered) -> None:

@@ -242,7 +242,7 @@ LACKS = {
             "this machine lacks nftables where a link's packets come in: "
             "open a netlink socket: EPROTONOSUPPORT",
             "it is for refusing what is no peer's",
-            "a kernel or package with CONFIG_NETFILTER_INGRESS",
+            "a kernel or package with CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV",
         ),
         (
             "this machine lacks connection tracking by netlink: "

@@ -103,8 +103,7 @@ def plan_filter(
         "\t}",
     ]
     lines += _from_pods(view.network, plain, peer_port, dropped)
-    links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
-    if links:
+    if links := plain_links(view):
         lines += [
             "",
             "\tchain overlay_links {",
@@ -115,6 +114,11 @@ def plan_filter(
         ]
     lines += [*_from_peers(view.network, devices, dropped), "}"]
     return "\n".join(lines) + "\n"
+
+
+def plain_links(view: View) -> list[str]:
+    """Links that peers' packets may come in by, as nft takes them."""
+    return [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
 
 
 def _from_peers(network: Network, devices: Collection[str], dropped: str) -> list[str]:

@@ -80,6 +80,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         return Owned(
             links=tuple(LinkMark(kind="vxlan", group=group) for group in VXLAN_GROUPS.values()),
             nft_tables=(NFT_OVERLAY_TABLE,),
+            nft_netdev_tables=(NFT_OVERLAY_TABLE,),
             sysctls={"rp_filter": ("2",)},
         )
 

@@ -86,7 +86,7 @@ def _try_all(*, ipv6: bool, cluster: bool) -> Iterator[Lack]:
     if cluster:
         yield from _lack(
             "nftables where a link's packets come in", "refusing what is no peer's",
-            "CONFIG_NETFILTER_INGRESS", True, _nft_ingress,
+            "CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV", True, _nft_ingress,
         )  # fmt: skip
     yield from _lack(
         "connection tracking by netlink", "addresses that are used again",
@@ -204,8 +204,9 @@ def _nft_bridge() -> None:
 
 def _nft_ingress() -> None:
     chain = 'type filter hook ingress devices = { "veth" } priority 0; ip saddr 192.0.2.1 drop;'
-    with closing(Nftables(NFT_OVERLAY_TABLE)) as nft:
-        nft.put_table(f"table inet {NFT_OVERLAY_TABLE} {{ chain links {{ {chain} }}; }}\n")
+    for family in ("inet", "netdev"):
+        with closing(Nftables(NFT_OVERLAY_TABLE, family=family)) as nft:
+            nft.put_table(f"table {family} {NFT_OVERLAY_TABLE} {{ chain links {{ {chain} }}; }}\n")
 
 
 def _conntrack() -> None:
