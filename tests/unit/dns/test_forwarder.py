@@ -310,6 +310,26 @@ def test_a_fresh_answer_takes_the_place_of_a_stale_one_when_upstreams_are_back()
     assert bytes((192, 0, 2, 81)) in world.told[later].answer.records
 
 
+@pytest.mark.parametrize("records", [(), ("a.example.com. 0 A 192.0.2.81",)])
+def test_what_an_answer_that_is_for_nobody_else_has_contradicted_is_never_told_again(
+    records: tuple[str, ...],
+) -> None:
+    world = World()
+    world.ask()
+    world.answer(world.sent[0], ANSWER)
+    world.now_s += 3600
+    told_now = world.ask()
+    world.answer(
+        world.sent[-1], *records, code=dns.rcode.NOERROR if records else dns.rcode.NXDOMAIN
+    )
+    assert world.told[told_now].ttl_s is None
+
+    later = world.ask()
+    world.pass_time(GIVE_UP_S + 0.1)
+
+    assert world.code(later) == wire.SERVFAIL
+
+
 def test_a_guess_changes_nothing() -> None:
     world = World()
     waiter = world.ask()

@@ -62,10 +62,11 @@ class Cache:
         return kept
 
     def put(self, key: Key, answer: DnsAnswer, now_s: float) -> None:
-        """One that holds for nobody else is not kept, and takes the place of none."""
+        """One that holds for nobody else is not kept, but what it contradicts goes: that is not to
+        be told once nobody can be asked."""
+        self._drop(key)
         if answer.ttl_s <= 0:
             return
-        self._drop(key)
         holds_s = min(answer.ttl_s, DNS_NO_TTL_S.most) if not answer.counts[0] else answer.ttl_s
         self._kept[key] = CachedAnswer(answer, now_s, now_s + holds_s)
         self._bytes += _size(key, answer)
