@@ -37,7 +37,7 @@ from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
-from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables

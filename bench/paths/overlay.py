@@ -31,7 +31,8 @@ from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
-from limpet.datapath.overlay.filter import filter_commands, plan_filter
+from limpet.datapath.overlay.filter.elements import filter_commands
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.netlink.socket import RouteSocket

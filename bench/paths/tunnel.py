@@ -49,7 +49,7 @@ from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
-from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.tunnel.diff import diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE, TUNNEL_PORTS
-from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.nftables import Nftables
 from tests.beds.overlay_bed import Node, is_lost, ping, vtep_mac

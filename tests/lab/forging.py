@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE
-from limpet.datapath.overlay.filter import FORGED_COUNTER
+from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER
 from limpet.lab.command import run_command
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod

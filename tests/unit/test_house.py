@@ -655,6 +655,7 @@ PAIRS = {
     ("controller.picture", "controller.state"),
     ("datapath.node", "datapath.node.pod"),
     ("datapath.node.pod", "datapath.node.ports"),
+    ("datapath.overlay", "datapath.overlay.filter"),
     ("datapath.services", "datapath.services.sockets"),
     ("datapath.tunnel", "datapath.tunnel.ipsec"),
     ("datapath.tunnel", "datapath.tunnel.wireguard"),

@@ -14,8 +14,9 @@ import pytest
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.topology import transports
-from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter
-from limpet.datapath.overlay.filter_apply import PeerFilter, PutFilter
+from limpet.datapath.overlay.filter.apply import PeerFilter, PutFilter
+from limpet.datapath.overlay.filter.elements import filter_commands
+from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER, plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.nftables import Nftables

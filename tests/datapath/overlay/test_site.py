@@ -24,7 +24,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, SegmentsChanged
 from limpet.datapath.loop import Loop
-from limpet.datapath.overlay.filter import FORGED_COUNTER
+from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER
 from limpet.datapath.overlay.state import OverlayState
 from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup

@@ -16,7 +16,7 @@ from limpet.cluster.topology.view import VxlanDevice
 from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS, OverlayKernel
 from limpet.datapath.overlay.diff import LoosenLink, OverlayChange, PutDevice, diff_overlay
-from limpet.datapath.overlay.filter_apply import PeerFilter, PutFilter
+from limpet.datapath.overlay.filter.apply import PeerFilter, PutFilter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.overlay.state import Key, OverlayPlan, OverlayState, PeerRoute
 from limpet.datapath.overlay.vtep import keep_vtep_macs

@@ -10,7 +10,7 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.loop import Account, Loop
 from limpet.datapath.overlay.apply import OverlayKernel
-from limpet.datapath.overlay.filter_apply import PeerFilter
+from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.own_node import OwnNode
 from limpet.datapath.peers import Peers

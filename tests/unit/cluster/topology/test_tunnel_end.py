@@ -17,7 +17,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_end_of
 from limpet.cluster.topology.view import View, view_of
-from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
 from limpet.datapath.overlay.state import ROUTE, PeerPart
 from limpet.datapath.tunnel.plan import tunnel_ends, tunnel_is_needed

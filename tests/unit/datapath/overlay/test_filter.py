@@ -26,7 +26,8 @@ from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import View, changed_peers, view_of
-from limpet.datapath.overlay.filter import filter_commands, plan_filter
+from limpet.datapath.overlay.filter.elements import filter_commands
+from limpet.datapath.overlay.filter.ruleset import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer
 
 GOLDEN = """\

@@ -12,42 +12,10 @@ from limpet.base.errors import KernelError
 from limpet.base.layered_map import differing
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.filter import (
-    FORGED_COUNTER,
-    filter_commands,
-    plain_links,
-    plan_filter,
-)
+from limpet.datapath.overlay.filter.elements import filter_commands
+from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER, plan_filter, plan_tag_filter
 from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.nftables import Nftables
-
-_TAGGED = "meta protocol { 8021q, 8021ad }"
-"""The first tag is taken away, and there is another one."""
-_OF_NO_VLAN = "@nh,0,16 & 0xfff == 0x0 @ll,112,16 & 0xfff == 0x0"
-"""VLAN 0 in the next tag and in the first. A VLAN behind a priority is what some switches send."""
-
-
-def plan_tag_filter(view: View, plan: OverlayPlan) -> str:
-    """A table of family netdev that lets no frame past the filter of peers in tags of no VLAN;
-    empty where no link has that filter.
-
-    A tag of VLAN 0 says a priority only, and the kernel takes away as many of them as there are.
-    But only one of them before the hook `ingress`, where a chain of family `inet` sees no IP as yet
-    and lets the frame through. Source: net/core/dev.c, __netif_receive_skb_core.
-    """
-    links = plain_links(view)
-    if view.network is None or not plan.state.devices or not links:
-        return ""
-    return f"""table netdev {NFT_OVERLAY_TABLE} {{
-\tcounter {FORGED_COUNTER} {{
-\t}}
-
-\tchain overlay_tags {{
-\t\ttype filter hook ingress devices = {{ {", ".join(links)} }} priority 0; policy accept;
-\t\t{_TAGGED} {_OF_NO_VLAN} counter name {FORGED_COUNTER} drop
-\t}}
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
