@@ -18,7 +18,7 @@ from limpet.datapath.event import LinksChanged, Tell, TunnelsChanged
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.underlay import read_underlay
+from limpet.linux.underlay import read_open_links, read_underlay
 
 _log = structlog.get_logger("links")
 
@@ -44,6 +44,9 @@ class OwnNode:
     ) -> None:
         """Tells LinksChanged."""
         self.links: tuple[UnderlayLink, ...] = ()
+        self.open_links: frozenset[tuple[str, int]] = frozenset()
+        """Names and numbers of links by which strangers' packets may come in, whether peers are
+        there or not."""
         self.vteps: dict[int, str] = {}
         """MACs of the VXLAN devices by IP version of the underlay."""
         self.versions: set[int] = set()
@@ -63,12 +66,18 @@ class OwnNode:
         """MTU of the smallest link to other nodes: what every pod can count on."""
         return min((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES)
 
+    @property
+    def filtered_links(self) -> frozenset[tuple[str, int]]:
+        """Names and numbers of links by which nothing comes in that no peer may send."""
+        return self.open_links.union((link.ifname, link.ifindex) for link in self.links)
+
     def side(self) -> OwnSide:
         """What plans for peers have to know of this node."""
         return OwnSide(
             vtep_macs={v: mac for v, mac in self.vteps.items() if v in self.versions},
             link_mtu_bytes=max((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES),
             links=frozenset(link.ifname for link in self.links),
+            open_links=frozenset(ifname for ifname, _ in self.open_links),
             link_prefixes=tuple(
                 address.network for link in self.links for address in link.addresses
             ),
@@ -96,13 +105,12 @@ class OwnNode:
             return False
         self.is_stale = False
         network = self._membership.network
-        links = read_underlay(
-            self._route,
-            patterns=self._settings.links,
-            not_in=network.pod_cidrs if network is not None else (),
-        )
+        not_in = network.pod_cidrs if network is not None else ()
+        links = read_underlay(self._route, patterns=self._settings.links, not_in=not_in)
+        open_links = read_open_links(self._route, not_in=not_in)
+        opened = open_links != self.open_links
         changed = links != self.links
-        self.links = links
+        self.links, self.open_links = links, open_links
         self.versions |= {address.version for link in links for address in link.addresses}
         self.announce()
         if changed:
@@ -113,7 +121,7 @@ class OwnNode:
                 ),
             )
             self._tell(LinksChanged(links))
-        return changed
+        return changed or opened
 
     # What it says of itself
 

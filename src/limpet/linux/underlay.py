@@ -29,6 +29,8 @@ _CONTAINER_LINKS = (
 )
 _SERVICE_LINKS = ("kube-*", "nodelocaldns*")
 _MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
+_CABLED_KINDS = frozenset({"", "vlan", "bond", "team"})
+"""The kernel takes packets in by such a link without any address of its own, too."""
 _NOT_READY = 0x48
 """IFA_F_TENTATIVE, IFA_F_DADFAILED. Source: include/uapi/linux/if_addr.h."""
 
@@ -45,13 +47,7 @@ def read_underlay(
     containers, virtual machines or another overlay. `not_in`: the cluster's own prefixes.
     Raises: KernelError.
     """
-    addresses: dict[int, list[InterfaceAddress]] = {}
-    for info in route.addresses():
-        if info.scope != route_codec.RT_SCOPE_UNIVERSE or info.flags & _NOT_READY:
-            continue
-        address = info.interface
-        if not any(address.version == p.version and address.ip in p for p in not_in):
-            addresses.setdefault(info.ifindex, []).append(address)
+    addresses = _addresses(route, not_in)
     return tuple(
         UnderlayLink(
             link.ifname, link.ifindex, link.mac, link.mtu_bytes, tuple(addresses[link.ifindex])
@@ -59,6 +55,31 @@ def read_underlay(
         for link in sorted(route.links().values(), key=lambda link: link.ifname)
         if link.ifindex in addresses and link.up and _leads_out(link, patterns)
     )
+
+
+def read_open_links(
+    route: RouteSocket, *, not_in: Collection[Prefix] = ()
+) -> frozenset[tuple[str, int]]:
+    """Names and numbers of links by which anybody's packets may come in, whether peers are there or
+    not: those that lead out and have an address or a cable. Raises: KernelError."""
+    addresses = _addresses(route, not_in)
+    return frozenset(
+        (link.ifname, link.ifindex)
+        for link in route.links().values()
+        if _leads_out(link, ()) and (link.ifindex in addresses or link.kind in _CABLED_KINDS)
+    )
+
+
+def _addresses(route: RouteSocket, not_in: Collection[Prefix]) -> dict[int, list[InterfaceAddress]]:
+    """Those that others may use, by number of the link. Raises: KernelError."""
+    addresses: dict[int, list[InterfaceAddress]] = {}
+    for info in route.addresses():
+        if info.scope != route_codec.RT_SCOPE_UNIVERSE or info.flags & _NOT_READY:
+            continue
+        address = info.interface
+        if not any(address.version == p.version and address.ip in p for p in not_in):
+            addresses.setdefault(info.ifindex, []).append(address)
+    return addresses
 
 
 def read_lan(patterns: Collection[str] = ()) -> list[Prefix]:

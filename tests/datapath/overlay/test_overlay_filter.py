@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.topology import transports
 from limpet.datapath.overlay.filter.apply import PeerFilter, PutFilter
 from limpet.datapath.overlay.filter.elements import filter_commands
@@ -20,7 +21,7 @@ from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER, plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.nftables import Nftables
-from tests.beds.namespaces import Netns
+from tests.beds.namespaces import Netns, connect_namespaces
 from tests.beds.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
 
 FAMILIES = (4, 6)
@@ -203,6 +204,53 @@ def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtere
         with pytest.raises(AssertionError):
             ping(other.pod, one.address(version), "-I", source, "-W", "1")
         assert filtered.dropped == before + 1
+
+
+@pytest.mark.parametrize("encryption", Encryption)
+def test_by_no_other_link_comes_in_what_the_cluster_has(
+    filtered: Filtered, encryption: Encryption
+) -> None:
+    """A second LAN of the node, on which there is no peer, but what is behind the node itself."""
+    one, bed = filtered.one, filtered.bed
+    stranger = bed.namespace("stranger")
+    connect_namespaces(one.netns, "eth1", stranger, "eth0")
+    one.netns.ip("addr add 192.0.2.1/24 dev eth1", "addr add 2001:db8::1/64 dev eth1 nodad")
+    stranger.ip("addr add 192.0.2.9/24 dev eth0", "addr add 2001:db8::9/64 dev eth0 nodad")
+    stranger.ip("route add default via 192.0.2.1", "route add default via 2001:db8::1")
+    sources = {
+        "192.0.2.8": True,
+        "2001:db8::8": True,
+        "10.244.129.7": True,
+        "10.244.9.9": False,
+        "fd00:0:0:9::9": False,
+    }
+    if encryption is Encryption.ALL:
+        sources |= {filtered.other.address(version): False for version in FAMILIES}
+    one.grant = replace(one.grant, prefixes_behind=(ip_network("10.244.128.0/20"),))
+    one.own = replace(one.own, open_links=frozenset({"eth1"}))
+    view = one.view(bed.entries())
+    assert view.network is not None
+    sealed = replace(view, network=replace(view.network, encryption=encryption))
+    filtered.nft.put_table(plan_filter(sealed, plan_overlay(sealed), bridges=["limpet0"]))
+
+    for source, gets_in in sources.items():
+        version, before = ip_address(source).version, filtered.dropped
+        single = f"{source}/32" if version == 4 else f"{source}/128 nodad"
+        stranger.ip(f"addr add dev eth0 {single}")
+        with (
+            one.pod.open_socket(version, socket.SOCK_DGRAM) as server,
+            stranger.open_socket(version, socket.SOCK_DGRAM) as client,
+        ):
+            server.bind((one.address(version), 5000))
+            server.settimeout(0.3)
+            client.bind((source, 0))
+            client.sendto(b"evil", (one.address(version), 5000))
+            if gets_in:
+                assert server.recv(16) == b"evil"
+            else:
+                with pytest.raises(TimeoutError):
+                    server.recv(16)
+        assert filtered.dropped == before + (not gets_in)
 
 
 PRIORITY, SERVICE_PRIORITY = b"\x81\x00\x60\x00", b"\x88\xa8\x00\x00"

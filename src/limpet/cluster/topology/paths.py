@@ -48,6 +48,8 @@ class OwnSide:
     """Name of WireGuard's device; empty: the node can have none, or the cluster names no such."""
     ipsec: str = ""
     """Name of IPsec's device; empty: as with `tunnel`."""
+    open_links: frozenset[str] = frozenset()
+    """Links by which strangers' packets may come in, whether peers are there or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
 
     def plan(self) -> OverlayState:
         view, before = self._peers.next_view(), self._peers.view
-        self._filter.set_links(self._peers.own.links)
+        self._filter.set_links(self._peers.own.filtered_links)
         touched: frozenset[Key] | None
         if self._is_planned:
             planned, touched = replan_overlay(self.planned, before, view)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import KernelError
 from limpet.base.layered_map import differing
 from limpet.base.ownership import NFT_OVERLAY_TABLE
@@ -38,7 +37,7 @@ class PeerFilter:
         self._bridges, self._peer_port = bridges, peer_port
         self._nft = Nftables(NFT_OVERLAY_TABLE)
         self._tags = Nftables(NFT_OVERLAY_TABLE, family="netdev")
-        self._links: set[tuple[str, int]] = set()
+        self._links: frozenset[tuple[str, int]] = frozenset()
 
     def close(self) -> None:
         """The tables stay."""
@@ -49,11 +48,11 @@ class PeerFilter:
         """Dropped since the filter was put whole the last time."""
         return sum(nft.read_counter(FORGED_COUNTER) for nft in (self._nft, self._tags))
 
-    def set_links(self, links: Iterable[UnderlayLink]) -> None:
-        """A link takes the filter's hook with it, also when another of its name comes after it."""
-        identities = {(link.ifname, link.ifindex) for link in links}
-        self.in_place &= identities == self._links
-        self._links = identities
+    def set_links(self, links: frozenset[tuple[str, int]]) -> None:
+        """Their names and numbers: one takes the filter's hook with it, also when another of its
+        name comes after it."""
+        self.in_place &= links == self._links
+        self._links = links
 
     def diff(self, view: View, before: OverlayPlan, after: OverlayPlan) -> PutFilter | None:
         """From the filter of `before` to that of `after`, planned from `view`.
@@ -84,15 +83,16 @@ class PeerFilter:
 
     def _texts(self, view: View, plan: OverlayPlan) -> list[tuple[Nftables, str]]:
         """What each table should be."""
+        bridges = self._bridges()
         devices = (*plan.state.devices, view.own.tunnel, view.own.ipsec)
         peers = plan_filter(
             view,
             plan,
-            bridges=self._bridges(),
+            bridges=bridges,
             devices=[each for each in devices if each and _is_there(each)],
             peer_port=self._peer_port,
         )
-        return [(self._nft, peers), (self._tags, plan_tag_filter(view, plan))]
+        return [(self._nft, peers), (self._tags, plan_tag_filter(view, plan, bridges))]
 
 
 def _is_there(ifname: str) -> bool:

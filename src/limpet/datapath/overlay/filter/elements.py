@@ -127,8 +127,8 @@ def all_elements(
     """
     encrypted = view.network is not None and in_clear_refused(view.network)
     by_outer: dict[Address, set[Prefix]] = defaultdict(set)
-    on_links: set[Prefix] = set()
     behind = set(view.grant.prefixes_behind if view.grant is not None else ())
+    on_links = {prefix for prefix in behind if is_of_the_cluster(view.network, prefix)}
     for part in parts.values():
         for outer in part.outer:
             if outers is None or outer in outers:

@@ -13,8 +13,8 @@ to be behind a node. Else a member could have this node lead it into its LAN. Th
 device, before an answer to who was translated here has their address again.
 
 The hooks are those that see least: what is for the node itself, put together again where it came in
-fragments, and what comes in by a link to peers. On prerouting or forward each packet of each pod
-would pay, on both nodes.
+fragments, and what comes in by a link at which strangers are. On prerouting or forward each packet
+of each pod would pay, on both nodes.
 
 Source: RFC 7348 section 5 for the offsets; an inner Ethernet header without a VLAN tag.
 """
@@ -50,6 +50,8 @@ _INNER_TYPE = "@th,224,16"
 _VNI = "@th,96,32 & 0xffffff00"
 _SOURCE_START = {4: "@nh,96,32", 6: "@nh,64,32"}
 _OUTER_SOURCE, _OUTER_TARGET = {4: "ip saddr", 6: "ip6 saddr"}, {4: "ip daddr", 6: "ip6 daddr"}
+_MOST_HOOKS = 256
+"""Links of one chain. Source: NFT_NETDEVICE_MAX of the kernel."""
 _TAGGED = "meta protocol { 8021q, 8021ad }"
 """The first tag is taken away, and there is another one."""
 _OF_NO_VLAN = "@nh,0,16 & 0xfff == 0x0 @ll,112,16 & 0xfff == 0x0"
@@ -108,7 +110,7 @@ def plan_filter(
         "\t}",
     ]
     lines += _from_pods(view.network, plain, peer_port, dropped)
-    if links := plain_links(view):
+    if links := plain_links(view, bridges):
         lines += [
             "",
             "\tchain overlay_links {",
@@ -121,9 +123,11 @@ def plan_filter(
     return "\n".join(lines) + "\n"
 
 
-def plain_links(view: View) -> list[str]:
-    """Links that peers' packets may come in by, as nft takes them."""
-    return [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
+def plain_links(view: View, bridges: Collection[str]) -> list[str]:
+    """Links by which packets come in as whoever is there has written them, as nft takes them."""
+    others = view.own.open_links.difference(view.own.links, bridges)
+    names = [name for name in (*sorted(view.own.links), *sorted(others)) if is_plain_name(name)]
+    return [f'"{name}"' for name in sorted(names[:_MOST_HOOKS])]
 
 
 def _from_peers(network: Network, devices: Collection[str], dropped: str) -> list[str]:
@@ -214,7 +218,7 @@ def _set(name: str, key: str, elements: Elements, *, interval: bool) -> list[str
     ]
 
 
-def plan_tag_filter(view: View, plan: OverlayPlan) -> str:
+def plan_tag_filter(view: View, plan: OverlayPlan, bridges: Collection[str]) -> str:
     """A table of family netdev that lets no frame past the filter of peers in tags of no VLAN;
     empty where no link has that filter.
 
@@ -222,7 +226,7 @@ def plan_tag_filter(view: View, plan: OverlayPlan) -> str:
     But only one of them before the hook `ingress`, where a chain of family `inet` sees no IP as yet
     and lets the frame through. Source: net/core/dev.c, __netif_receive_skb_core.
     """
-    links = plain_links(view)
+    links = plain_links(view, bridges)
     if view.network is None or not plan.state.devices or not links:
         return ""
     return f"""table netdev {NFT_OVERLAY_TABLE} {{
