@@ -37,6 +37,9 @@ OLD_ENDS_AFTER_S = 2
 """Packets that were sent by an old SA have arrived so long after a newer one took over."""
 OTHERS_END_AFTER_S = 10
 """When the end that initiates did not end the old SA."""
+FOREIGN_ENDS_AFTER_S = 10.0
+"""A CHILD_SA with a prefix that is not the peer's any more ends, whether there is another or not:
+the peer has it in its hand to refuse that."""
 _SAME_AGE_S = 2
 
 
@@ -72,7 +75,7 @@ def cared_for(care: Care | None, peer: IpsecPeer, *, first: bool, now_s: float) 
     target = peer.endpoint if moved or care.target is not None else None
     # The change may have removed what stood in the way; if the tunnel is up, nothing is begun.
     due_s = now_s if first else now_s + SECOND_WAITS_S
-    return Care(peer, first, target, due_s=due_s)
+    return Care(peer, first, target, due_s=due_s, foreign_since_s=care.foreign_since_s)
 
 
 def tend(care: Care, sas: Collection[IkeSa], now_s: float) -> tuple[Care, list[IpsecAction]]:
@@ -81,11 +84,17 @@ def tend(care: Care, sas: Collection[IkeSa], now_s: float) -> tuple[Care, list[I
     live = [sa for sa in sas if sa.established and sa.children]
     if live and all(sa.remote == care.target for sa in live):
         care = replace(care, target=None, tries=0)
-    care = _looked(care, live, now_s)
+    foreign = _foreign(care.peer, live)
+    since_s = None if not foreign else care.foreign_since_s
+    if foreign and since_s is None:
+        since_s = now_s
+    care = replace(_looked(care, live, now_s), foreign_since_s=since_s)
     wish = _wish(care, sas, live)
+    actions: list[IpsecAction]
     actions = _surplus(care, sas, live) if care.target is None or _is_reached(care, live) else []
+    if wish is None or (since_s is not None and now_s >= since_s + FOREIGN_ENDS_AFTER_S):
+        actions += foreign
     if wish is None:
-        actions += _dirty(care.peer, live)
         waits = now_s if care.first else now_s + SECOND_WAITS_S
         return replace(care, tries=0, due_s=waits), actions
     if now_s < care.due_s or _is_hopeless(care, live):
@@ -116,6 +125,8 @@ def next_look_s(care: Care, sas: Collection[IkeSa], now_s: float) -> float | Non
         times.append(care.due_s)
     if live and sum(sa.established for sa in sas) > 1:
         times.append(now_s + 1)
+    if care.foreign_since_s is not None:
+        times.append(max(care.foreign_since_s + FOREIGN_ENDS_AFTER_S, now_s + FIRST_RETRY_S))
     return min(times, default=None)
 
 
@@ -190,8 +201,8 @@ def _clean(peer: IpsecPeer, sa: IkeSa) -> list[Selectors]:
     return [(child.local, child.remote) for child in sa.children if child.remote <= peer.allowed]
 
 
-def _dirty(peer: IpsecPeer, live: Iterable[IkeSa]) -> list[IpsecAction]:
-    """Ends children with prefixes that are not the peer's any more; nothing else lacks then."""
+def _foreign(peer: IpsecPeer, live: Iterable[IkeSa]) -> list[IpsecAction]:
+    """Ends children with prefixes that are not the peer's any more."""
     return [
         EndChild(child.uniqueid)
         for sa in live

@@ -104,3 +104,5 @@ class Care:
     tries: int = 0
     due_s: float = 0.0
     """When to try next (monotonic s)."""
+    foreign_since_s: float | None = None
+    """Since when a CHILD_SA has had a prefix that is not the peer's (monotonic s); None: none."""

@@ -14,6 +14,7 @@ from tests.effort import examples
 from limpet.base.addresses import Endpoint, Prefix
 from limpet.cluster.topology.tunnel_end import IPSEC_MTU_BYTES, ipsec_mtu_bytes
 from limpet.datapath.tunnel.ipsec.plan import (
+    FOREIGN_ENDS_AFTER_S,
     MOST_ROUNDS,
     SECOND_WAITS_S,
     begins,
@@ -268,6 +269,22 @@ def test_a_prefix_that_goes_is_carried_by_nothing_and_all_others_are_all_the_tim
 
     assert pair.now_s < 105
     assert all(pair.carries(OWN[0][0], each) for each in others if each.version == 4)
+
+
+@pytest.mark.parametrize("refused", [frozenset(), frozenset({ip_network("10.9.9.0/24")})])
+def test_a_prefix_that_goes_is_not_carried_on_because_the_peer_agrees_on_nothing_else(
+    refused: frozenset[Prefix],
+) -> None:
+    """A member from whom something was taken, or one that does not know of another prefix yet."""
+    pair = Pair()
+    pair.run(2)
+    gone, *others = OWN[1]
+    pair.known[1] = bool(refused)
+
+    pair.change(0, allowed=refused.union(others))
+    pair.run(FOREIGN_ENDS_AFTER_S + 1)
+
+    assert not any(pair.carries(mine, gone) for mine in OWN[0])
 
 
 def test_the_second_end_begins_when_the_first_does_not() -> None:
