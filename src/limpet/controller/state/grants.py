@@ -201,7 +201,9 @@ def _take_over(
     tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
 ) -> JoinedNode:
     dead, named = tables.grants[dead_uid], tables.nodes[dead_uid].communities
-    for prefix in dead.segments:
+    # Also what is held for it and not in its grant: a writer was stopped between the two.
+    held = [each.prefix for each in tables.space.holdings.values() if each.uid == dead_uid]
+    for prefix in dict.fromkeys((*dead.segments, *held)):
         tables.hold(prefix, uid)
     bury(tables, dead, replaced_by=uid)
     grant = replace(

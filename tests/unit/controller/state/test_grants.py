@@ -188,6 +188,25 @@ def test_a_node_whose_further_segment_was_cut_off_gets_that_one_and_then_new_one
     assert set(tables.space.holdings) == {*other.segments, *tables.grants[grant.uid].segments}
 
 
+def test_a_segment_that_was_cut_off_from_its_grant_goes_over_with_the_others() -> None:
+    """Else it would be held for ever by a node that is no more, and rest for nobody."""
+    tables = new_tables("10.0.0.0/16")
+    grant = join(tables, 1, "a")
+    before = tables.nodes[grant.uid]
+    grants.request_segments(tables, grant.uid, grant.generation, [4], 0.0)
+    (left,) = set(tables.grants[grant.uid].segments) - set(grant.segments)
+    tables.put(NODE, grant.uid, before)
+    tables = copy(tables)
+    nodes.await_replacement(tables, "a", wanted=True)
+
+    after = join(tables, 2, "a")
+
+    assert after.segments == grant.segments
+    assert {each.uid for each in tables.space.holdings.values()} == {after.uid}
+    grants.request_segments(tables, after.uid, after.generation, [4], 0.0)
+    assert tables.grants[after.uid].segments == (*grant.segments, left)
+
+
 def test_what_rests_after_a_removal_is_nobodys_left_over() -> None:
     """The same machine that comes back under a new key gets what is free."""
     tables = new_tables("10.0.0.0/16", quarantine_s=1000.0)
