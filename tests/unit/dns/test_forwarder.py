@@ -330,6 +330,29 @@ def test_what_an_answer_that_is_for_nobody_else_has_contradicted_is_never_told_a
     assert world.code(later) == wire.SERVFAIL
 
 
+@pytest.mark.parametrize(
+    ("between", "after", "kept"),
+    [
+        ((), (SECOND,), False),
+        ((SECOND,), (FIRST,), False),
+        ((), (FIRST,), True),
+        ((FIRST, SECOND), (SECOND,), True),
+    ],
+)
+def test_of_name_servers_of_another_network_nothing_is_told(
+    between: tuple[Upstream, ...], after: tuple[Upstream, ...], kept: bool
+) -> None:
+    """A node that moves has the name servers of where it is, and perhaps none on the way."""
+    world = World(upstreams=(FIRST,))
+    world.ask()
+    world.answer(world.sent[0], ANSWER)
+
+    world.do(world.forwarder.use(between, world.now_s))
+    world.do(world.forwarder.use(after, world.now_s))
+
+    assert (world.ask() in world.told) is kept
+
+
 def test_a_guess_changes_nothing() -> None:
     world = World()
     waiter = world.ask()

@@ -73,6 +73,10 @@ class Cache:
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))
 
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
     def _drop(self, key: Key) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:

@@ -104,6 +104,7 @@ class Forwarder(Generic[W]):
         self.cache = cache
         self._random = random_number
         self.upstreams: tuple[Upstream, ...] = ()
+        self._last = frozenset[Upstream]()
         self.healths: list[Health] = []
         self._asked: dict[Key, _Asked[W]] = {}
         self._attempts: dict[int, _Attempt] = {}
@@ -143,9 +144,13 @@ class Forwarder(Generic[W]):
         return words
 
     def use(self, upstreams: Sequence[Upstream], now_s: float) -> list[Effect[W]]:
-        """These from now on. Each is asked for a name of our own, which must not come back."""
+        """These from now on. Each is asked for a name of our own, which must not come back. What
+        others said is forgotten if none of them is left: the node may be in another network."""
         if tuple(upstreams) == self.upstreams:
             return []
+        if upstreams and self._last.isdisjoint(upstreams):
+            self.cache.clear()
+        self._last = frozenset(upstreams) or self._last
         known = dict(zip(self.upstreams, self.healths, strict=True))
         effects = self._give_up_all(now_s)
         self.upstreams = tuple(upstreams)
