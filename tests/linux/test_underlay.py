@@ -10,7 +10,7 @@ from limpet.base.addresses import UnderlayLink
 from limpet.base.ownership import ALIAS, POD_GROUP
 from limpet.linux.netlink.link_codec import LinkInfo
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.underlay import is_beyond, read_open_links, read_underlay
+from limpet.linux.underlay import is_beyond, open_links, read_open_links, read_underlay
 from tests.beds.namespaces import Netns, NetnsFactory
 
 UPLINKS = ("eth0", "enp3s0", "wlan0", "br0", "br-lan", "br-ex")
@@ -51,26 +51,29 @@ def test_a_vpn_in_user_space_leads_out_only_where_it_is_named(make_netns: NetnsF
 
 
 def test_anybody_may_send_by_links_that_a_person_has_not_named_or_that_have_no_address(
-    make_netns: NetnsFactory, monkeypatch: pytest.MonkeyPatch
+    make_netns: NetnsFactory,
 ) -> None:
     netns = make_netns()
     with_bridges(netns, "br-lan", "br-ex", "docker0")
     netns.ip("link add mine type bridge", "addr add 10.244.7.1/24 dev mine", "link set mine up")
     with netns.entered(), RouteSocket() as route:
-        links = route.links()
-        # The kernel of the test may have none of these.
-        cabled = {"eth0": "", "eth1": "", "bond0": "bond", "eth0.5": "vlan", "vpn": "wireguard"}
-        for number, (name, kind) in enumerate(cabled.items(), start=100):
-            master = number - 1 if name == "eth1" else 0
-            links[name] = LinkInfo(number, name, 0, "", 1500, master, 0, kind, "")
-        monkeypatch.setattr(route, "links", lambda: links)
-
+        bridges = {name: route.links()[name].ifindex for name in ("br-lan", "br-ex")}
         opened = read_open_links(route, not_in=(ip_network("10.244.0.0/16"),))
 
-    assert opened == {
-        (name, links[name].ifindex) for name in ("br-lan", "br-ex", "eth0", "bond0", "eth0.5")
-    }
+    assert opened == set(bridges.items())
     assert [link.ifname for link in found(netns, "br-lan")] == ["br-lan"]
+
+
+def test_a_cable_brings_packets_without_an_address_and_what_is_handed_on_counts_there() -> None:
+    kinds = {"eth0": "", "eth1": "", "bond0": "bond", "eth0.5": "vlan", "vpn": "wireguard"}
+    links = [
+        LinkInfo(number, name, 0, "", 1500, 99 if name == "eth1" else 0, 0, kind, "")
+        for number, (name, kind) in enumerate(kinds.items(), start=100)
+    ]
+
+    opened = open_links(links, addressed=())
+
+    assert {name for name, _ in opened} == {"eth0", "bond0", "eth0.5"}
 
 
 def test_only_addresses_that_peers_can_use_count(make_netns: NetnsFactory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterable
 from fnmatch import fnmatch
 from ipaddress import IPv4Address, ip_address
 
@@ -62,11 +62,17 @@ def read_open_links(
 ) -> frozenset[tuple[str, int]]:
     """Names and numbers of links by which anybody's packets may come in, whether peers are there or
     not: those that lead out and have an address or a cable. Raises: KernelError."""
-    addresses = _addresses(route, not_in)
+    return open_links(route.links().values(), _addresses(route, not_in))
+
+
+def open_links(
+    links: Iterable[link_codec.LinkInfo], addressed: Container[int]
+) -> frozenset[tuple[str, int]]:
+    """As `read_open_links` has it. `addressed`: numbers of links that have an address."""
     return frozenset(
         (link.ifname, link.ifindex)
-        for link in route.links().values()
-        if _leads_out(link, ()) and (link.ifindex in addresses or link.kind in _CABLED_KINDS)
+        for link in links
+        if _leads_out(link, ()) and (link.ifindex in addressed or link.kind in _CABLED_KINDS)
     )
 
 

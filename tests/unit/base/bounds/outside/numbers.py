@@ -138,6 +138,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "cluster/exchange/pod_messages.py": "_LONGEST_ADDRESS",
         "cluster/kinds/fields.py": "_LONGEST_ADDRESS",
         "cluster/kinds/presence.py": "_MAX_PORT",
+        "datapath/overlay/filter/ruleset.py": "_MOST_HOOKS",
         "cluster/topology/tunnel_end.py": "_MAX_PORT",
         "cni/frames.py": "MAX_ANSWER_BYTES",
         "controller/store/kubernetes/object_names.py": "_LONGEST_NAME",
