@@ -11,9 +11,10 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from ipaddress import ip_address
 from typing import NamedTuple
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import KernelError
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, RouteSocket
@@ -22,14 +23,19 @@ _GET, _DELETE = 0x101, 0x102
 _TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _PROTOCOL_INFO, _ID, _ZONE = 1, 2, 3, 4, 12, 18
 _STATUS_MASK = 26
 _SEEN_REPLY = 1 << 1
+_FILTER, _FILTER_REPLY = 25, 2
+_WANT_SOURCE, _WANT_PROTOCOL = 1 << 0, 1 << 3
 _TUPLE_IP, _TUPLE_PROTOCOL = 1, 2
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _SOURCE: dict[int, int] = {socket.AF_INET: 1, socket.AF_INET6: 3}
+_FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 _TCP, _UDP = 6, 17
 _U32 = struct.Struct(">I")
 _TCP_INFO, _TCP_STATE, _TCP_ESTABLISHED = 1, 1, b"\x03"
 _NFGENMSG_BYTES = 4
 _MOST_SEARCHED = 50
+_MOST_ASKED = 4
+"""Addresses that the kernel is asked for one by one: it walks through all of its table for each."""
 _ANY_FAMILY = bytes(_NFGENMSG_BYTES)
 """IPv4 and IPv6 at once: the kernel walks through all of its table for each question."""
 
@@ -82,9 +88,55 @@ def forget_those(addresses: Collection[Address], is_unwanted: Callable[[Tracked]
     return len(requests)
 
 
+def forget_udp_of_others(ends: Collection[Endpoint], own: Collection[bytes]) -> int:
+    """Deletes flows of UDP to one of the ends, behind all translation, that were begun by others
+    than the packed addresses of `own`; returns how many.
+
+    The kernel tells those of few addresses alone, from Linux 5.8 on. Raises: KernelError.
+    """
+    requests = []
+    with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
+        for question, maybe in _questions_of_udp({address for address, _ in ends}):
+            for family, attrs in _told(netfilter, question, maybe):
+                protocol, source, _ = flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=True)
+                _, target, port = flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
+                if protocol == _UDP and source not in own and (ip_address(target), port) in ends:
+                    requests.append(_deletion(family, attrs))
+        _delete(netfilter, requests, "flows of pods to peers")
+    return len(requests)
+
+
+def _questions_of_udp(addresses: Collection[Address]) -> list[tuple[bytes, re.Pattern[bytes]]]:
+    """Bodies of requests for the flows of UDP that these answer, and what is in their bytes.
+
+    Not by addresses of IPv6: the kernel answers with those that have another one (6.18;
+    ctnetlink_filter_match_tuple in net/netfilter/nf_conntrack_netlink.c).
+    """
+    questions = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        packed = [each.packed for each in addresses if _FAMILY[each.version] == family]
+        if family == socket.AF_INET and len(packed) <= _MOST_ASKED:
+            questions += [(_of_udp(family, each), _search_for([each], ())) for each in packed]
+        elif packed:
+            questions.append((_of_udp(family), _search_for(packed, ())))
+    return questions
+
+
+def _of_udp(family: int, source: bytes = b"") -> bytes:
+    """Body of a request for flows of UDP, those whose answers come from a packed address."""
+    answer = wire.nest(_TUPLE_IP, wire.attr(_SOURCE[family], source)) if source else b""
+    answer += wire.nest(_TUPLE_PROTOCOL, wire.attr(_NUMBER, bytes([_UDP])))
+    flags = _WANT_PROTOCOL | (_WANT_SOURCE if source else 0)
+    return (
+        bytes([family, 0, 0, 0])
+        + wire.nest(_TUPLE_REPLY, answer)
+        + wire.nest(_FILTER, wire.attr_u32(_FILTER_REPLY, flags))
+    )
+
+
 def _deletion(family: int, attrs: dict[int, bytes]) -> wire.Request:
     body = bytes([family, 0, 0, 0]) + b"".join(
-        wire.attr(kind | (0x8000 if kind == _TUPLE_ORIGINAL else 0), attrs[kind])
+        wire.attr(kind | (wire.NESTED if kind == _TUPLE_ORIGINAL else 0), attrs[kind])
         for kind in (_TUPLE_ORIGINAL, _ID, _ZONE)
         if kind in attrs
     )
@@ -216,7 +268,14 @@ def _flows(
 
     `only`: attributes by which the kernel leaves others out, if it knows them.
     """
-    dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
+    return _told(netfilter, _ANY_FAMILY + only, maybe)
+
+
+def _told(
+    netfilter: NetlinkSocket, question: bytes, maybe: re.Pattern[bytes]
+) -> Iterator[tuple[int, dict[int, bytes]]]:
+    """Family and attributes of what the kernel answers and in whose bytes `maybe` is found."""
+    dump = wire.Request(_GET, wire.ROOT_MATCH, question, ("tracked flows",))
     for message in netfilter.dump(dump, lambda each: maybe.search(each.body) is not None):
         yield message.body[0], wire.parse_attrs(message.body, _NFGENMSG_BYTES)
 

@@ -174,6 +174,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
                     self._peers.shut_out = change.view.tunnel_only
                 except KernelError as error:
                     failures.append(str(error))
+        self._filter.forget_flows()
         return failures
 
     def broke_off(self, error: Exception) -> None:

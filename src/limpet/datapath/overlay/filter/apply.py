@@ -7,11 +7,13 @@ import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.layered_map import differing
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.filter.elements import filter_commands
+from limpet.datapath.overlay.filter.elements import closed_ends, filter_commands
+from limpet.datapath.overlay.filter.flows_apply import EarlyFlows
 from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER, plan_filter, plan_tag_filter
 from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.nftables import Nftables
@@ -38,15 +40,25 @@ class PeerFilter:
         self._nft = Nftables(NFT_OVERLAY_TABLE)
         self._tags = Nftables(NFT_OVERLAY_TABLE, family="netdev")
         self._links: frozenset[tuple[str, int]] = frozenset()
+        self._closed: set[Endpoint] = set()
+        """Where pods may not send any more, though flows that they began may lead there."""
+        self.early_flows = EarlyFlows()
 
     def close(self) -> None:
         """The tables stay."""
+        self.early_flows.close()
         self._nft.close()
         self._tags.close()
 
     def forged_packets(self) -> int:
         """Dropped since the filter was put whole the last time."""
         return sum(nft.read_counter(FORGED_COUNTER) for nft in (self._nft, self._tags))
+
+    def forget_flows(self) -> None:
+        """Once the filter is put: what pods have begun to where they may not send any more."""
+        if self.in_place:
+            self.early_flows.forget(self._closed)
+            self._closed.clear()
 
     def set_links(self, links: frozenset[tuple[str, int]]) -> None:
         """Their names and numbers: one takes the filter's hook with it, also when another of its
@@ -59,13 +71,15 @@ class PeerFilter:
 
         The kernel is looked at only if it may not have that of `before`.
         """
+        changed = differing(before.parts, after.parts)
+        self._note_closed(view, before, after, changed)
         if self.in_place:
-            commands = filter_commands(view, before, after, differing(before.parts, after.parts))
+            commands = filter_commands(view, before, after, changed)
             return PutFilter(view, after, commands) if commands else None
         texts = self._texts(view, after)
         with contextlib.suppress(KernelError):  # putting it says what is wrong
             if all(nft.read_ruleset(text) == text for nft, text in texts):
-                self.in_place = bool(texts[0][1])
+                self._took(texts)
                 return None
         return PutFilter(view, after)
 
@@ -76,10 +90,25 @@ class PeerFilter:
                 self._nft.run(change.commands, what="the filter of peers")
                 return
         self.in_place = False
+        # While nothing was there a flow may have begun to any of them.
+        self._note_closed(change.view, OverlayPlan(), change.after, change.after.parts)
         texts = self._texts(change.view, change.after)
         for nft, text in texts:
             nft.keep(text)
+        self._took(texts)
+
+    def _took(self, texts: list[tuple[Nftables, str]]) -> None:
+        """The kernel has these."""
         self.in_place = bool(texts[0][1])
+        if not self.in_place:
+            self._closed.clear()
+
+    def _note_closed(
+        self, view: View, before: OverlayPlan, after: OverlayPlan, uids: Collection[str]
+    ) -> None:
+        if view.network is not None:
+            ports = {view.network.vxlan_port, self._peer_port} - {0}
+            self._closed |= closed_ends(before, after, uids, ports)
 
     def _texts(self, view: View, plan: OverlayPlan) -> list[tuple[Nftables, str]]:
         """What each table should be."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from limpet.base.addresses import Address, Prefix, bounds_of
+from limpet.base.addresses import Address, Endpoint, Prefix, bounds_of
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.topology.reach import in_clear_refused
@@ -21,6 +21,7 @@ from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 # Bits from the UDP header: 64 of UDP, 64 of VXLAN, 112 of Ethernet, then up to the source address.
 _INNER_SOURCE = {4: 336, 6: 304}
 BITS = {4: 32, 6: 128}
+_NOBODY = PeerPart()
 Elements = Mapping[str, frozenset[str]]
 """Elements by the name of their set."""
 
@@ -158,7 +159,7 @@ def _own_elements(view: View, plan: OverlayPlan, uids: Iterable[str]) -> dict[st
     """Elements of peers that share none with others: they have segments only."""
     found: dict[str, set[str]] = defaultdict(set)
     for uid in uids:
-        for name, element in _elements(view, plan.parts.get(uid, PeerPart())):
+        for name, element in _elements(view, plan.parts.get(uid, _NOBODY)):
             found[name].add(element)
     return {name: frozenset(elements) for name, elements in found.items()}
 
@@ -171,6 +172,25 @@ def _elements(view: View, part: PeerPart) -> Iterable[tuple[str, str]]:
             yield _vxlan_element(view, outer, prefix)
         if part.in_clear and _is_let_in_plainly(view, prefix):
             yield _link_element(view, prefix)
+
+
+def closed_ends(
+    before: OverlayPlan, after: OverlayPlan, uids: Iterable[str], ports: Collection[int]
+) -> set[Endpoint]:
+    """Where pods may not send any more by `after`, though flows that they began may lead there.
+
+    `ports`: of the cluster, at each address of a peer.
+    """
+    found: set[Endpoint] = set()
+    for uid in uids:
+        old, new = (plan.parts.get(uid, _NOBODY) for plan in (before, after))
+        if (old.addresses, old.tunnel_ends) != (new.addresses, new.tunnel_ends):
+            found |= _ends(new, ports) - _ends(old, ports)
+    return found
+
+
+def _ends(part: PeerPart, ports: Collection[int]) -> set[Endpoint]:
+    return {(each, port) for each in part.addresses for port in ports}.union(part.tunnel_ends)
 
 
 def _of_nodes(part: PeerPart) -> Iterator[tuple[str, str]]:

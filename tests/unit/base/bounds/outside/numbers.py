@@ -124,7 +124,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "controller/picture/services.py": "MOST_SERVICES _MOST_ENDPOINTS",
         "controller/picture/silence.py": "_MOST_NAMES",
         "controller/picture/timeline.py": "_MOST_NAMES",
-        "linux/conntrack.py": "_MOST_SEARCHED",
+        "linux/conntrack.py": "_MOST_ASKED _MOST_SEARCHED",
         "paths/report.py": "_MOST_MEND",
         "policies/said/between.py": "MOST_POLICIES _MOST_PODS",
         "policies/said/words.py": "_MOST_RULES",
