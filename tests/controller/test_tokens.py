@@ -76,6 +76,28 @@ def test_a_token_whose_node_has_confirmed_is_spent_and_before_that_it_is_held(
     asyncio.run(body())
 
 
+def test_a_token_for_a_name_lets_in_nobody_of_another(
+    controller: Controller, person: Person
+) -> None:
+    assert person("create", "--name", "crane/7") == 1
+    assert "crane/7" in person.err
+    made = person.json("create", "--name", "crane-7")
+    assert person("list") == 0
+    assert "crane-7" in person.out
+
+    async def body() -> None:
+        thief = await refused(Node(controller.url, "crane-8").join(made["token"]))
+        assert thief.code is Code.BAD_TOKEN
+        assert "lets in a node called crane-7 alone" in thief.refused.error
+        async with Node(controller.url, "crane-7") as node:
+            await node.join(made["token"])
+            await node.confirm()
+
+    asyncio.run(body())
+    [line] = person.json("list", "--all")["tokens"]
+    assert (line["node_name"], line["node"], line["state"]) == ("crane-7", "crane-7", "used")
+
+
 # Seen, and taken back
 
 

@@ -43,6 +43,12 @@ def token_create(
     label: Annotated[
         Words, typer.Option("--label", help="Label of the node, as KEY=VALUE; can be repeated.")
     ] = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name", help="Name under which alone the node may join; without it, any that is free."
+        ),
+    ] = "",
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
@@ -55,11 +61,13 @@ def token_create(
         roles=role or ["edge"],
         communities=community or [],
         labels=dict(map(parse_label, label or [])),
+        node_name=name,
     )
     show(answer, output, answer.token)
     if not output.is_document:
+        whom = f"a node called {name}" if name else "one node"
         say(
-            f"limpet: it lets one node in until {day(answer.expires_at_s)} (to take it back: "
+            f"limpet: it lets {whom} in until {day(answer.expires_at_s)} (to take it back: "
             f"limpet token remove {token_id(answer.token)})"
         )
 
@@ -129,6 +137,7 @@ def _row(found: TokenLine) -> dict[str, Any]:
     return {
         "id": found.id,
         "state": found.state,
+        "for": found.node_name,
         "roles": ",".join(found.roles),
         "communities": ",".join(found.communities),
         "labels": ",".join(f"{key}={value}" for key, value in found.labels.items()),

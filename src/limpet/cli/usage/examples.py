@@ -186,6 +186,7 @@ _CLUSTER = {
     "token": (("limpet token create", "Lets one node in, once, within a day."),),
     "token create": (
         ("limpet token create", "For a node of the edge."),
+        ("limpet token create --name crane-7", "For a machine that may join as crane-7 alone."),
         ("limpet token create --ttl 1h --role cloud --label site=hq", "For a node of the cloud."),
     ),
     "token list": (

@@ -50,6 +50,8 @@ class TokenLine(Answer, frozen=True, kw_only=True):
     node: str
     """Name of the node that it let in; empty: none."""
     uid: str
+    node_name: str = ""
+    """The one name under which a node may join by it; empty: any."""
 
 
 class TokensListed(Answer, frozen=True, kw_only=True):

@@ -58,11 +58,17 @@ class TokenAdmin:
         roles: tuple[str, ...] = ("edge",),
         communities: tuple[str, ...] = (),
         labels: dict[str, str] = {},  # noqa: B006 - each call has its own
+        node_name: str = "",
     ) -> TokenCreated:
+        """`node_name`: under which alone the node may join; empty: under any."""
         if not 0 < ttl_s <= JOIN_TOKEN_S.most:
             raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
         known_roles(roles, "create token")
-        for check, names in ((name_problem, communities), (label_key_problem, labels)):
+        node_names = [node_name] if node_name else []
+        for check, names in (
+            (name_problem, (*communities, *node_names)),
+            (label_key_problem, labels),
+        ):
             for name in names:
                 if problem := check(name):
                     raise ApiError(f"create token: {name[:80]!r}: {problem}")
@@ -81,6 +87,7 @@ class TokenAdmin:
                 communities=communities,
                 labels=labels,
                 created_by=who,
+                node_name=node_name,
             )
             tables.put(TOKEN, token_id, record)
             text = format_token(Token(token_id, secret, digest_of(tables.authority)))
@@ -139,6 +146,7 @@ def token_line(tables: Tables, token_id: str, token: TokenRecord, now_s: float) 
         expires_at_s=token.expires_at_s,
         removed_at_s=token.removed_at_s,
         removed_by=token.removed_by,
+        node_name=token.node_name,
         **_node_of(tables, token),
     )
 

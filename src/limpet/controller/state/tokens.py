@@ -48,6 +48,8 @@ def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: f
             request, "nobody made this token, or it has expired or was removed and is forgotten"
         )
     uid = check_proof(request)
+    if token.node_name not in ("", request.name):
+        raise _bad_token(request, f"the token lets in a node called {token.node_name} alone")
     if token.used_by != uid and token.removed_at_s is not None:
         ago_s = max(0.0, now_s - token.removed_at_s)
         raise _bad_token(request, f"an administrator removed the token {ago_s:.0f} s ago")
