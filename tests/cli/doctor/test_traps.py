@@ -21,6 +21,7 @@ from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
 from limpet.cli.doctor.findings import Finding
 from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
+from limpet.cli.doctor.machine.links import examine_bridges
 from limpet.cli.doctor.machine.network_daemons import NETWORK_DAEMONS, examine_network_daemons
 from limpet.cli.doctor.machine.storage import examine_storage, filesystem_of
 from limpet.cli.doctor.machine.traps import (
@@ -190,6 +191,24 @@ def test_a_link_of_ours_that_somebody_set_down_is_named(netns: Netns) -> None:
 
     netns.ip("link set limpet0 up")
     assert in_(netns, examine_own_links) == []
+
+
+def test_pods_on_a_bridge_that_leads_out_are_named_in_a_cluster(netns: Netns) -> None:
+    netns.ip("link add limpet0 type bridge", "link set limpet0 alias limpet up")
+    netns.ip("link add br-lan type bridge", "address add 192.0.2.7/24 dev br-lan")
+    netns.ip("link add br-pods type bridge", "address add 10.244.9.1/24 dev br-pods")
+
+    def look(*bridges: str, in_cluster: bool = True) -> list[Finding]:
+        state = NodeState((), tuple(POD_CIDRS), in_cluster=in_cluster)
+        return in_(netns, lambda: examine_bridges(bridges, state))
+
+    assert look("limpet0", "br-pods") == []
+    assert look("br-lan", in_cluster=False) == []
+    (found,) = look("limpet0", "br-lan", "br-pods")
+    assert found.id == "bridge-leads-out"
+    assert "br-lan" in found.what
+    netns.ip("address del 192.0.2.7/24 dev br-lan")
+    assert look("br-lan") == []
 
 
 def test_a_vxlan_device_whose_mac_was_rewritten_is_named(netns: Netns, tmp_path: Path) -> None:

@@ -137,7 +137,6 @@ def _row(found: TokenLine) -> dict[str, Any]:
     return {
         "id": found.id,
         "state": found.state,
-        "for": found.node_name,
         "roles": ",".join(found.roles),
         "communities": ",".join(found.communities),
         "labels": ",".join(f"{key}={value}" for key, value in found.labels.items()),

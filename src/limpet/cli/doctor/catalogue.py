@@ -74,7 +74,7 @@ KINDS: dict[str, FindingKind] = {
         doctor=(
             "not-as-planned sysctl-wrong tunnel-rule-missing own-link-down vtep-mac-changed "
             "rule-before-ours leftover-links stale-neighbour pod-mtu no-default-route "
-            "conntrack-full"
+            "conntrack-full bridge-leads-out"
         ),
         configuration="host-port-shared",
     ),

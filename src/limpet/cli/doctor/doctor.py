@@ -24,6 +24,7 @@ from limpet.cli.doctor.installed.installation import (
     find_installed,
 )
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
+from limpet.cli.doctor.machine.links import examine_bridges
 from limpet.cli.doctor.machine.planned import examine_planned
 from limpet.cli.doctor.machine.settings import examine_folders, examine_sysctls, planned_sysctls
 from limpet.cli.doctor.machine.storage import examine_storage
@@ -105,6 +106,7 @@ def _machine(target: Installation, pods: list[Attachment]) -> Iterator[Piece]:
     yield lambda: examine_servers(settings, state.cluster_cidrs)
     yield lambda: examine_rules((*state.segments, *state.cluster_cidrs))
     yield lambda: examine_leftovers(bridges_in_use(target, pods))
+    yield lambda: examine_bridges(bridges_in_use(target, pods), state)
     yield examine_connection_tracking
     yield lambda: examine_clock((settings.folders.cluster_dir, settings.folders.state_dir))
     if state.in_cluster:

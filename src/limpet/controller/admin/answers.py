@@ -48,10 +48,9 @@ class TokenLine(Answer, frozen=True, kw_only=True):
     removed_at_s: Moment | None
     removed_by: str
     node: str
-    """Name of the node that it let in; empty: none."""
+    """Name of the node that it let in, or lets in alone; empty: none, or any."""
     uid: str
-    node_name: str = ""
-    """The one name under which a node may join by it; empty: any."""
+    """Uid of the node that it let in; empty: none."""
 
 
 class TokensListed(Answer, frozen=True, kw_only=True):

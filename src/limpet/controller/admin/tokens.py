@@ -146,15 +146,14 @@ def token_line(tables: Tables, token_id: str, token: TokenRecord, now_s: float) 
         expires_at_s=token.expires_at_s,
         removed_at_s=token.removed_at_s,
         removed_by=token.removed_by,
-        node_name=token.node_name,
         **_node_of(tables, token),
     )
 
 
 def _node_of(tables: Tables, token: TokenRecord) -> dict[str, str]:
-    """Name and uid of the node that the token let in; empty: none."""
+    """Name and uid of the node that the token let in, or the name that it is for."""
     grant = tables.grants.get(token.used_by)
-    return {"node": grant.name if grant is not None else "", "uid": token.used_by}
+    return {"node": grant.name if grant is not None else token.node_name, "uid": token.used_by}
 
 
 def known_roles(names: Collection[str], what: str) -> frozenset[Role]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Installation
@@ -12,6 +13,7 @@ from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.underlay import read_open_links
 
 _RT_TABLE_LOCAL = 255
 
@@ -44,6 +46,23 @@ def examine_node(target: Installation) -> Iterator[Finding]:
     yield from clashes
     if not clashes and state.segments:
         yield ok("no address or route of the node overlaps the pods'")
+
+
+def examine_bridges(bridges: Iterable[str], state: NodeState) -> Iterator[Finding]:
+    """`bridges`: names of those of pods."""
+    if not state.in_cluster:
+        return
+    with RouteSocket() as route:
+        open_links = {name for name, _ in read_open_links(route, not_in=state.cluster_cidrs)}
+    for name in sorted(open_links.intersection(bridges)):
+        yield error(
+            "bridge-leads-out",
+            f"pods are on bridge {name}, which is also a link to other machines",
+            "by such a link nothing comes in from an address of the cluster, since anybody there "
+            "could write one: its pods reach each other, and nobody else",
+            "name another bridge where this one is named (bridge in the agent's configuration, or "
+            "in that of the network) and make its pods anew",
+        )
 
 
 def _bridge_name(bridge: str, links: dict[str, link_codec.LinkInfo]) -> Iterator[Finding]:
