@@ -12,8 +12,6 @@ from release.checkout import BUILD, CHECKOUT, OUT
 
 from tests.clients.machine import remove_leftovers
 
-PROGRAMS = ("mmdebstrap", "lintian", "aarch64-linux-gnu-gcc", "qemu-aarch64-static", "dpkg-deb")
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _leftovers() -> None:
