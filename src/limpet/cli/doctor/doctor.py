@@ -106,7 +106,8 @@ def _machine(target: Installation, pods: list[Attachment]) -> Iterator[Piece]:
     yield lambda: examine_servers(settings, state.cluster_cidrs)
     yield lambda: examine_rules((*state.segments, *state.cluster_cidrs))
     yield lambda: examine_leftovers(bridges_in_use(target, pods))
-    yield lambda: examine_bridges(bridges_in_use(target, pods), state)
+    ours = {each.bridge.ifname for each in pods if each.bridge is not None}
+    yield lambda: examine_bridges({settings.pods.bridge, *ours}, state)
     yield examine_connection_tracking
     yield lambda: examine_clock((settings.folders.cluster_dir, settings.folders.state_dir))
     if state.in_cluster:

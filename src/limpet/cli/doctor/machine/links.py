@@ -49,7 +49,7 @@ def examine_node(target: Installation) -> Iterator[Finding]:
 
 
 def examine_bridges(bridges: Iterable[str], state: NodeState) -> Iterator[Finding]:
-    """`bridges`: names of those of pods."""
+    """`bridges`: names of those of our pods; others' pods have no addresses of the cluster."""
     if not state.in_cluster:
         return
     with RouteSocket() as route:
