@@ -14,7 +14,7 @@ from release.checkout import BUILD, cache_folder, version
 from release.debian import fetch_all, resolve, unpack
 from release.wheel import BINARY
 
-from tests.packages.emulated import PACKAGES, QEMU, boot, lay_kernel
+from tests.packages.aarch64.emulated import PACKAGES, QEMU, boot, lay_kernel
 
 pytestmark = pytest.mark.timeout(1800)
 _COMPILED = (
