@@ -140,3 +140,14 @@ def test_who_made_it_alone_asks(make_netns: NetnsFactory) -> None:
             pool.submit(nft.list_table).result()
         assert nft.list_table() is None
         nft.close()
+
+
+def test_once_closed_it_is_asked_nothing_and_closed_no_more(make_netns: NetnsFactory) -> None:
+    with make_netns().entered():
+        nft = Nftables()
+        nft.put_table(f"table inet {NFT_TABLE} {{\n}}\n")
+        nft.close()
+        nft.close()
+        for ask in (nft.list_table, lambda: nft.run("list ruleset", what="all")):
+            with pytest.raises(RuntimeError, match="asked after it was closed"):
+                ask()

@@ -104,13 +104,22 @@ class Nftables:
         return None
 
     def close(self) -> None:
-        self._lib.nft_ctx_free(self._context)
+        """Once more is nothing: what libnftables is given after its end ends the process."""
+        if self._context:
+            self._lib.nft_ctx_free(self._context)
+            self._context = ctypes.c_void_p()
 
-    def run(self, commands: str, *, what: str) -> str:
-        """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+    def _check(self, what: str) -> None:
+        """Raises: RuntimeError for what would end the process."""
         if threading.get_ident() != self._thread:
             # Two at once read each other's answers, upon which libnftnl ends the process.
             raise RuntimeError(f"{what}: nftables is asked by another thread than made it")
+        if not self._context:
+            raise RuntimeError(f"{what}: nftables is asked after it was closed")
+
+    def run(self, commands: str, *, what: str) -> str:
+        """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+        self._check(what)
         if self._netlink is not None:
             self._netlink.quiet()
         failed = self._lib.nft_run_cmd_from_buffer(self._context, commands.encode())
@@ -149,6 +158,7 @@ class Nftables:
     @contextmanager
     def printing(self, flags: int) -> Iterator[None]:
         """Within the block, output is as these flags say too. Source: libnftables(3)."""
+        self._check(f"table {self._table}")
         before = self._lib.nft_ctx_output_get_flags(self._context)
         self._lib.nft_ctx_output_set_flags(self._context, before | flags)
         try:
