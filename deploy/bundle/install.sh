@@ -21,6 +21,7 @@ token=${1-}
 [ -z "$token" ] || [ -r "$token" ] || { say "$token, which should have the token, cannot be read"; exit 1; }
 [ "$(id -u)" = 0 ] || { say "run this as root"; exit 1; }
 
+limpet=limpet
 # shellcheck disable=SC1091
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 if [ -d "debian/$suite" ] && [ -n "$suite" ] && [ "$(dpkg --print-architecture)" = @ARCHITECTURE@ ]; then
@@ -50,22 +51,25 @@ else
     pip() { /opt/limpet/bin/python -m pip install --quiet --disable-pip-version-check --no-index --find-links wheels "$@"; }
     pip --require-hashes -r wheels/run.lock
     pip --no-deps --force-reinstall limpet
-    ln -sf /opt/limpet/bin/limpet /usr/local/bin/limpet
+    # By its whole name from here on: sudo of Fedora and RHEL looks at no /usr/local/bin.
+    limpet=/usr/local/bin/limpet
+    ln -sf /opt/limpet/bin/limpet "$limpet"
 fi
 if [ -f site/agent.toml ] && [ ! -e /etc/limpet/agent.toml ]; then
     mkdir -p /etc/limpet
     cp site/agent.toml /etc/limpet/agent.toml
     chmod 644 /etc/limpet/agent.toml
 fi
-say "installed: $(limpet --version)"
+version=$("$limpet" --version)
+say "installed: $version"
 if [ -s site/controllers ]; then
     set --
     while read -r each; do set -- "$@" --controller "$each"; done <site/controllers
     if [ -n "$token" ]; then
-        limpet install "$@" --token-file "$token"
+        "$limpet" install "$@" --token-file "$token"
     else
-        say "next: limpet install $* --token-file FILE (or: install.sh FILE)"
+        say "next: $limpet install $* --token-file FILE (or: install.sh FILE)"
     fi
 else
-    say "next: limpet install, or limpet controller install"
+    say "next: $limpet install, or $limpet controller install"
 fi
