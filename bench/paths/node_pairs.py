@@ -175,7 +175,8 @@ def _program(node: Node, number: int, rung: transports.Transport, undo: ExitStac
                 raise RuntimeError(f"limpet: the path cannot be programmed: {failures[0]}")
         nft = Nftables(NFT_OVERLAY_TABLE)
         undo.callback(nft.close)
-        nft.put_table(plan_filter(view, plan, bridges=[BRIDGE]))
+        devices = [each.ifname for each in plan.state.devices.values()]
+        nft.put_table(plan_filter(view, plan, bridges=[BRIDGE], devices=devices))
 
 
 def _entry(number: int) -> NodeEntry:

@@ -212,7 +212,7 @@ class Programmed:
             raise RuntimeError(f"limpet: the tunnel cannot be programmed: {failures[0]}")
         nft = Nftables(NFT_OVERLAY_TABLE)
         undo.callback(nft.close)
-        text = plan_filter(view, self.plan)
+        text = plan_filter(view, self.plan, bridges=["limpet0"], devices=[view.own.tunnel])
         if text:
             nft.put_table(text)
 

@@ -65,6 +65,7 @@ from limpet.datapath.event import (
 )
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
+from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.overlay.vtep import VTEP_FILE
 from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
@@ -123,7 +124,11 @@ class ClusterSide:
             TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
             route=route,
             vtep_path=folder / VTEP_FILE,
-            bridges=lambda: node_part.want.bridges,
+            peer_filter=PeerFilter(
+                lambda: node_part.want.bridges,
+                settings.peers.port,
+                tenants=settings.source.source == "kubernetes",
+            ),
             before_sysctl=before_sysctl,
         )
         self.probing = Prober(

@@ -448,7 +448,7 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         with other.netns.entered():
             nft = Nftables(NFT_OVERLAY_TABLE)
         bed.undo.callback(nft.close)
-        text = plan_filter(view, plan, bridges=["limpet0"], peer_port=7471)
+        text = plan_filter(view, plan, bridges=["limpet0"], peer_port=7471, tenants=True)
         nft.put_table(text)
         assert nft.read_ruleset(text) == text
         # Another connection of the pod's: the last one would be a standing flow.

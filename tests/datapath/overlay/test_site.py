@@ -24,6 +24,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, SegmentsChanged
 from limpet.datapath.loop import Loop
+from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER
 from limpet.datapath.overlay.state import OverlayState
 from limpet.datapath.together.peer_parts import PeerParts
@@ -84,7 +85,7 @@ class SiteBed:
                 TunnelSetup(TunnelSettings(), folder, "limpet0"),
                 route=self.route,
                 vtep_path=folder / "vtep.json",
-                bridges=lambda: ["limpet0"],
+                peer_filter=PeerFilter(lambda: ["limpet0"], PeerSettings().port),
                 before_sysctl=lambda path: None,
             )
             self.membership.subscribe(self.peer_parts.hear)

@@ -24,6 +24,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, PeerUnanswered
 from limpet.datapath.loop import Loop
+from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.setup import TunnelSetup
@@ -110,7 +111,7 @@ class Agent:
                     self.setup,
                     route=route,
                     vtep_path=self.folder / "vtep.json",
-                    bridges=lambda: ["limpet0"],
+                    peer_filter=PeerFilter(lambda: ["limpet0"], self.settings.port),
                     before_sysctl=lambda path: None,
                 )
                 self.membership.subscribe(self.peer_parts.hear)

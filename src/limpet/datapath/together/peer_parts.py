@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from limpet.base.settings import PeerSettings
@@ -32,10 +32,11 @@ class PeerParts:
         *,
         route: RouteSocket,
         vtep_path: Path,
-        bridges: Callable[[], Collection[str]],
+        peer_filter: PeerFilter,
         before_sysctl: Callable[[str], None],
     ) -> None:
-        """`bridges`: of our pods. `before_sysctl`: a setting of the node is about to change.
+        """`peer_filter`: in the same network namespace, closed with these. `before_sysctl`: a
+        setting of the node is about to change.
 
         Raises: LimpetError.
         """
@@ -45,7 +46,7 @@ class PeerParts:
         self.overlay = OverlayPart(
             self.peers,
             OverlayKernel(route),
-            PeerFilter(bridges, settings.port),
+            peer_filter,
             before_sysctl=before_sysctl,
         )
         self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)

@@ -179,7 +179,9 @@ def test_the_filter_of_a_node_with_one_peer() -> None:
     known = view(node(2), paths={})
 
     devices = ["limwg0", "limvx4"]
-    made = plan_filter(known, plan_overlay(known), bridges=["limpet0"], devices=devices)
+    made = plan_filter(
+        known, plan_overlay(known), bridges=["limpet0"], devices=devices, tenants=True
+    )
 
     assert made == GOLDEN
 

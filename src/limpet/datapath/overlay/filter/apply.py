@@ -32,11 +32,14 @@ class PutFilter:
 class PeerFilter:
     """In the network namespace of the calling thread."""
 
-    def __init__(self, bridges: Callable[[], Collection[str]], peer_port: int) -> None:
-        """`bridges`: of our pods. `peer_port`: of the exchange."""
+    def __init__(
+        self, bridges: Callable[[], Collection[str]], peer_port: int, *, tenants: bool = False
+    ) -> None:
+        """`bridges`: of our pods. `peer_port`: of the exchange. `tenants`: others than who has this
+        node write where Services lead."""
         self.in_place = False
         """The kernel has had the filter of the last plan, as far as is known."""
-        self._bridges, self._peer_port = bridges, peer_port
+        self._bridges, self._peer_port, self._tenants = bridges, peer_port, tenants
         self._nft = Nftables(NFT_OVERLAY_TABLE)
         self._tags = Nftables(NFT_OVERLAY_TABLE, family="netdev")
         self._links: frozenset[tuple[str, int]] = frozenset()
@@ -120,6 +123,7 @@ class PeerFilter:
             bridges=bridges,
             devices=[each for each in devices if each and _is_there(each)],
             peer_port=self._peer_port,
+            tenants=self._tenants,
         )
         return [(self._nft, peers), (self._tags, plan_tag_filter(view, plan, bridges))]
 

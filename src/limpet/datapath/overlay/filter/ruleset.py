@@ -65,11 +65,13 @@ def plan_filter(
     bridges: Collection[str] = (),
     devices: Collection[str] = (),
     peer_port: int = 0,
+    tenants: bool = False,
 ) -> str:
     """The table that lets in what peers may send; empty where there is no network.
 
     `bridges`: those of our pods, which have no business with nodes' VXLAN ports, nor with
-    `peer_port`, that of the exchange. `devices`: by which peers' packets come.
+    `peer_port`, that of the exchange. `devices`: by which peers' packets come. `tenants`: others
+    than who has this node write where Services lead.
     """
     if view.network is None or not plan.state.devices:
         return ""
@@ -109,7 +111,7 @@ def plan_filter(
         f"\t\tudp dport {port} jump overlay_vxlan",
         "\t}",
     ]
-    lines += _from_pods(view.network, plain, peer_port, dropped)
+    lines += _from_pods(view.network, plain, peer_port, dropped, tenants=tenants)
     if links := plain_links(view, bridges):
         lines += [
             "",
@@ -147,7 +149,9 @@ def _from_peers(network: Network, devices: Collection[str], dropped: str) -> lis
     ]
 
 
-def _from_pods(network: Network, bridges: list[str], peer_port: int, dropped: str) -> list[str]:
+def _from_pods(
+    network: Network, bridges: list[str], peer_port: int, dropped: str, *, tenants: bool
+) -> list[str]:
     """A pod's packets to nodes leave with the node's own address: a peer would take them for the
     node's, and what is in them for any of its pods'; at tunnels' ports a pod could speak as our
     probes do, or have connection tracking give it what a peer's tunnel sends to the node's. Where a
@@ -157,6 +161,8 @@ def _from_pods(network: Network, bridges: list[str], peer_port: int, dropped: st
 
     Pods are on our bridges, or have addresses of the cluster on links that another plugin made. To
     VXLAN no Service leads anybody: by a port of the node the world comes with the node's address.
+    To ask for that has the kernel track all connections, which takes a tenth of what passes between
+    nodes where nothing else has; whoever translates addresses has.
     """
     each = sorted({network.vxlan_port, *([peer_port] if peer_port else [])})
     said = str(each[0]) if len(each) == 1 else f"{{ {', '.join(map(str, each))} }}"
@@ -171,10 +177,11 @@ def _from_pods(network: Network, bridges: list[str], peer_port: int, dropped: st
         for pods, version in whose
         for to in (f"@{NODES}{version} udp dport {said}", f". udp dport @{TUNNELS}{version}")
     ]
-    to_peers += [
-        f"ct status dnat {family} daddr @{NODES}{version} udp dport {network.vxlan_port}"
-        for family, version in (("ip", 4), ("ip6", 6))
-    ]
+    if tenants:
+        to_peers += [
+            f"ct status dnat {family} daddr @{NODES}{version} udp dport {network.vxlan_port}"
+            for family, version in (("ip", 4), ("ip6", 6))
+        ]
     # By its address a peer's gateway is a pod, too, and asks at the exchange's port whether it is
     # reached: so here the link says who is one.
     to_node = [f"iifname {names} fib daddr type local udp dport {said}"] if bridges else []
