@@ -23,9 +23,12 @@ from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.nftables import Nftables
 from tests.beds.namespaces import Netns, connect_namespaces
 from tests.beds.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
+from tests.waiting import PATIENCE_S
 
 FAMILIES = (4, 6)
 TUNNEL = 23456
+SOON_S = 0.3
+"""So long what is not to arrive is waited for; what is to, as long as it takes."""
 
 
 class Filtered:
@@ -98,7 +101,13 @@ def _checksum(data: bytes) -> int:
 
 
 def arrives(
-    filtered: Filtered, sender: Node, source: str, *, more: bytes = b"", **changes: object
+    filtered: Filtered,
+    sender: Node,
+    source: str,
+    *,
+    more: bytes = b"",
+    patience_s: float = SOON_S,
+    **changes: object,
 ) -> bool:
     """Whether a forged packet from the sender's node gets to the first node's pod."""
     version, inner = underlay_version(filtered), ip_address(source).version
@@ -109,7 +118,7 @@ def arrives(
         sender.netns.open_socket(version, socket.SOCK_DGRAM) as client,
     ):
         server.bind((target, 5000))
-        server.settimeout(0.3)
+        server.settimeout(patience_s)
         client.sendto(packet, (filtered.bed.underlay(filtered.one, version), 8472))
         try:
             return server.recv(16) == b"evil"
@@ -124,7 +133,7 @@ def test_a_peers_own_sources_are_let_in_and_all_others_dropped_and_counted(
     for version in FAMILIES:
         ping(filtered.one.pod, other.address(version))
         ping(other.netns, filtered.one.address(version))
-        assert arrives(filtered, other, other.address(version))
+        assert arrives(filtered, other, other.address(version), patience_s=PATIENCE_S)
     assert filtered.dropped == 0
 
     forged = [
@@ -176,7 +185,7 @@ def test_a_fragment_too_short_to_be_judged_is_dropped(filtered: Filtered) -> Non
 def test_a_packet_that_comes_in_fragments_is_judged_as_a_whole(filtered: Filtered) -> None:
     other, more = filtered.other, bytes(2000)
 
-    assert arrives(filtered, other, other.address(4), more=more)
+    assert arrives(filtered, other, other.address(4), more=more, patience_s=PATIENCE_S)
     assert filtered.dropped == 0
     assert not arrives(filtered, other, filtered.third.address(4), more=more)
     assert filtered.dropped == 1
@@ -242,7 +251,7 @@ def test_by_no_other_link_comes_in_what_the_cluster_has(
             stranger.open_socket(version, socket.SOCK_DGRAM) as client,
         ):
             server.bind((one.address(version), 5000))
-            server.settimeout(0.3)
+            server.settimeout(PATIENCE_S if gets_in else SOON_S)
             client.bind((source, 0))
             client.sendto(b"evil", (one.address(version), 5000))
             if gets_in:
@@ -257,7 +266,9 @@ PRIORITY, SERVICE_PRIORITY = b"\x81\x00\x60\x00", b"\x88\xa8\x00\x00"
 """Tags of VLAN 0, which are of none."""
 
 
-def comes_in_plainly(filtered: Filtered, source: str, *tags: bytes) -> bool:
+def comes_in_plainly(
+    filtered: Filtered, source: str, *tags: bytes, patience_s: float = SOON_S
+) -> bool:
     """Whether a frame of the third node with these tags gets to the first one's pod."""
     one, version = filtered.one, ip_address(source).version
     target = one.address(version)
@@ -268,7 +279,7 @@ def comes_in_plainly(filtered: Filtered, source: str, *tags: bytes) -> bool:
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     with sender, one.pod.open_socket(version, socket.SOCK_DGRAM) as server:
         server.bind((target, 5000))
-        server.settimeout(0.3)
+        server.settimeout(patience_s)
         sender.bind(("eth0", 0))
         sender.send(frame)
         try:
@@ -290,8 +301,8 @@ def test_in_tags_of_no_vlan_nothing_comes_past_the_filter(filtered: Filtered) ->
     for count, version in enumerate(FAMILIES):
         peer = filtered.other.address(version)
         stranger = {4: "10.244.9.9", 6: "fd00:0:0:9::9"}[version]
-        assert comes_in_plainly(filtered, peer)
-        assert comes_in_plainly(filtered, peer, PRIORITY)
+        assert comes_in_plainly(filtered, peer, patience_s=PATIENCE_S)
+        assert comes_in_plainly(filtered, peer, PRIORITY, patience_s=PATIENCE_S)
         tagged = [(PRIORITY,), (PRIORITY, PRIORITY), (SERVICE_PRIORITY, PRIORITY), (PRIORITY,) * 3]
         for more, tags in enumerate(tagged, start=1):
             assert not comes_in_plainly(filtered, stranger, *tags)
@@ -304,9 +315,9 @@ def test_prefixes_of_other_lengths_are_let_in_too(filtered: Filtered) -> None:
     other.grant = replace(other.grant, prefixes_behind=behind)
     filtered.put()
 
-    assert arrives(filtered, other, "10.244.129.7")
-    assert arrives(filtered, other, "2001:db8:beef::7")
-    assert arrives(filtered, other, other.address(4))
+    assert arrives(filtered, other, "10.244.129.7", patience_s=PATIENCE_S)
+    assert arrives(filtered, other, "2001:db8:beef::7", patience_s=PATIENCE_S)
+    assert arrives(filtered, other, other.address(4), patience_s=PATIENCE_S)
     assert not arrives(filtered, other, "10.244.144.7")
     assert not arrives(filtered, other, "2001:db8:bee0::7")
     assert not arrives(filtered, filtered.third, "10.244.129.7")
@@ -324,7 +335,7 @@ def test_a_changed_peer_changes_its_elements_only(filtered: Filtered) -> None:
 
     filtered.nft.run(filter_commands(view, before, after, [third.uid]), what="the peers")
 
-    assert arrives(filtered, third, "10.244.8.8")
+    assert arrives(filtered, third, "10.244.8.8", patience_s=PATIENCE_S)
     filtered.nft.run(filter_commands(view, after, before, [third.uid]), what="the peers")
     assert not arrives(filtered, third, "10.244.8.8")
     assert not is_lost(filtered.other.pod, one.address(4))
@@ -339,14 +350,14 @@ def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
     third.presence = replace(third.presence, addresses=other.presence.addresses)
     filtered.put()
     before = plan_overlay(one.view(filtered.bed.entries()))
-    assert arrives(filtered, other, "10.20.2.7")
+    assert arrives(filtered, other, "10.20.2.7", patience_s=PATIENCE_S)
     third.grant = replace(third.grant, prefixes_behind=())
     view = one.view(filtered.bed.entries())
     after = plan_overlay(view)
 
     filtered.nft.run(filter_commands(view, before, after, [third.uid]), what="the peers")
 
-    assert arrives(filtered, other, "10.20.1.7")
+    assert arrives(filtered, other, "10.20.1.7", patience_s=PATIENCE_S)
     assert not arrives(filtered, other, "10.20.2.7")
 
 
@@ -362,6 +373,7 @@ def pod_injects(
     *,
     asked: str = "",
     at: Netns | None = None,
+    patience_s: float = SOON_S,
 ) -> bool:
     """Whether what a pod of one node packs into VXLAN over a version gets to a pod of another,
     from `source`. `asked`: where it sends it; empty: to the other node. `at`: who sends in the
@@ -373,7 +385,7 @@ def pod_injects(
         (at or sender.pod).open_socket(outer, socket.SOCK_DGRAM) as client,
     ):
         server.bind((target.address(inner), 5000))
-        server.settimeout(0.3)
+        server.settimeout(patience_s)
         client.sendto(packet, (asked or bed.underlay(target, outer), 8472))
         try:
             return server.recv(16) == b"evil"
@@ -382,7 +394,14 @@ def pod_injects(
 
 
 def reaches_port(
-    bed: OverlayBed, sender: Node, at: Netns, address: str, port: int, *, asked: str = ""
+    bed: OverlayBed,
+    sender: Node,
+    at: Netns,
+    address: str,
+    port: int,
+    *,
+    asked: str = "",
+    patience_s: float = SOON_S,
 ) -> bool:
     """Whether a pod's datagram arrives at a port of a node. `asked`: as above."""
     version = ip_address(address).version
@@ -391,7 +410,7 @@ def reaches_port(
         sender.pod.open_socket(version, socket.SOCK_DGRAM) as client,
     ):
         server.bind(("", port))
-        server.settimeout(0.3)
+        server.settimeout(patience_s)
         client.sendto(b"knock", (asked or address, port))
         try:
             return server.recv(16) == b"knock"
@@ -438,10 +457,10 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         under, over = bed.underlay(one, version), bed.underlay(third, version)
         own = bed.underlay(other, version)
         for victim in victims:
-            injected = pod_injects(bed, other, one, victim, version)
+            injected = pod_injects(bed, other, one, victim, version, patience_s=PATIENCE_S)
             assert injected, "an attempt that comes to nothing anyway"
-        assert reaches_port(bed, other, one.netns, under, 7471)
-        assert reaches_port(bed, other, one.netns, under, TUNNEL)
+        assert reaches_port(bed, other, one.netns, under, 7471, patience_s=PATIENCE_S)
+        assert reaches_port(bed, other, one.netns, under, TUNNEL, patience_s=PATIENCE_S)
 
         view = other.view(bed.entries())
         plan = plan_overlay(view)
@@ -464,7 +483,9 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         for victim in victims:
             assert not pod_injects(bed, other, one, victim, version, asked=SERVICE[version])
         assert not reaches_port(bed, other, one.netns, under, TUNNEL, asked=SERVICE[version])
-        assert reaches_port(bed, other, one.netns, under, 7000, asked=SERVICE[version])
+        assert reaches_port(
+            bed, other, one.netns, under, 7000, asked=SERVICE[version], patience_s=PATIENCE_S
+        )
         # Nor does a host beside the node by that Service, as by its port of the node.
         third.netns.ip(f"route add {SERVICE[version]} via {own}")
         for victim in victims:
@@ -473,9 +494,11 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
             )
         lead_service_to(other, version, own)
         assert not reaches_port(bed, other, other.netns, own, 7471, asked=SERVICE[version])
-        assert reaches_port(bed, other, other.netns, own, 7000, asked=SERVICE[version])
+        assert reaches_port(
+            bed, other, other.netns, own, 7000, asked=SERVICE[version], patience_s=PATIENCE_S
+        )
         assert nft.read_counter(FORGED_COUNTER) == 12
-        assert reaches_port(bed, other, one.netns, under, 7000)
+        assert reaches_port(bed, other, one.netns, under, 7000, patience_s=PATIENCE_S)
         for inner in FAMILIES:
             ping(other.pod, one.address(inner))
 
@@ -484,7 +507,7 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         for victim in victims:
             assert not pod_injects(bed, other, one, victim, version)
         assert not reaches_port(bed, other, one.netns, under, TUNNEL)
-        assert reaches_port(bed, other, one.netns, under, 7000)
+        assert reaches_port(bed, other, one.netns, under, 7000, patience_s=PATIENCE_S)
         nft.put_table(text)
 
         # A peer that goes takes its address along, but for one that another has too.
@@ -498,6 +521,6 @@ def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes(versio
         assert nft.read_ruleset(plan_filter(shared, fewer, bridges=["limpet0"], peer_port=7471))
         for port in (7471, TUNNEL):
             assert not reaches_port(bed, other, one.netns, under, port)
-            assert reaches_port(bed, other, third.netns, over, port)
+            assert reaches_port(bed, other, third.netns, over, port, patience_s=PATIENCE_S)
     finally:
         bed.close()

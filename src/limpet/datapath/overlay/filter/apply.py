@@ -17,6 +17,7 @@ from limpet.datapath.overlay.filter.flows_apply import EarlyFlows
 from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER, plan_filter, plan_tag_filter
 from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.nftables import Nftables
+from limpet.linux.sysctl import read_sysctl
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class PeerFilter:
         self, bridges: Callable[[], Collection[str]], peer_port: int, *, tenants: bool = False
     ) -> None:
         """`bridges`: of our pods. `peer_port`: of the exchange. `tenants`: others than who has this
-        node write where Services lead."""
+        node write where Services lead; else it is taken to be so once the kernel tracks
+        connections, as whoever translates addresses has it do."""
         self.in_place = False
         """The kernel has had the filter of the last plan, as far as is known."""
         self._bridges, self._peer_port, self._tenants = bridges, peer_port, tenants
@@ -116,6 +118,7 @@ class PeerFilter:
     def _texts(self, view: View, plan: OverlayPlan) -> list[tuple[Nftables, str]]:
         """What each table should be."""
         bridges = self._bridges()
+        self._tenants = self._tenants or _tracks()
         devices = (*plan.state.devices, view.own.tunnel, view.own.ipsec)
         peers = plan_filter(
             view,
@@ -126,6 +129,11 @@ class PeerFilter:
             tenants=self._tenants,
         )
         return [(self._nft, peers), (self._tags, plan_tag_filter(view, plan, bridges))]
+
+
+def _tracks() -> bool:
+    """Whether the kernel tracks a connection of this network namespace."""
+    return read_sysctl("net/netfilter/nf_conntrack_count") not in (None, "0")
 
 
 def _is_there(ifname: str) -> bool:
