@@ -17,8 +17,9 @@ from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.nftables import Nftables
 from tests.beds.overlay_bed import Node, is_lost, ping, vtep_mac
 from tests.claims.claims_bed import ClaimsBed, counting
-from tests.datapath.overlay.test_overlay_filter import forge, reaches_port
+from tests.datapath.overlay.test_overlay_filter import SOON_S, forge, reaches_port
 from tests.paths.probing_bed import PORT
+from tests.waiting import PATIENCE_S
 
 VXLAN = "udp dport 8472"
 
@@ -94,7 +95,7 @@ def test_a_node_that_names_anothers_underlay_address_sends_nothing_as_that_one(
         with contextlib.closing(nft):
             view = bed.watcher.view(bed.entries())
             nft.put_table(plan_filter(view, plan_overlay(view), bridges=["limpet0"]))
-            assert _arrives(bed, bed.claimant, bed.claimant.address(4))
+            assert _arrives(bed, bed.claimant, bed.claimant.address(4), PATIENCE_S)
             assert not _arrives(bed, bed.claimant, bed.victim.address(4))
             assert not _arrives(bed, bed.claimant, "10.244.77.5")  # of nobody's segment
             ping(bed.watcher.pod, bed.victim.address(4))  # what the victim sends comes in as ever
@@ -125,11 +126,12 @@ def test_a_name_servers_port_that_a_node_claims_for_its_tunnel_stays_open_to_pod
                 view = bed.watcher.view(bed.entries())
                 plan = plan_overlay(view)
                 nft.put_table(plan_filter(view, plan, bridges=["limpet0"], peer_port=PORT))
-                reached = reaches_port(bed, bed.watcher, bed.victim.netns, server, port)
-                assert reached is is_open
+                patience_s = PATIENCE_S if is_open else SOON_S
+                ends = (bed.watcher, bed.victim.netns, server, port)
+                assert reaches_port(bed, *ends, patience_s=patience_s) is is_open
 
 
-def _arrives(bed: ClaimsBed, sender: Node, source: str) -> bool:
+def _arrives(bed: ClaimsBed, sender: Node, source: str, patience_s: float = SOON_S) -> bool:
     """Whether a packet from that inner source gets to the watcher's pod."""
     target = bed.watcher.address(4)
     packet = forge(source, target, mac=bed.watcher.presence.vtep_macs[4])
@@ -138,7 +140,7 @@ def _arrives(bed: ClaimsBed, sender: Node, source: str) -> bool:
         sender.netns.open_socket(4, socket.SOCK_DGRAM) as client,
     ):
         server.bind((target, 5000))
-        server.settimeout(0.3)
+        server.settimeout(patience_s)
         client.sendto(packet, (bed.underlay(bed.watcher, 4), 8472))
         try:
             return server.recv(16) == b"evil"
