@@ -27,6 +27,7 @@ from bench.nodes.node import Node, Pod, ip, output_of
 from bench.nodes.plugins import Limpet
 from bench.nodes.resident import cpu_s
 from bench.paths.node_pairs import (
+    BRIDGE,
     LINK,
     NUMBERS,
     POD_CIDRS,
@@ -212,7 +213,7 @@ class Programmed:
             raise RuntimeError(f"limpet: the tunnel cannot be programmed: {failures[0]}")
         nft = Nftables(NFT_OVERLAY_TABLE)
         undo.callback(nft.close)
-        text = plan_filter(view, self.plan, bridges=["limpet0"], devices=[view.own.tunnel])
+        text = plan_filter(view, self.plan, bridges=[BRIDGE], devices=[view.own.tunnel])
         if text:
             nft.put_table(text)
 

@@ -76,14 +76,15 @@ class PeerFilter:
 
         The kernel is looked at only if it may not have that of `before`.
         """
-        changed = differing(before.parts, after.parts)
-        self._note_closed(view, before, after, changed)
         if self.in_place:
+            changed = differing(before.parts, after.parts)
+            self._note_closed(view, before, after, changed)
             commands = filter_commands(view, before, after, changed)
             return PutFilter(view, after, commands) if commands else None
         texts = self._texts(view, after)
         with contextlib.suppress(KernelError):  # putting it says what is wrong
             if all(nft.read_ruleset(text) == text for nft, text in texts):
+                self._note_closed(view, before, after, differing(before.parts, after.parts))
                 self._took(texts)
                 return None
         return PutFilter(view, after)
