@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.bed import Bed
 from bench.figures import Figure, Target, Unit
 from bench.traffic.flows import Flows, Way, in_turns
+from bench.traffic.single_flow import Turn
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from limpet.linux.namespaces import Namespace
@@ -23,11 +25,22 @@ _MODES = ("on", "off")
 _OTHERS = 20
 """Pods beside the two that talk."""
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
-_ASKED: dict[str, tuple[str, Unit, Target]] = {
-    "stream": ("one stream of TCP", "Gbit/s", Target(0.95, at_least=True)),
-    "questions": ("64 bytes of TCP there and back", "1/s", Target(0.95, at_least=True)),
-    "datagrams": ("UDP", "Gbit/s", Target(0.95, at_least=True)),
-    "connections": ("connects of TCP", "1/s", Target(0.95, at_least=True)),
+
+
+class _Asked(NamedTuple):
+    """What two pods of one node do, and what is told of it."""
+
+    title: str
+    unit: Unit
+    begin: Callable[[Flows, Way], Turn]
+    target: Target = Target(0.95, at_least=True)
+
+
+_ASKED = {
+    "stream": _Asked("one stream of TCP", "Gbit/s", Flows.stream),
+    "questions": _Asked("64 bytes of TCP there and back", "1/s", Flows.questions),
+    "datagrams": _Asked("UDP", "Gbit/s", Flows.datagrams),
+    "connections": _Asked("connects of TCP", "1/s", lambda flows, way: flows.connections(way, [])),
 }
 
 
@@ -93,15 +106,17 @@ def _flows(nodes: dict[str, LabNode], rounds: int, undo: ExitStack) -> list[Figu
     for mode, node in nodes.items():
         client, server = node.pods["other0"], node.pods["other1"]
         way = Way(_inside(client), _inside(server), str(server.addresses[0].ip), 7000, 7000)
-        for name in _ASKED:
-            turns[f"{name} {mode}"] = getattr(flows, name)(way)
+        for name, asked in _ASKED.items():
+            turns[f"{name} {mode}"] = asked.begin(flows, way)
     seen: dict[str, list[float]] = {name: [] for name in turns}
     for rates in in_turns(turns, rounds):
         for name, rate in rates.items():
             seen[name].append(rate)
     return [
-        _figure(name, title, unit, {mode: seen[f"{name} {mode}"] for mode in _MODES}, target)
-        for name, (title, unit, target) in _ASKED.items()
+        _figure(
+            name, its.title, its.unit, {mode: seen[f"{name} {mode}"] for mode in _MODES}, its.target
+        )
+        for name, its in _ASKED.items()
     ]
 
 
