@@ -2,6 +2,11 @@
 
 Documents are put in buckets by a hash of kind and name. A digest has 32 bits for each bucket, so
 two nodes that know the same find that out with one small message, and else list only what differs.
+
+These bits are a hash of all the bucket's documents and of the digest's nonce. Did they depend on
+documents alone, or were they put together of theirs, a node that was removed could write its own
+until a bucket with its grant looked like one with its tombstone, and who has not heard of that
+would not be told by anybody who has.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from limpet.cluster.exchange.messages import (
     GOOD_BODY_BYTES,
     ITEM_BYTES,
     LISTING_BYTES,
+    SUM_BYTES,
     Digest,
     Item,
     Listing,
@@ -35,7 +41,6 @@ _TOMBSTONE, _ERA = MAX_VERSION.most + 1, (MAX_VERSION.most + 1) << 1
 _PUSH_BYTES = 9
 """At most, of an empty push."""
 _PACKED = struct.Struct(">QQI")
-_SUMS = struct.Struct(f">{BUCKETS}I")
 
 
 def mark_of(key: Key) -> int:
@@ -59,28 +64,47 @@ class DocumentIndex:
 
     def __init__(self, known: Known) -> None:
         self._documents: list[dict[int, Document]] = [{} for _ in range(BUCKETS)]
-        self._sums = [0] * BUCKETS
+        self._packed: list[bytes | None] = [b""] * BUCKETS
+        """All that a bucket has; None: it has changed since."""
+        self._digest: Digest | None = None
+        """The last one that was made, if it is of what is known now."""
         self.update(known, (document.key for document in known))
 
     def update(self, known: Known, keys: Iterable[Key]) -> None:
         """What is known of `keys` is now as `known` has it."""
+        self._digest = None
         for key in keys:
             mark = mark_of(key)
             bucket = bucket_of(mark)
-            documents = self._documents[bucket]
-            for changed in (documents.pop(mark, None), document := known.find(key)):
-                if changed is not None:
-                    self._sums[bucket] ^= _fold(item_of(changed))
+            self._packed[bucket] = None
+            document = known.find(key)
             if document is not None:
-                documents[mark] = document
+                self._documents[bucket][mark] = document
+            else:
+                self._documents[bucket].pop(mark, None)
 
     def digest(self, nonce: bytes) -> Digest:
-        return Digest(nonce, _SUMS.pack(*self._sums))
+        if self._digest is None or self._digest.nonce != nonce:
+            sums = (_sum(self._pack(bucket), nonce) for bucket in range(BUCKETS))
+            self._digest = Digest(nonce, b"".join(sums))
+        return self._digest
 
     def differing(self, digest: Digest) -> list[int]:
         """Buckets in which the other knows something else, ascending."""
-        pairs = enumerate(zip(self._sums, _SUMS.unpack(digest.sums), strict=True))
-        return [bucket for bucket, (ours, theirs) in pairs if ours != theirs]
+        ours, theirs = self.digest(digest.nonce).sums, digest.sums
+        places = range(0, SUM_BYTES * BUCKETS, SUM_BYTES)
+        return [
+            bucket
+            for bucket, at in enumerate(places)
+            if ours[at : at + SUM_BYTES] != theirs[at : at + SUM_BYTES]
+        ]
+
+    def _pack(self, bucket: int) -> bytes:
+        packed = self._packed[bucket]
+        if packed is None:
+            items = sorted(self.items(bucket))
+            packed = self._packed[bucket] = b"".join(_PACKED.pack(*item) for item in items)
+        return packed
 
     def cost(self, message: Message) -> int:
         """How many documents are looked at for what it is answered; found without doing that."""
@@ -187,6 +211,8 @@ def make_pushes(known: Known, keys: Iterable[Key]) -> list[Message]:
     return [*pushes, Push(tuple(batch.values()))] if batch else pushes
 
 
-def _fold(item: Item) -> int:
-    """32 bits that change with the item; a bucket is the exclusive or of them."""
-    return int.from_bytes(hashlib.blake2b(_PACKED.pack(*item), digest_size=4).digest(), "big")
+def _sum(packed: bytes, nonce: bytes) -> bytes:
+    """Zeros of an empty bucket, as most are in a small cluster."""
+    if not packed:
+        return bytes(SUM_BYTES)
+    return hashlib.blake2b(packed, digest_size=SUM_BYTES, key=nonce).digest()

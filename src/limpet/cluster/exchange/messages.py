@@ -48,7 +48,7 @@ class Digest(Struct, frozen=True, array_like=True, tag="digest"):
 
     nonce: _Nonce
     sums: _Sums
-    """32 bits for each of `BUCKETS`, big-endian."""
+    """32 bits for each of `BUCKETS`: a hash of its documents and the nonce; zeros: it has none."""
 
 
 class Listing(Struct, frozen=True, array_like=True, tag="listing"):

@@ -85,6 +85,28 @@ def test_two_who_know_the_same_have_the_same_digest_and_no_others(one: Known, ot
     assert set(differing) == {bucket_of(mark_of(key)) for key in changed}
 
 
+def test_no_document_is_written_so_that_it_hides_another() -> None:
+    """As a removed node would, whose grant is to look like its tombstone to who has not heard."""
+    nodes = [node(number, None) for number in range(1, 250)]
+    grants = sorted((document for each in nodes for document in each), key=_bucket)
+    pairs = [pair for pair in itertools.pairwise(grants) if _bucket(pair[0]) == _bucket(pair[1])]
+
+    def sums(known: Iterable[Document], bucket: int, nonce: bytes) -> int:
+        told = DocumentIndex(known_of([known])).digest(nonce).sums
+        return int.from_bytes(told[SUM_BYTES * bucket : SUM_BYTES * (bucket + 1)])
+
+    assert pairs
+    for pair in pairs:
+        bucket = _bucket(pair[0])
+        both = sums(pair, bucket, b"nonce 01")
+        assert both != sums(pair[:1], bucket, b"nonce 01") ^ sums(pair[1:], bucket, b"nonce 01")
+        assert both != sums(pair, bucket, b"nonce 02")
+
+
+def _bucket(document: Document) -> int:
+    return bucket_of(mark_of(document.key))
+
+
 @given(knowledge(), knowledge())
 def test_what_counts_as_newer_is_what_merging_would_change(one: Known, other: Known) -> None:
     both = merged(one, other)
