@@ -16,6 +16,7 @@ from limpet.web.access.sessions import PageToken, Sessions, digest_of
 from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.ui.conftest import DESKTOP, PHONE, PICTURES, Listening, SignIn, own_processes
+from tests.ui.waited import Waited
 from tests.waiting import wait_until
 
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
@@ -293,14 +294,14 @@ def test_what_is_panned_is_what_would_be_painted_there(large: Served, sign_in: S
 def test_a_thousand_nodes_are_drawn_within_two_seconds_and_panned_smoothly(
     large: Served, sign_in: SignIn
 ) -> None:
-    """By the time that all processors spend on it, page and server and browser together: how long
-    a busy machine lets one wait says nothing."""
+    """By the clock, without what a busy machine lets one wait, and by the time that all processors
+    spend on it, page and server and browser together."""
     seen = sign_in(large.link())
-    before_s = cpu_s()
+    before_s, waited = cpu_s(), Waited([os.getpid()])
     seen.reload()
     seen.wait_for_selector("#map[data-drawn]")
-    drawn_s = cpu_s() - before_s
-    wall_ms = seen.evaluate("performance.getEntriesByName('limpet-drawn')[0].startTime")
+    drawn_s, waited_s = cpu_s() - before_s, waited.most_s()
+    wall_s = seen.evaluate("performance.getEntriesByName('limpet-drawn')[0].startTime") / 1000
     seen.wait_for_timeout(300)
     seen.screenshot(path=PICTURES / "thousand.png")
 
@@ -320,9 +321,11 @@ def test_a_thousand_nodes_are_drawn_within_two_seconds_and_panned_smoothly(
     panned_s = cpu_s() - before_s
     seen.mouse.up()
     painted = seen.evaluate("window.frames_")
-    print(f"drawn in {drawn_s:.2f} s of processors, {wall_ms:.0f} ms; {painted} frames", end=" ")
+    print(f"drawn in {wall_s:.2f} s, of it {waited_s:.2f} for a busy machine", end=", ")
+    print(f"{drawn_s:.2f} s of processors; {painted} frames", end=" ")
     print(f"of {panned_s / max(1, painted) * 1000:.1f} ms")
 
+    assert wall_s - waited_s < 2.0
     assert drawn_s < 2.0
     assert painted >= frames / 3
     assert panned_s / painted < 0.050

@@ -15,6 +15,7 @@ from tests.lab.bed import a_world
 from tests.lab.rungs import CLIMBS_WITHIN_S
 from tests.lab.services import ADDRESS, NAME, TARGET_PORT, ipv4, tell, web
 from tests.ui.conftest import Links, SignIn, links_of
+from tests.ui.turning import TRIES, TURNS_S, cut, turned_s
 from tests.waiting import wait_until
 
 # Addresses of its own, as in tests/lab/sites/test_services.py.
@@ -91,6 +92,31 @@ def test_a_pair_that_a_relay_carries_says_by_which_nats_and_what_would_mend_it(
     mend = direction.locator(".mend")
     expect(mend).to_contain_text("forward the UDP port of either node's tunnel to it")
     expect(mend).to_contain_text("a public address")
+
+
+@pytest.mark.parametrize(
+    ("peer", "site", "way"), [("buoy", "elsewhere", "tunnel"), ("radio-1", "mast", "relay")]
+)
+def test_a_way_that_leads_out_of_the_site_and_dies_turns(
+    world: World, links: dict[str, Links], sign_in: SignIn, peer: str, site: str, way: str
+) -> None:
+    digger = world.machine("digger-1")
+    seen = sign_in(links["digger-1"].next())
+    seen.goto(seen.url.rstrip("/") + "/pairs")
+    rows = seen.locator("#list tbody tr").filter(has_text="digger-1").filter(has_text=peer)
+
+    def is_well() -> bool:
+        said = rows.first.inner_text() if rows.count() else ""
+        return way in said and "lost" not in said
+
+    took_s: list[float] = []
+    while len(took_s) < TRIES and min(took_s, default=TURNS_S) >= TURNS_S:
+        wait_until(is_well, f"{peer} is reached by a {way}", patience_s=CLIMBS_WITHIN_S)
+        programs = [digger.agent_pid, links["digger-1"].pid]
+        with cut(world, site) as cutting:
+            took_s.append(turned_s(seen, digger, peer, programs, cutting))
+
+    assert min(took_s) < TURNS_S
 
 
 def test_a_service_is_shown_and_an_endpoint_leaves_the_rotation_with_its_node(

@@ -107,11 +107,14 @@ class DocumentIndex:
         return packed
 
     def cost(self, message: Message) -> int:
-        """How many documents are looked at for what it is answered; found without doing that."""
+        """At most so many documents are looked at for what it is answered; found without that.
+
+        All are hashed for a digest, of 15,000 in the time in which some hundreds are listed.
+        """
         match message:
             case Digest():
                 most = MOST_LISTINGS * GOOD_BODY_BYTES // ITEM_BYTES
-                return min(1 + sum(map(self.size, self.differing(message))), most)
+                return min(1 + sum(map(len, self._documents)), most)
             case Listing():
                 return 1 + len(message.items) + sum(map(self.size, message.buckets))
             case Want():
