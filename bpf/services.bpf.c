@@ -39,7 +39,7 @@ struct target {
 };
 
 /* As many slots stand in the frontend itself, which spares looking them up; a power of two. */
-enum { FEW = 4 };
+enum { FEW = 8 };
 
 struct frontend {
 	__u32 slots;

@@ -21,11 +21,18 @@ import pytest
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
-from limpet.datapath.services.sockets.layout import CONNECTED
+from limpet.datapath.services.sockets.layout import CONNECTED, FEW
 from limpet.datapath.services.sockets.pins_apply import MAPS, AttachPoint, pins_of, remove_pins
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.bpf.library import Bpf
-from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
+from limpet.services.values import (
+    SERVING,
+    TERMINATING,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Service,
+)
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
 from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
@@ -72,6 +79,38 @@ def test_connections_of_pods_and_of_the_node_go_to_the_endpoint_without_translat
             assert talk(one.netns, address, 80, server) == one.addresses[number]
         assert tracked(bed.node, address) == ""
     assert bed.run() == 0
+
+
+@pytest.mark.parametrize("count", [FEW, FEW + 1])
+def test_all_endpoints_are_drawn_also_where_the_frontend_has_no_room_for_them(
+    bed: SocketBed, count: int
+) -> None:
+    """Ports of one pod, by as many slices."""
+    one, two = bed.pods
+    ports = range(8080, 8080 + count)
+    (end,) = endpoints_of(two.addresses[0])
+    bed.put(
+        WEB,
+        *(
+            EndpointSlice(
+                "shop", f"web-{port}", "web", 4, (EndpointPort("http", "TCP", port),), (end,)
+            )
+            for port in ports
+        ),
+    )
+    with ExitStack() as stack:
+        servers = [stack.enter_context(two.netns.listening("0.0.0.0", port)) for port in ports]
+        drawn = set[int]()
+
+        def are_drawn() -> bool:
+            with one.netns.connected(ADDRESSES[0], 80):
+                (server,), _, _ = select.select(servers, [], [], PATIENCE_S)
+                server.accept()[0].close()
+            drawn.add(server.getsockname()[1])
+            return drawn == set(ports)
+
+        wait_until(are_drawn)
+    assert tracked(bed.node, ADDRESSES[0]) == ""
 
 
 def test_sockets_of_ipv6_that_ask_for_ipv4_are_served_too(bed: SocketBed) -> None:

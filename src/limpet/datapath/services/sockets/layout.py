@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
-LAYOUT = 3
+LAYOUT = 4
 """Another number for every change of the maps that the agent fills: they are pinned by it, and a
 new agent fills its own from nothing."""
 NOTED_LAYOUT = 1
@@ -17,7 +17,7 @@ CONNECTED, FLOWS = "connected", "flows"
 are not, by cookie and who is asked."""
 NOTED_MAPS = (CONNECTED, FLOWS, "answers", "clients")
 """Maps that programs write."""
-FEW = 4
+FEW = 8
 """As many slots stand in the frontend itself."""
 SOCKET_MAPS = (FRONTENDS, SLOTS, MEMBERS)
 """Maps planned Service by Service; in others are elements of pods, and what programs put."""
