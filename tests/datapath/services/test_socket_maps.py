@@ -34,6 +34,7 @@ MANY = 250
 """Services, which is more elements than one look compares."""
 _LOOKS = 20
 """More than all elements need."""
+_FOREIGN_LOOKS = 10
 LIB = ctypes.CDLL("libbpf.so.1")
 
 
@@ -94,6 +95,30 @@ def test_looks_come_by_every_element_in_turn(bed: SocketBed, name: str) -> None:
             assert bed.run() == 1
             assert not any(side.is_damaged() for _ in range(_LOOKS))
             assert side.kernel.elements[name] is not None
+
+
+@pytest.mark.parametrize("name", [FRONTENDS, MEMBERS])
+def test_of_few_elements_each_look_asks_for_all_and_some_find_what_others_have_added(
+    bed: SocketBed, name: str
+) -> None:
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    side = bed.part.sockets
+    assert side is not None
+    held = side.kernel.elements[name]
+    last = list(held)[-1]
+    assert not any(side.is_damaged() for _ in range(_LOOKS))
+    for change in (
+        partial(put, bed, name, last, bytes(len(held[last]))),
+        partial(delete, bed, name, last),
+    ):
+        change()
+        assert side.is_damaged()
+        side.suspect(maps=True)
+        assert bed.run() == 1
+        assert not any(side.is_damaged() for _ in range(_LOOKS))
+
+    put(bed, name, bytes(len(last)), held[last])
+    assert looks_until_found(side) <= _FOREIGN_LOOKS
 
 
 def test_an_element_that_somebody_adds_leads_where_it_says_until_its_turn_has_come(

@@ -125,6 +125,7 @@ class SocketKernel:
         self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in _HELD}
         """As they were read or put last."""
         self._looks = MapLooks()
+        self._pins: list[Path] = []
 
     @property
     def is_open(self) -> bool:
@@ -133,9 +134,11 @@ class SocketKernel:
     @property
     def pin_paths(self) -> list[Path]:
         """What is pinned as long as nobody else takes it away."""
-        found = self._opened()
-        maps = [self._map_pin(name) for name in found.maps]
-        return [*map(self._pin, found.programs), *maps]
+        if not self._pins:
+            found = self._opened()
+            maps = [self._map_pin(name) for name in found.maps]
+            self._pins = [*map(self._pin, found.programs), *maps]
+        return self._pins
 
     def open(self) -> None:
         """Loads the programs, with the maps that an earlier agent has filled, and those that its
@@ -220,10 +223,11 @@ class SocketKernel:
 
     def damage(self) -> str:
         """What is not attached or pinned as it should be, in words; empty: all is."""
-        assert self._bpf is not None
+        assert self._cgroup is not None
+        own = cgroup_id(self._cgroup)
         for name, program in self._opened().programs.items():
             fd = self._links.get(name)
-            if fd is None or not self._is_right(fd, program):
+            if fd is None or not self._is_right(fd, program, own):
                 return f"{name} is not attached"
         missing = [path for path in self.pin_paths if not path.exists()]
         return f"{missing[0].name} is not pinned" if missing else ""
@@ -317,13 +321,13 @@ class SocketKernel:
             )
             connected.delete(key for key in keys if read_cookie(key) not in alive)
 
-    def _is_right(self, fd: int, program: BpfProgram) -> bool:
+    def _is_right(self, fd: int, program: BpfProgram, own: int) -> bool:
+        """`own`: number of the cgroup that they are for."""
         assert self._bpf is not None
-        assert self._cgroup is not None
         info = self._bpf.link(fd)
         if not info.cgroup_id:
             return False  # of a cgroup that is gone, which has no number either
-        return info.program_id == program.id and info.cgroup_id == cgroup_id(self._cgroup)
+        return info.program_id == program.id and info.cgroup_id == own
 
     def _make_folders(self) -> None:
         """Each is root's alone, also one that was there; a bpffs may let everybody in.
