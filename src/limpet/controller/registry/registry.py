@@ -19,11 +19,10 @@ from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.controller.node_objects.node import NodeSource
+from limpet.controller.registry.order import order
 from limpet.controller.registry.records import (
     AUTHORITY,
     COMMUNITY,
-    SEGMENT,
-    STATE,
     TOKEN,
     CommunityRecord,
     DocumentRecord,
@@ -349,7 +348,7 @@ class Registry:
     async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:
         changes = [
             change
-            for kind, name, record in sorted(changed, key=_order)
+            for kind, name, record in sorted(changed, key=order)
             if (change := self._change(kind, name, record)) is not None
         ]
         versions = await self._store.write(changes)
@@ -375,18 +374,3 @@ def _fail(done: asyncio.Future[Any], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
         done.exception()  # told, even where nobody waits any more
-
-
-def _order(changed: tuple[str, str, Any]) -> float:
-    """Such that every beginning is safe: what is claimed before the grant that names it, what is
-    released after the grant that named it."""
-    kind, _, record = changed
-    if kind == STATE:
-        return 0
-    if kind == SEGMENT:
-        return 1 if record is not None and record.resting_since_s is None else 5
-    if kind == COMMUNITY:
-        return 1 if record is not None else 5
-    if kind == TOKEN and record is not None and record.used_by:
-        return 1  # or a second node might be let in by it
-    return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

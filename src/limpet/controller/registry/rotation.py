@@ -76,6 +76,24 @@ def take_keys(tables: Tables, authority: AuthorityRecord) -> int:
     return sum(_sign_again(tables, document) for document in list(_of_the_cluster(tables)))
 
 
+def finish_rotation(tables: Tables) -> int:
+    """What a rotation that was cut off has left: nodes are told the last key, and everything that
+    a former one has signed is signed anew. Returns how many documents."""
+    ours, named = chain_of(tables.authority), tables.network.keys
+    if len(ours) > len(named) and ours[: len(named)] == named:
+        return 1 + take_keys(tables, tables.authority)
+    if not has_signing_key(tables):
+        return 0
+    left = [each for each in _of_the_cluster(tables) if _is_of_a_former_key(tables, each)]
+    return sum(_sign_again(tables, document) for document in left)
+
+
+def _is_of_a_former_key(tables: Tables, document: Document) -> bool:
+    if document.kind != PRESENCE.name:
+        return document.era < tables.era
+    return is_signed_by(document.sealed, KINDS, signing_keys(tables)[:-1])
+
+
 def _of_the_cluster(tables: Tables) -> Iterator[Document]:
     """What it has signed itself, besides the network."""
     for kind in (GRANT, POLICY, PRESENCE):

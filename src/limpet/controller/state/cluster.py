@@ -145,6 +145,8 @@ class Cluster:
             remake_network(tables, self.settings.network)
             _log.error("the network was taken away by hand: signed again, nodes show what is newer")
         self._take_stock(tables, had_state=had_state)
+        if signed_again := rotation.finish_rotation(tables):
+            _log.warning("a rotation of the cluster key was cut off: finished", count=signed_again)
         if not has_signing_key(tables):
             _log.error(
                 "nodes know a later key than this controller has: restore a back-up of after the "

@@ -16,9 +16,9 @@ from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities import communities
 from limpet.controller.communities.selectors import SelectorError, parse_selector
+from limpet.controller.registry.order import order
 from limpet.controller.registry.records import COMMUNITY, NODE, TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.registry import _order
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
@@ -283,10 +283,10 @@ def test_what_is_written_first_can_be_gone_on_from() -> None:
     join(tables, 1, "crane")
     tables.commit()
     communities.create(tables, "harbour", ["crane"], None)
-    created = sorted(tables.changed(), key=_order)
+    created = sorted(tables.changed(), key=order)
     tables.commit()
     communities.dissolve(tables, "harbour")
-    dissolved = sorted(tables.changed(), key=_order)
+    dissolved = sorted(tables.changed(), key=order)
 
     kinds = [
         [kind for kind, _, _ in each if kind in (COMMUNITY, NODE)] for each in (created, dissolved)

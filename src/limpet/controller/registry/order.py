@@ -1,0 +1,25 @@
+"""In which order the changes of a commit are written, where a store writes one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.cluster.kinds import KINDS
+from limpet.controller.registry.records import AUTHORITY, COMMUNITY, SEGMENT, STATE, TOKEN
+
+
+def order(changed: tuple[str, str, Any]) -> float:
+    """Such that every beginning is safe: what is claimed before the grant that names it, what is
+    released after the grant that named it."""
+    kind, _, record = changed
+    if kind == STATE:
+        return 0
+    if kind == AUTHORITY:
+        return 0.5  # nobody hears of a key that may be lost; what it has to sign, it signs later
+    if kind == SEGMENT:
+        return 1 if record is not None and record.resting_since_s is None else 5
+    if kind == COMMUNITY:
+        return 1 if record is not None else 5
+    if kind == TOKEN and record is not None and record.used_by:
+        return 1  # or a second node might be let in by it
+    return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4
