@@ -102,7 +102,7 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=now_s))
     if (known := _known(tables, request, uid, now_s)) is not None:
         return known
-    if former:
+    if former not in ("", uid):  # its own: a writer was stopped between token and grant
         return _take_over(tables, former, request, uid, now_s)
     _check_name(tables, request.name)
     check_communities(tables, request.name, token)

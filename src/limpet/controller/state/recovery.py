@@ -73,7 +73,7 @@ def begin(
         replace_fields(state, revision=recovery.below, recovery=recovery, epoch=epoch),
     )
     for token_id, token in list(tables.tokens.items()):
-        if not token.used_by:
+        if token.used_by not in tables.grants:
             tables.put(TOKEN, token_id, None)
         elif token.held_since_s is not None:  # its node may have confirmed since
             tables.put(TOKEN, token_id, replace_fields(token, held_since_s=None))

@@ -50,12 +50,13 @@ def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: f
     uid = check_proof(request)
     if token.node_name not in ("", request.name):
         raise _bad_token(request, f"the token lets in a node called {token.node_name} alone")
-    if token.used_by != uid and token.removed_at_s is not None:
+    is_in = token.used_by == uid and uid in tables.grants
+    if not is_in and token.removed_at_s is not None:
         ago_s = max(0.0, now_s - token.removed_at_s)
         raise _bad_token(request, f"an administrator removed the token {ago_s:.0f} s ago")
     if token.used_by and token.used_by != uid:
         _check_hold(tables, request, token, now_s)
-    if token.used_by != uid and now_s > token.expires_at_s:
+    if not is_in and now_s > token.expires_at_s:
         ago_s = now_s - token.expires_at_s
         raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
     return uid
@@ -129,8 +130,8 @@ def forget_tokens(tables: Tables, now_s: float) -> None:
 class TokenState(StrEnum):
     UNUSED = "unused"
     HELD = "held"
-    """A machine was answered with it and has not confirmed the answer: after `HELD_S` another one
-    of the same name may take its place."""
+    """A machine was answered with it, or is when it asks again, and has not confirmed the answer:
+    after `HELD_S` another one of the same name may take its place."""
     USED = "used"
     EXPIRED = "expired"
     REMOVED = "removed"
@@ -148,7 +149,7 @@ def state_of(tables: Tables, token: TokenRecord, now_s: float) -> TokenState:
     if not token.used_by:
         return TokenState.EXPIRED if has_expired else TokenState.UNUSED
     holder = tables.grants.get(token.used_by)
-    is_held = token.held_since_s is not None and holder is not None and not holder.tombstone
+    is_held = token.held_since_s is not None and (holder is None or not holder.tombstone)
     return TokenState.HELD if is_held and not has_expired else TokenState.USED
 
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from limpet.base.errors import StorageError
+from limpet.cluster.api import token_id
 from limpet.cluster.documents import Known
+from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
-from limpet.controller.registry.records import AUTHORITY, NODE, STATE
+from limpet.controller.registry.records import AUTHORITY, NODE, STATE, TOKEN
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.tokens import remove_tokens
 from limpet.controller.store.interface import Change
 from limpet.controller.store.sqlite import SqliteStore
-from tests.unit.controller.state.cluster_tables import join
+from tests.unit.cluster_values import node_key
+from tests.unit.controller.state.cluster_tables import join, join_with, new_token
 
 Fails = Callable[[Change], bool]
 
@@ -41,10 +47,10 @@ class OneByOneStore(SqliteStore):
             self.wrote.append(change)
         return versions
 
-    def cut_off(self, *, after: int, of: Collection[str] = ()) -> None:
-        """From now on so many changes (of these kinds) are written, and no more."""
+    def cut_off(self, *, after: int) -> None:
+        """From now on so many changes are written, and no more."""
         self.wrote.clear()
-        self.fails = lambda change: len([e for e in self.wrote if not of or e.kind in of]) >= after
+        self.fails = lambda change: len(self.wrote) >= after
 
 
 Body = Callable[[OneByOneStore, Cluster], Awaitable[None]]
@@ -67,6 +73,7 @@ def with_cluster(path: Path, body: Body) -> None:
 async def next_leader(store: OneByOneStore) -> Cluster:
     """Another process, with the store as it lies there."""
     store.fails = lambda change: False
+    store.wrote.clear()
     cluster = Cluster(store, ControllerSettings())
     await cluster.start()
     return cluster
@@ -75,6 +82,13 @@ async def next_leader(store: OneByOneStore) -> Cluster:
 async def fails(change: Awaitable[object]) -> None:
     with pytest.raises(StorageError):
         await change
+
+
+def lasting_token(tables: Tables) -> str:
+    token = new_token(tables)
+    record = replace_fields(tables.tokens[token_id(token)], expires_at_s=1e12)
+    tables.put(TOKEN, token_id(token), record)
+    return token
 
 
 def two_nodes(tables: Tables) -> None:
@@ -130,3 +144,38 @@ def test_a_first_start_that_is_cut_off_anywhere_is_begun_again(
         await store.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_join_that_is_cut_off_anywhere_lets_in_who_asks_again(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        store.cut_off(after=written)
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        assert len(store.wrote) == written
+        following = await next_leader(store)
+        for each in (cluster, following):
+            grant = await each.change(lambda tables: join_with(tables, token, 1, "n1"))
+            assert (grant.uid, len(grant.segments)) == (uid_of(public_key_of(node_key(1))), 2)
+            with pytest.raises(RefusedError):
+                await each.change(lambda tables: join_with(tables, token, 2, "n2"))
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_who_was_cut_off_in_its_join_can_be_shut_out_by_removing_its_token(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        store.fails = lambda change: change.kind == NODE
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        following = await next_leader(store)
+        removed = await following.change(lambda tables: remove_tokens(tables, (), 1.0, every=True))
+        assert removed.removed == (token_id(token),)
+        with pytest.raises(RefusedError, match="administrator removed"):
+            await following.change(lambda tables: join_with(tables, token, 1, "n1"))
+        await following.stop()
+
+    with_cluster(tmp_path, body)
