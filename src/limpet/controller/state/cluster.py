@@ -17,6 +17,7 @@ from limpet.cluster.api import (
     JoinRequest,
 )
 from limpet.cluster.documents import Key
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import (
     DefaultCommunity,
     Encryption,
@@ -168,6 +169,8 @@ class Cluster:
         missing = recovery.reclaim(tables, segments, now_s)
         if missing:
             _log.error("records of segments were taken away: made again", segments=missing)
+        if resting := nodes.finish_removals(tables, now_s):
+            _log.warning("a removal was cut off: what was held rests now", segments=resting)
         if not had_state or tables.state.revision < self.known_revision:
             if tables.state.recovery is None:
                 recovery.begin(tables, self.settings.restore_margin, now_s, paused=True)
@@ -219,7 +222,15 @@ class Cluster:
     # What a person asks
 
     async def remove(self, name_or_uid: str) -> str:
-        grant = await self.change(lambda tables: nodes.remove(tables, name_or_uid, time.time()))
+        begun: list[Grant] = []
+
+        def make(tables: Tables) -> Grant:
+            known = tables.grants.get(begun[0].uid) if begun else None
+            if known is None or not known.tombstone:  # else it was cut off, and is made again
+                begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
+            return begun[0]
+
+        grant = await self.change(make)
         await self.reports.drop(grant.uid)
         self.paths.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)

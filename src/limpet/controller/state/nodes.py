@@ -55,13 +55,39 @@ def find_node(tables: Tables, name_or_uid: str) -> Grant:
 
 
 def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
-    """Revokes the node for ever; its segments rest. Returns its last grant."""
+    """Revokes the node for ever; its segments rest. Returns its last grant.
+
+    Of one whose removal was cut off, what is left of it rests. Raises: RefusedError for one that is
+    removed and holds nothing.
+    """
+    known = tables.grants.get(name_or_uid)
+    if known is not None and known.tombstone and _rest(tables, [known.uid], now_s):
+        return known
     grant = find_node(tables, name_or_uid)
     held = [each.prefix for each in tables.space.holdings.values() if each.uid == grant.uid]
     for prefix in dict.fromkeys((*grant.segments, *held)):
         tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
     bury(tables, grant)
     return grant
+
+
+def finish_removals(tables: Tables, now_s: float) -> int:
+    """What removed nodes still hold rests: a writer was stopped behind the tombstone. Returns how
+    many segments."""
+    removed = [each.uid for each in tables.grants.values() if each.tombstone]
+    return _rest(tables, removed, now_s)
+
+
+def _rest(tables: Tables, uids: Iterable[str], now_s: float) -> int:
+    of = frozenset(uids)
+    held = [
+        each
+        for each in tables.space.holdings.values()
+        if each.uid in of and each.resting_since_s is None
+    ]
+    for each in held:
+        tables.put_segment(each.prefix, SegmentRecord(each.uid, now_s))
+    return len(held)
 
 
 def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Grant:

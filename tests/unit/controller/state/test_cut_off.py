@@ -16,16 +16,18 @@ from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
-from limpet.controller.registry.records import AUTHORITY, NODE, STATE, TOKEN
+from limpet.controller.registry.records import AUTHORITY, NODE, STATE, TOKEN, SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
+from limpet.controller.state import nodes
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.published import publish
 from limpet.controller.state.tokens import remove_tokens
-from limpet.controller.store.interface import Change
+from limpet.controller.store.interface import Change, ConflictError, Delete
 from limpet.controller.store.sqlite import SqliteStore
-from tests.unit.cluster_values import node_key
-from tests.unit.controller.state.cluster_tables import join, join_with, new_token
+from tests.unit.cluster_values import node_key, presence, seal_presence
+from tests.unit.controller.state.cluster_tables import join, join_with, new_tables, new_token
 
 Fails = Callable[[Change], bool]
 
@@ -36,6 +38,7 @@ class OneByOneStore(SqliteStore):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.fails: Fails = lambda change: False
+        self.conflicts: Fails = lambda change: False
         self.wrote: list[Change] = []
 
     async def write(self, changes: Sequence[Change]) -> list[str]:
@@ -43,6 +46,8 @@ class OneByOneStore(SqliteStore):
         for change in changes:
             if self.fails(change):
                 raise StorageError("write", change.kind, "the API server went away")
+            if self.conflicts(change):
+                raise ConflictError(change.kind, change.name, "it was changed by another")
             versions += await super().write([change])
             self.wrote.append(change)
         return versions
@@ -179,3 +184,63 @@ def test_who_was_cut_off_in_its_join_can_be_shut_out_by_removing_its_token(tmp_p
         await following.stop()
 
     with_cluster(tmp_path, body)
+
+
+def holders(tables: Tables) -> list[tuple[str, bool]]:
+    """Of each segment: whose, and whether it rests."""
+    found = tables.space.holdings.values()
+    return [(each.uid, each.resting_since_s is not None) for each in found]
+
+
+def publish_first(tables: Tables) -> str:
+    """A node with a presence; its uid."""
+    uid = join(tables, 1, "n1").uid
+    publish(tables, uid, seal_presence(presence(1, 7), node_key(1)), 0.0)
+    return uid
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_removal_that_is_cut_off_anywhere_leaves_the_removed_node_nothing(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        uid = await cluster.change(publish_first)
+        store.cut_off(after=written)
+        await fails(cluster.remove("n1"))
+        following = await next_leader(store)
+        if not await following.change(lambda tables: tables.grants[uid].tombstone):
+            await following.remove("n1")
+        assert await following.change(holders) == [(uid, True)] * 2
+        assert await cluster.remove(uid) == uid  # which knows nothing of it as yet
+        assert await cluster.change(holders) == [(uid, True)] * 2
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_removal_goes_through_while_the_node_writes_its_presence(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        uid = await cluster.change(publish_first)
+
+        def once(change: Change) -> bool:
+            if isinstance(change, Delete):
+                store.conflicts = lambda change: False
+            return isinstance(change, Delete)
+
+        store.conflicts = once
+        assert await cluster.remove("n1") == uid
+        assert await cluster.change(holders) == [(uid, True)] * 2
+
+    with_cluster(tmp_path, body)
+
+
+def test_what_a_removed_node_still_holds_rests_when_it_is_removed_again() -> None:
+    tables = new_tables()
+    uid = publish_first(tables)
+    nodes.remove(tables, uid, 1.0)
+    prefix = next(iter(tables.space.holdings))
+    tables.put_segment(prefix, SegmentRecord(uid))
+    assert nodes.remove(tables, uid, 2.0).uid == uid
+    assert holders(tables) == [(uid, True)]
+    with pytest.raises(RefusedError, match="was removed"):
+        nodes.remove(tables, uid, 3.0)
