@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from limpet.cluster.documents import Key, Kind
-from limpet.cluster.kinds import GRANT, KINDS
+from limpet.cluster.kinds import GRANT, KINDS, PRESENCE
 from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.seal import seal
 from limpet.controller.registry.others import follow_others
@@ -24,10 +24,12 @@ from limpet.controller.registry.records import (
     NODE,
     CommunityRecord,
     NodeRecord,
+    PresenceRecord,
     record_types,
 )
 from limpet.controller.registry.registry import Registry
 from limpet.controller.state.authority import create_cluster
+from limpet.controller.state.published import publish
 from limpet.controller.store.interface import (
     Change,
     Deleted,
@@ -40,6 +42,7 @@ from limpet.controller.store.interface import (
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
+from limpet.kubernetes.kinds.resources import document_object
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.beds.store_suite import (  # noqa: F401 - the suite
     KEPT_DELETIONS,
@@ -58,8 +61,8 @@ from tests.beds.store_suite import (  # noqa: F401 - the suite
     test_what_was_written_is_read_also_by_the_next_process,
     with_store,
 )
-from tests.unit.cluster_values import CLUSTER_KEY, grant
-from tests.unit.controller.state.cluster_tables import network
+from tests.unit.cluster_values import CLUSTER_KEY, grant, node_key, presence
+from tests.unit.controller.state.cluster_tables import join, network
 from tests.waiting import until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
@@ -201,5 +204,42 @@ def test_communities_are_heard_of_beside_a_kind_that_has_no_object(
             following.cancel()
             await asyncio.wait((following,))
             await registry.stop()
+
+    asyncio.run(work())
+
+
+def test_an_object_of_another_node_takes_no_presences_place(plane: ControlPlane) -> None:
+    """What the account of one node can write: objects that are named after it."""
+    plane.kubectl("create", "namespace", "forged")
+
+    async def work() -> None:
+        async with opened(plane, "forged") as store, opened(plane, "forged") as other:
+            registry = Registry(store, 0.0)
+            await registry.start()
+            await registry.change(lambda tables: create_cluster(tables, network()))
+            victim = (await registry.change(lambda tables: join(tables, 1, "victim"))).uid
+            evil = (await registry.change(lambda tables: join(tables, 2, "evil"))).uid
+            said = seal(PRESENCE, presence(1, 7), node_key(1)).sealed
+            await registry.change(lambda tables: publish(tables, victim, said, 0.0))
+            await registry.stop()
+            nobody = presence(77).uid
+            for name, uid in ((f"evil.{victim}", victim), ("evil", nobody)):
+                forged = seal(PRESENCE, presence(1, 1 << 40, uid=uid), node_key(2))
+                plane.kubectl(
+                    *("apply", "-f", "-"),
+                    stdin=msgspec.json.encode(document_object(forged, name, "evil")).decode(),
+                )
+
+            following = Registry(other, 0.0)
+            await following.start()
+            known = await following.change(lambda tables: tables.presence(victim))
+            assert known is not None
+            assert known.sequence == 7
+            item = await other.get(PRESENCE.name, victim)
+            assert item is not None
+            assert msgspec.json.decode(item.value, type=PresenceRecord).sequence == 7
+            own = seal(PRESENCE, presence(2, 3), node_key(2)).sealed
+            assert await following.change(lambda tables: publish(tables, evil, own, 0.0)) == 3
+            await following.stop()
 
     asyncio.run(work())

@@ -20,29 +20,35 @@ from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.controller.node_objects.node import NodeSource
 from limpet.controller.registry.order import order
+from limpet.controller.registry.reading import keep_known, read_all
 from limpet.controller.registry.records import (
-    AUTHORITY,
     COMMUNITY,
-    TOKEN,
     CommunityRecord,
     DocumentRecord,
     record_types,
 )
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, is_under
 from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Store, StorePut
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
 _ATTEMPTS = 4
-LOST_SECRETS = (
-    "put a back-up of the Secret limpet-authority in its place: nodes know only what its keys have "
-    "signed. To begin anew without one, so that every node has to join again: kubectl delete "
-    "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
-)
+_EACH_AT_ONCE = 64
+"""Items of nodes that are written at the same time."""
 
 T = TypeVar("T")
 _Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was asked for, as far as it is in memory."""
+
+    done: asyncio.Future[Any]
+    answer: Any
+    keys: frozenset[Key]
+    """Items that it put."""
 
 
 @dataclass(slots=True)
@@ -161,7 +167,7 @@ class Registry:
         if self._versions.pop(key, None) is None:
             return
         record = self._tables.record(kind, name)
-        if kind == COMMUNITY or (KINDS.get(kind) is not None and KINDS[kind].under):
+        if kind == COMMUNITY or is_under(kind):
             self._tables.put(kind, name, None)
         else:
             _log.warning("taken away by hand, written again", kind=kind, name=name)
@@ -172,6 +178,9 @@ class Registry:
         kind, name = key
         record = self._tables.record(kind, name)
         self._versions[key] = item.version
+        if self._tables.is_under_removed(kind, name):
+            self._tables.put(kind, name, None)
+            return True
         if record is not None and item.value == msgspec.json.encode(record):
             return True  # its status, or a label
         if kind == COMMUNITY:
@@ -180,7 +189,7 @@ class Registry:
             return True
         if KINDS.get(kind) is None:
             return False
-        if not KINDS[kind].under:
+        if not is_under(kind):
             return self._take_signed(key, item, record)
         try:
             sealed = decode_json(item.value, DocumentRecord).sealed
@@ -218,39 +227,9 @@ class Registry:
     async def _load(self) -> None:
         """Raises: StorageError where the cluster's secrets cannot be read; all else can be made
         again, or comes from the nodes."""
-        tables = self._new_tables()
-        versions: dict[Key, str] = {}
-        unreadable: dict[Key, str] = {}
-        for kind, of in record_types().items():
-            listing = await self._store.listing(kind)
-            unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
-            for item in listing.items:
-                versions[kind, item.name] = item.version
-                try:
-                    tables.load(kind, item.name, item.value, of)
-                except StorageError as error:
-                    unreadable[kind, item.name] = str(error)
-            for key, why in unreadable.items():
-                if key[0] == AUTHORITY:
-                    raise StorageError("read", "the cluster's secrets", why, hint=LOST_SECRETS)
-        tables.commit()
-        before = self._tables
-        for kind, name in unreadable:
-            # What was known of it before is written again with the next commit.
-            if (record := before.record(kind, name)) is not None:
-                tables.put(kind, name, record)
-        if before.exists and self._is_behind(tables):
-            _log.error("the store was put back, or its state taken away: what is known is written")
-            for kind in record_types():
-                if kind != COMMUNITY and (KINDS.get(kind) is None or not KINDS[kind].under):
-                    for name, record in before.records(kind).items():
-                        if tables.record(kind, name) != record:
-                            tables.put(kind, name, record)
-        for name, token in before.tokens.items():
-            found = tables.tokens.get(name)
-            if found is not None and token.lets_in_less_than(found):
-                _log.warning("put back by hand, written again", kind=TOKEN, name=name)
-                tables.put(TOKEN, name, token)
+        tables, before = self._new_tables(), self._tables
+        versions, unreadable = await read_all(self._store, tables)
+        keep_known(before, tables, unreadable)
         self.unreadable = unreadable
         self._loaded(tables)
         if before.exists:
@@ -261,11 +240,6 @@ class Registry:
         self._tables, self._versions = tables, versions
         self._note_revision()
         self.turn += 1
-
-    def _is_behind(self, tables: Tables) -> bool:
-        """What lies in the store is older than what this registry has written there."""
-        is_there = tables.exists and tables.has_state and tables.has_network
-        return not is_there or tables.state.revision < self._tables.state.revision
 
     def _note_revision(self) -> None:
         if self._tables.has_state:
@@ -295,14 +269,15 @@ class Registry:
         for _ in range(_ATTEMPTS):
             answers = self._make(batch)
             changed = list(self._tables.changed())
+            failed: dict[Key, Exception] = {}
             try:
                 if changed:
-                    await self._commit(changed)
+                    failed = await self._commit(changed)
                     self.trouble = ""
             except ConflictError as error:
                 _log.error("another controller wrote", error=str(error))
                 await self._reload()
-                made = {done for done, _ in answers}
+                made = {each.done for each in answers}
                 batch = [(make, done) for make, done in batch if done in made and not done.done()]
             except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
                 self.trouble = str(error)
@@ -312,13 +287,11 @@ class Registry:
                 else:
                     _log.error("not written", exc_info=True)
                     await self._reload()
-                for done, _ in answers:
-                    _fail(done, error)
+                for each in answers:
+                    _fail(each.done, error)
                 return
             else:
-                for done, answer in answers:
-                    if not done.done():
-                        done.set_result(answer)
+                self._answer(answers, failed)
                 return
         refused = RefusedError(
             Code.TRY_AGAIN, "another controller writes at the same time: ask again"
@@ -326,16 +299,35 @@ class Registry:
         for _, done in batch:
             _fail(done, refused)
 
-    def _make(self, batch: Sequence[_Waiting]) -> list[tuple[asyncio.Future[Any], Any]]:
+    def _make(self, batch: Sequence[_Waiting]) -> list[_Made]:
         answers = []
         for make, done in batch:
             position = self._tables.position
             try:
-                answers.append((done, make(self._tables)))
+                answer = make(self._tables)
+                answers.append(_Made(done, answer, self._tables.put_since(position)))
             except Exception as error:  # noqa: BLE001 - it is the asker's
                 self._tables.undo(position)
                 _fail(done, error)
         return answers
+
+    def _answer(self, answers: Sequence[_Made], failed: dict[Key, Exception]) -> None:
+        """`failed`: what was not written of that which nodes write, too: those who asked for it
+        hear of it, and nobody else; nor who removed the node, which is removed."""
+        for key, error in failed.items():
+            self._others.heard.add(key)
+            self._versions[key] = ""  # whatever it is now
+            _log.warning("not written", kind=key[0], name=key[1], error=str(error))
+        for each in answers:
+            errors = [
+                failed[key]
+                for key in each.keys
+                if key in failed and not self._tables.is_under_removed(*key)
+            ]
+            if errors:
+                _fail(each.done, errors[0])
+            elif not each.done.done():
+                each.done.set_result(each.answer)
 
     async def _reload(self) -> None:
         """What was not written is forgotten first: a store that lacks it was not put back."""
@@ -345,23 +337,47 @@ class Registry:
         except Exception as error:  # noqa: BLE001 - what is known may still be right
             _log.error("not read", error=str(error), exc_info=not isinstance(error, LimpetError))
 
-    async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:
+    async def _commit(self, changed: list[tuple[str, str, Any]]) -> dict[Key, Exception]:
+        """What was not written, and why: of what nodes write too, each is written by itself."""
         changes = [
             change
             for kind, name, record in sorted(changed, key=order)
             if (change := self._change(kind, name, record)) is not None
         ]
-        versions = await self._store.write(changes)
-        for change, version in zip(changes, versions, strict=True):
-            key = (change.kind, change.name)
-            if isinstance(change, Delete):
-                del self._versions[key]
-            else:
-                self._versions[key] = version
-            self.unreadable.pop(key, None)
-        self._tables.commit()
+        ours = [each for each in changes if not is_under(each.kind)]
+        if ours:
+            for change, version in zip(ours, await self._store.write(ours), strict=True):
+                self._note_written(change, version)
+        failed = await self._write_each([each for each in changes if is_under(each.kind)])
+        self._tables.commit(but=failed)
         self._note_revision()
         self.turn += 1
+        return failed
+
+    async def _write_each(self, changes: Sequence[Change]) -> dict[Key, Exception]:
+        failed: dict[Key, Exception] = {}
+        for start in range(0, len(changes), _EACH_AT_ONCE):
+            some = changes[start : start + _EACH_AT_ONCE]
+            writes = (self._store.write([change]) for change in some)
+            outcomes = await asyncio.gather(*writes, return_exceptions=True)
+            for change, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, list):
+                    self._note_written(change, outcome[0])
+                elif isinstance(outcome, ConflictError):
+                    failed[change.kind, change.name] = RefusedError(Code.TRY_AGAIN, f"{outcome}")
+                elif isinstance(outcome, Exception):
+                    failed[change.kind, change.name] = outcome
+                else:
+                    raise outcome
+        return failed
+
+    def _note_written(self, change: Change, version: str) -> None:
+        key = (change.kind, change.name)
+        if isinstance(change, Delete):
+            del self._versions[key]
+        else:
+            self._versions[key] = version
+        self.unreadable.pop(key, None)
 
     def _change(self, kind: str, name: str, record: Any) -> Change | None:
         version = self._versions.get((kind, name))

@@ -100,9 +100,14 @@ def _of_the_cluster(tables: Tables) -> Iterator[Document]:
         for name in list(tables.records(kind.name)):
             document = tables.find((kind.name, name))
             if document is not None and (
-                kind is not PRESENCE or tables.grants[document.name].is_flannel
+                kind is not PRESENCE or _is_of_flannel(tables, document.name)
             ):
                 yield document
+
+
+def _is_of_flannel(tables: Tables, uid: str) -> bool:
+    grant = tables.grants.get(uid)
+    return grant is not None and grant.is_flannel
 
 
 def _sign_again(tables: Tables, document: Document) -> bool:

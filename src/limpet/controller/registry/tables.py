@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any, TypeVar
@@ -15,12 +16,12 @@ from limpet.base.decoding import decode_json
 from limpet.base.errors import StorageError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Document, Key, Kind, Kinds, Sealed, value_of
-from limpet.cluster.keys import SealError, public_key_of
+from limpet.cluster.keys import RevokedKeyError, SealError, public_key_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import read_sealed, seal
+from limpet.cluster.seal import check, read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
 from limpet.controller.node_objects.node import NodeSource
 from limpet.controller.registry.records import (
@@ -256,8 +257,32 @@ class Tables:
         for kind, name in dict.fromkeys(key for key, _ in self._undo):
             yield kind, name, self._records[kind].get(name)
 
-    def commit(self) -> None:
+    def put_since(self, position: int) -> frozenset[Key]:
+        return frozenset(key for key, _ in self._undo[position:])
+
+    def commit(self, but: Collection[Key] = ()) -> None:
+        """`but`: these were not written, and are again what they were."""
+        before = dict(reversed(self._undo))
         self._undo.clear()
+        for key in but:
+            self._set(*key, before[key])
+
+    def check_if_under(self, kind: str, name: str) -> None:
+        """Returns if it is no document that others than the controller write, or one that whom it
+        is of has signed. Raises: SealError.
+
+        What the cluster has signed with a former key counts: a rotation may not have come to it.
+        """
+        document = self.find((kind, name))
+        if document is not None and is_under(kind):
+            with contextlib.suppress(RevokedKeyError):
+                check(document, self)
+
+    def is_under_removed(self, kind: str, name: str) -> bool:
+        """Whether it is a document of one that has a tombstone."""
+        parent = KINDS[kind].parent(name) if is_under(kind) else None
+        above = self.find(parent) if parent is not None else None
+        return above is not None and above.tombstone
 
     def load(self, kind: str, name: str, value: bytes, of: type[Record]) -> None:
         """Raises: StorageError."""
@@ -325,6 +350,11 @@ def _index(uids: dict[T, set[str]], before: Iterable[T], after: Iterable[T], uid
             del uids[key]
     for key in after:
         uids.setdefault(key, set()).add(uid)
+
+
+def is_under(kind: str) -> bool:
+    """Items of this kind are documents under another's, which nodes write, too."""
+    return KINDS.get(kind) is not None and bool(KINDS[kind].under)
 
 
 def by_name(grants: Iterable[Grant]) -> list[Grant]:

@@ -32,9 +32,10 @@ from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.registry import rotation
 from limpet.controller.registry.others import follow_others
+from limpet.controller.registry.reading import LOST_SECRETS
 from limpet.controller.registry.records import COMMUNITY, NODE, SEGMENT, record_types
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.registry import LOST_SECRETS, Registry
+from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import has_signing_key
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings, next_network

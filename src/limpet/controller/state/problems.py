@@ -29,7 +29,9 @@ def shared_endpoints(tables: Tables, grant: Grant, presence: Presence) -> list[s
     found = []
     for at, port in presence.endpoints:
         names = sorted(
-            tables.grants[uid].name for uid in tables.uids_at(at, port) if uid != grant.uid
+            other.name
+            for uid in tables.uids_at(at, port)
+            if uid != grant.uid and (other := tables.grants.get(uid)) is not None
         )
         if names:
             found.append(

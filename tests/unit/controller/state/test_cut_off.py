@@ -199,7 +199,7 @@ def publish_first(tables: Tables) -> str:
     return uid
 
 
-@pytest.mark.parametrize("written", range(5))
+@pytest.mark.parametrize("written", range(4))
 def test_a_removal_that_is_cut_off_anywhere_leaves_the_removed_node_nothing(
     tmp_path: Path, written: int
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from msgspec.structs import replace as replace_fields
 
 from limpet.base.bounds.neighbours import CHANGES_AT_ONCE
 from limpet.cluster.api import token_id
-from limpet.cluster.documents import Key
+from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import NETWORK, PRESENCE
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import open_sealed, seal
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.records import (
@@ -26,12 +28,23 @@ from limpet.controller.registry.records import (
     PresenceRecord,
     record_types,
 )
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import rotate_key
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state import tokens
+from limpet.controller.state import nodes, tokens
 from limpet.controller.state.authority import create_cluster, remake_network
-from limpet.controller.store.interface import Delete, Event, StorePut, TooOldError
+from limpet.controller.state.problems import problems_of
+from limpet.controller.state.published import publish
+from limpet.controller.store.interface import (
+    Change,
+    ConflictError,
+    Delete,
+    Event,
+    Listing,
+    StorePut,
+    TooOldError,
+)
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network, new_tables, new_token
@@ -70,6 +83,10 @@ def with_registry(path: Path, body: Body) -> None:
 def said(sequence: int, key: int = 1) -> bytes:
     document = seal(PRESENCE, presence(1, sequence), node_key(key))
     return msgspec.json.encode(PresenceRecord(document.sealed, sequence, "boot", (), 0.0))
+
+
+def sealed(sequence: int, number: int = 1) -> Sealed:
+    return seal(PRESENCE, presence(number, sequence), node_key(number)).sealed
 
 
 UID = presence(1).uid
@@ -259,3 +276,91 @@ def test_a_node_that_writes_on_and_on_is_heard_now_and_then_and_as_it_is_by_then
         return heard
 
     assert len(asyncio.run(run())) < times - 10
+
+
+def test_presences_that_nobody_signed_or_of_nobody_are_not_taken_when_all_is_read(
+    tmp_path: Path,
+) -> None:
+    """As a node can write them at Kubernetes, where they are objects."""
+
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        nobodys = seal(PRESENCE, presence(77, 1), node_key(1))
+        record = PresenceRecord(nobodys.sealed, 1, "boot", (), 0.0)
+        await store.write(
+            [
+                StorePut(PRESENCE.name, UID, said(1 << 40, key=2)),
+                StorePut(PRESENCE.name, nobodys.name, msgspec.json.encode(record)),
+            ]
+        )
+        other = Registry(store, 0.0)
+        await other.start()
+        assert await other.change(lambda tables: dict(tables.presences)) == {}
+        assert set(other.unreadable) == {(PRESENCE.name, UID), (PRESENCE.name, nobodys.name)}
+        await other.change(lambda tables: publish(tables, UID, sealed(3), 0.0))
+        presence_now = await other.change(lambda tables: tables.presence(UID))
+        assert presence_now is not None
+        assert presence_now.sequence == 3
+        await other.change(lambda tables: rotate_key(tables, node_key(200)))
+        await other.stop()
+
+    with_registry(tmp_path, body)
+
+
+class Hostile(SqliteStore):
+    """One node writes its presence whenever the controller is about to."""
+
+    hostile_uid = ""
+    readings = 0
+
+    async def listing(self, kind: str) -> Listing:
+        self.readings += 1
+        return await super().listing(kind)
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        for each in changes:
+            if (each.kind, each.name) == (PRESENCE.name, self.hostile_uid):
+                raise ConflictError(each.kind, each.name, "it was changed by another")
+        return await super().write(changes)
+
+
+def test_a_node_that_writes_its_presence_all_the_time_is_in_nobody_elses_way(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        store = Hostile(tmp_path / "store.db")
+        registry = Registry(store, 0.0)
+        await registry.start()
+        await registry.change(lambda tables: create_cluster(tables, network()))
+        await registry.change(lambda tables: join(tables, 1, "n1"))
+        evil = (await registry.change(lambda tables: join(tables, 2, "evil"))).uid
+        await registry.change(lambda tables: publish(tables, evil, sealed(1, 2), 0.0))
+        store.hostile_uid, store.readings = evil, 0
+
+        refused, _, joined = await asyncio.gather(
+            registry.change(lambda tables: publish(tables, evil, sealed(2, 2), 0.0)),
+            registry.change(lambda tables: publish(tables, UID, sealed(5), 0.0)),
+            registry.change(lambda tables: join(tables, 3, "n3")),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, RefusedError)
+        assert isinstance(joined, Grant)
+        assert await registry.change(lambda tables: tables.versions(evil)) == {PRESENCE.name: 1}
+        assert await registry.change(lambda tables: tables.versions(UID)) == {PRESENCE.name: 5}
+        await registry.change(lambda tables: nodes.remove(tables, evil, 0.0))
+        assert store.readings == 0
+        store.hostile_uid = ""
+        await registry.change(lambda tables: None)
+        assert await store.get(PRESENCE.name, evil) is None
+        await registry.stop()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_who_names_the_endpoint_of_a_presence_of_nobody_is_told_as_others_are() -> None:
+    tables = new_tables()
+    grant = join(tables, 1, "n1")
+    endpoints = ((ip_address("203.0.113.9"), 7000),)
+    for number in (1, 77):
+        tables.put_document(seal(PRESENCE, presence(number, endpoints=endpoints), node_key(number)))
+    assert problems_of(tables, grant, 0.0) == []

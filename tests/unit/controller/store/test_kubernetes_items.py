@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
@@ -32,7 +33,7 @@ from limpet.controller.registry.records import (
 from limpet.controller.store.kubernetes.items import ItemObject, ObjectPlace, operations
 from limpet.controller.store.kubernetes.object_names import escape
 from limpet.controller.store.kubernetes.rows import row_of
-from limpet.kubernetes.kinds.resources import ResourceError, is_object_name
+from limpet.kubernetes.kinds.resources import UID_LABEL, ResourceError, is_object_name
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
 
 SECONDS = st.floats(0, 1e10)
@@ -201,3 +202,21 @@ def test_a_community_is_what_people_write_in_its_object() -> None:
         "example.org/site=harbour,tier!=edge", ("n1", "n2"), TunnelBackend.IPSEC
     )
     assert row_of(COMMUNITY).encode(name, value, ObjectPlace(name)).spec == spec
+
+
+def test_a_presence_in_the_object_of_another_node_is_none_of_the_store() -> None:
+    row = row_of(PRESENCE.name)
+    said = seal(PRESENCE, presence(1, 7), node_key(1))
+    value = msgspec.json.encode(PresenceRecord(said.sealed, 7, "boot", (), 0.0))
+    for place in (("node-1", "node-1"), (f"node-1.{said.name}", "node-1"), (said.name, "node-1")):
+        assert row.decode(row.encode(said.name, value, ObjectPlace(*place)))[0] == said.name
+    for place in (("evil", "node-1"), ("node-1", "evil"), ("evil.x", "evil")):
+        with pytest.raises(ResourceError, match="whose object this is not"):
+            row.decode(row.encode(said.name, value, ObjectPlace(*place)))
+    found = row.encode(said.name, value, ObjectPlace("node-1", "node-1"))
+    for other in (
+        replace(found, spec={**found.spec, "uid": "another"}),
+        replace(found, metadata=replace(found.metadata, labels={UID_LABEL: "another"})),
+    ):
+        with pytest.raises(ResourceError, match="whose object this is not"):
+            row.decode(other)

@@ -121,6 +121,8 @@ class DocumentRow:
                     f"read {what}: document: it is that of node {node} ({document.name}), which "
                     "somebody has put here (delete the object; the right one is written again)"
                 )
+        if self.kind == PRESENCE:
+            self._check_place(what, found, document.name)
         body = found.builtins | {"record": found.record or {}}
         record: NodeRecord | PresenceRecord | DocumentRecord
         if self.kind == NODE:
@@ -150,6 +152,18 @@ class DocumentRow:
         else:
             record = DocumentRecord(document.sealed)
         return document.name, msgspec.json.encode(record)
+
+    def _check_place(self, what: str, found: ItemObject, uid: str) -> None:
+        """Whose object it is, is known by its name and `spec.node`, which nobody but that node's
+        account writes. Raises: ResourceError for one that says otherwise than its document."""
+        spec = found.spec if isinstance(found.spec, Mapping) else {}
+        label = (found.metadata.labels or {}).get(UID_LABEL, uid)
+        names = node_object_names(self.place(found).node, uid)
+        if (label, spec.get("uid", uid)) != (uid, uid) or found.metadata.name not in names:
+            raise ResourceError(
+                f"read {what}: document: it is that of the machine {uid}, whose object this is not "
+                "(delete the object; who has signed it writes it again)"
+            )
 
     def guess(self, found: ItemObject) -> str:
         if self.kind == NETWORK.name:

@@ -15,7 +15,7 @@ from itertools import groupby
 import structlog
 
 from limpet.base.errors import StorageError
-from limpet.controller.registry.records import AUTHORITY, COMMUNITY, NODE
+from limpet.controller.registry.records import AUTHORITY, COMMUNITY, NODE, PRESENCE
 from limpet.controller.store.interface import (
     Change,
     ConflictError,
@@ -71,6 +71,8 @@ class KubernetesStore:
         self._may_write = may_write
         self._watches = Watches(client, namespace, kept_events)
         self._closed = False
+        self._grant_objects: dict[str, str] = {}
+        """Names of the objects of grants, by uid, as they were listed last."""
 
     async def close(self) -> None:
         self._closed = True
@@ -104,8 +106,10 @@ class KubernetesStore:
                     unreadable.append((row.guess(each), str(error)))
                     continue
                 before = items.get(name)
-                if before is None or row.rank(each) > row.rank(before[1]):
+                if before is None or self._rank(row, name, each) > self._rank(row, name, before[1]):
                     items[name] = (Item(kind, name, value, version_of(each)), each)
+        if kind == NODE:
+            self._grant_objects = {uid: each.metadata.name for uid, (_, each) in items.items()}
         for _, why in unreadable:
             _log.error("passed over", error=why)
         return Listing(
@@ -130,6 +134,16 @@ class KubernetesStore:
                 found += filter(crowd.admits, page.items)
         return found, version
 
+    def _grant_object(self, uid: str) -> str:
+        """Name of the object of the node's grant, which its presence has too; empty: not known."""
+        place = self._watches.follower(NODE).place(uid)
+        return place.object_name if place is not None else self._grant_objects.get(uid, "")
+
+    def _rank(self, row: Row, name: str, found: ItemObject) -> tuple[int, ...]:
+        """First what nobody but the node itself and a controller can have written."""
+        is_its_own = row.is_others_too and found.metadata.name == self._grant_object(name)
+        return (int(is_its_own), *row.rank(found))
+
     async def _find(self, kind: str, name: str, row: Row) -> ItemObject | None:
         """The item's object as of now; what nobody can read is as if it were not there.
 
@@ -140,13 +154,16 @@ class KubernetesStore:
             found = await self._object(row, row.places(name, b"")[0].object_name)
             return found if found is not None and _is_of(row, found, name) else None
         place = self._watches.follower(kind).place(name)
-        if place is not None:
-            found = await self._object(row, place.object_name)
+        object_name = (self._grant_object(name) if kind == PRESENCE else "") or (
+            place.object_name if place is not None else ""
+        )
+        if object_name:
+            found = await self._object(row, object_name)
             if found is not None and _is_of(row, found, name):
                 return found
         several, _ = await self._list(row, labels)
         of_name = [each for each in several if _is_of(row, each, name)]
-        return max(of_name, key=row.rank, default=None)
+        return max(of_name, key=lambda each: self._rank(row, name, each), default=None)
 
     async def _object(self, row: Row, object_name: str) -> ItemObject | None:
         try:
@@ -224,6 +241,9 @@ class KubernetesStore:
             if change.kind in _OF_PEOPLE or (there.metadata.labels or {}).get(key, "") == label:
                 raise ConflictError(change.kind, name, "it is there already")
             await self._take_away(row, there)  # without its label nobody finds it
+            return True
+        if change.kind == PRESENCE:
+            await self._take_away(row, there)  # another's, where only this one's grant is
             return True
         if change.kind != NODE or not read_document(NODE, there.builtins).tombstone:
             return False

@@ -1,0 +1,74 @@
+"""All of the store read into tables, and what was known before kept where the store has lost it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import structlog
+
+from limpet.base.errors import StorageError
+from limpet.cluster.documents import Key
+from limpet.cluster.keys import SealError
+from limpet.controller.registry.records import AUTHORITY, COMMUNITY, TOKEN, record_types
+from limpet.controller.registry.tables import Tables, is_under
+from limpet.controller.store.interface import Store
+
+_log = structlog.get_logger("registry")
+LOST_SECRETS = (
+    "put a back-up of the Secret limpet-authority in its place: nodes know only what its keys have "
+    "signed. To begin anew without one, so that every node has to join again: kubectl delete "
+    "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
+)
+
+
+async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[Key, str]]:
+    """The version of each item, and why nobody can read some, or nobody that may has signed them.
+
+    Raises: StorageError where the cluster's secrets cannot be read; all else can be made again, or
+    comes from the nodes.
+    """
+    versions: dict[Key, str] = {}
+    unreadable: dict[Key, str] = {}
+    for kind, of in record_types().items():
+        listing = await store.listing(kind)
+        unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
+        for item in listing.items:
+            versions[kind, item.name] = item.version
+            try:
+                tables.load(kind, item.name, item.value, of)
+                tables.check_if_under(kind, item.name)
+            except (StorageError, SealError) as error:
+                tables.put(kind, item.name, None)
+                unreadable[kind, item.name] = str(error)
+        for key, why in unreadable.items():
+            if key[0] == AUTHORITY:
+                raise StorageError("read", "the cluster's secrets", why, hint=LOST_SECRETS)
+    tables.commit()
+    return versions, unreadable
+
+
+def keep_known(before: Tables, tables: Tables, unreadable: Collection[Key]) -> None:
+    """What was known is put into what was read, and is written with the next commit."""
+    for kind, name in unreadable:
+        if (record := before.record(kind, name)) is not None:
+            tables.put(kind, name, record)
+        elif tables.is_under_removed(kind, name):
+            tables.put(kind, name, None)
+    if before.exists and _is_behind(before, tables):
+        _log.error("the store was put back, or its state taken away: what is known is written")
+        for kind in record_types():
+            if kind != COMMUNITY and not is_under(kind):
+                for name, record in before.records(kind).items():
+                    if tables.record(kind, name) != record:
+                        tables.put(kind, name, record)
+    for name, token in before.tokens.items():
+        found = tables.tokens.get(name)
+        if found is not None and token.lets_in_less_than(found):
+            _log.warning("put back by hand, written again", kind=TOKEN, name=name)
+            tables.put(TOKEN, name, token)
+
+
+def _is_behind(before: Tables, tables: Tables) -> bool:
+    """What lies in the store is older than what was written there."""
+    is_there = tables.exists and tables.has_state and tables.has_network
+    return not is_there or tables.state.revision < before.state.revision
