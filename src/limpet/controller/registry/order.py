@@ -8,18 +8,21 @@ from limpet.cluster.kinds import KINDS
 from limpet.controller.registry.records import AUTHORITY, COMMUNITY, SEGMENT, STATE, TOKEN
 
 
-def order(changed: tuple[str, str, Any]) -> float:
+def order(changed: tuple[str, str, Any], *, state_last: bool = False) -> float:
     """Such that every beginning is safe: what is claimed before the grant that names it, what is
-    released after the grant that named it."""
+    released after the grant that named it.
+
+    `state_last`: where all is done again as long as the state does not say that it is done.
+    """
     kind, _, record = changed
+    if kind == TOKEN and (record is None or record.used_by):
+        return -1  # or a second node might be let in by it, or one of before a recovery
     if kind == STATE:
-        return 0
+        return 9 if state_last else 0
     if kind == AUTHORITY:
         return 0.5  # nobody hears of a key that may be lost; what it has to sign, it signs later
     if kind == SEGMENT:
         return 1 if record is not None and record.resting_since_s is None else 5
     if kind == COMMUNITY:
         return 1 if record is not None else 5
-    if kind == TOKEN and record is not None and record.used_by:
-        return 1  # or a second node might be let in by it
     return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

@@ -61,6 +61,8 @@ class _Others:
     """Those that were others than here when all was read again."""
     is_stale: bool = False
     """All is to be read again."""
+    is_put_right: bool = False
+    """What was read was of before, and what is put into it was not written yet."""
 
 
 class Registry:
@@ -231,7 +233,10 @@ class Registry:
         versions, unreadable = await read_all(self._store, tables)
         keep_known(before, tables, unreadable)
         self.unreadable = unreadable
+        existed, epoch = tables.exists, tables.state.epoch if tables.has_state else -1
         self._loaded(tables)
+        is_begun = tables.has_state and tables.state.epoch != epoch
+        self._others.is_put_right = existed and is_begun
         if before.exists:
             keys = versions.keys() | self._versions.keys()
             self._others.found |= {
@@ -339,9 +344,10 @@ class Registry:
 
     async def _commit(self, changed: list[tuple[str, str, Any]]) -> dict[Key, Exception]:
         """What was not written, and why: of what nodes write too, each is written by itself."""
+        place = partial(order, state_last=self._others.is_put_right)
         changes = [
             change
-            for kind, name, record in sorted(changed, key=order)
+            for kind, name, record in sorted(changed, key=place)
             if (change := self._change(kind, name, record)) is not None
         ]
         ours = [each for each in changes if not is_under(each.kind)]
@@ -350,6 +356,7 @@ class Registry:
                 self._note_written(change, version)
         failed = await self._write_each([each for each in changes if is_under(each.kind)])
         self._tables.commit(but=failed)
+        self._others.is_put_right = False
         self._note_revision()
         self.turn += 1
         return failed

@@ -20,7 +20,7 @@ from limpet.controller.registry.records import AUTHORITY, NODE, STATE, TOKEN, Se
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
-from limpet.controller.state import nodes
+from limpet.controller.state import nodes, recovery
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.published import publish
 from limpet.controller.state.tokens import remove_tokens
@@ -244,3 +244,31 @@ def test_what_a_removed_node_still_holds_rests_when_it_is_removed_again() -> Non
     assert holders(tables) == [(uid, True)]
     with pytest.raises(RefusedError, match="was removed"):
         nodes.remove(tables, uid, 3.0)
+
+
+@pytest.mark.parametrize("written", range(12))
+def test_a_recovery_that_begins_and_is_cut_off_leaves_no_token_and_no_replacement_of_before(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        await cluster.change(lambda tables: nodes.await_replacement(tables, "n2", wanted=True))
+        tokens = [await cluster.change(lasting_token) for _ in range(2)]
+        state = await store.get(STATE, STATE)
+        assert state is not None
+        await store.write([Delete(STATE, STATE, state.version)])
+        store.cut_off(after=written)
+        await fails(Cluster(store, ControllerSettings()).start())
+
+        following = await next_leader(store)
+        assert await following.change(lambda tables: tables.state.recovery)
+        await following.change(recovery.resume)
+        for token in tokens:
+            with pytest.raises(RefusedError, match="nobody made this token"):
+                await following.change(lambda tables: join_with(tables, token, 3, "n3"))  # noqa: B023
+        assert not await following.change(
+            lambda tables: [uid for uid, each in tables.nodes.items() if each.awaits_replacement]
+        )
+        await following.stop()
+
+    with_cluster(tmp_path, body)
