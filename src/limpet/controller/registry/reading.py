@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import structlog
 
@@ -47,14 +48,22 @@ async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[K
     return versions, unreadable
 
 
-def keep_known(before: Tables, tables: Tables, unreadable: Collection[Key]) -> None:
-    """What was known is put into what was read, and is written with the next commit."""
+def keep_known(
+    before: Tables, tables: Tables, unreadable: Collection[Key], gone: dict[Key, Any]
+) -> bool:
+    """What was known is put into what was read, and is written with the next commit. `gone`: what
+    is to be written where it is not there; what nobody can read is put into it. True: the store as
+    a whole is of before."""
     for kind, name in unreadable:
         if (record := before.record(kind, name)) is not None:
-            tables.put(kind, name, record)
+            gone[kind, name] = record
         elif tables.is_under_removed(kind, name):
             tables.put(kind, name, None)
-    if before.exists and _is_behind(before, tables):
+    for (kind, name), record in gone.items():
+        if tables.record(kind, name) is None:
+            tables.put(kind, name, record)
+    is_behind = before.exists and _is_behind(before, tables)
+    if is_behind:
         _log.error("the store was put back, or its state taken away: what is known is written")
         for kind in record_types():
             if kind != COMMUNITY and not is_under(kind):
@@ -66,6 +75,7 @@ def keep_known(before: Tables, tables: Tables, unreadable: Collection[Key]) -> N
         if found is not None and token.lets_in_less_than(found):
             _log.warning("put back by hand, written again", kind=TOKEN, name=name)
             tables.put(TOKEN, name, token)
+    return is_behind
 
 
 def _is_behind(before: Tables, tables: Tables) -> bool:

@@ -19,6 +19,7 @@ from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.controller.node_objects.node import NodeSource
+from limpet.controller.registry.each import write_each
 from limpet.controller.registry.order import order
 from limpet.controller.registry.reading import keep_known, read_all
 from limpet.controller.registry.records import (
@@ -34,8 +35,6 @@ from limpet.controller.store.interface import Change, ConflictError, Delete, Ite
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
 _ATTEMPTS = 4
-_EACH_AT_ONCE = 64
-"""Items of nodes that are written at the same time."""
 
 T = TypeVar("T")
 _Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
@@ -61,6 +60,10 @@ class _Others:
     """Those that were others than here when all was read again."""
     is_stale: bool = False
     """All is to be read again."""
+    gone: dict[Key, Any] = field(default_factory=dict)
+    """Records that were taken away by hand, or made nonsense of, and are not written again yet."""
+    best: Tables | None = None
+    """What was known when the store was found put back, until it is written."""
     is_put_right: bool = False
     """What was read was of before, and what is put into it was not written yet."""
 
@@ -173,6 +176,7 @@ class Registry:
             self._tables.put(kind, name, None)
         else:
             _log.warning("taken away by hand, written again", kind=kind, name=name)
+            self._others.gone[key] = record
             self._tables.put(kind, name, record)
 
     def _take(self, key: Key, item: Item) -> bool:
@@ -229,14 +233,18 @@ class Registry:
     async def _load(self) -> None:
         """Raises: StorageError where the cluster's secrets cannot be read; all else can be made
         again, or comes from the nodes."""
-        tables, before = self._new_tables(), self._tables
+        tables = self._new_tables()
         versions, unreadable = await read_all(self._store, tables)
-        keep_known(before, tables, unreadable)
+        # What was not written is forgotten first: a store that lacks it was not put back.
+        self._tables.undo(0)
+        before = self._others.best or self._tables
+        is_behind = keep_known(before, tables, unreadable, self._others.gone)
+        self._others.best = before if is_behind else None
         self.unreadable = unreadable
         existed, epoch = tables.exists, tables.state.epoch if tables.has_state else -1
         self._loaded(tables)
         is_begun = tables.has_state and tables.state.epoch != epoch
-        self._others.is_put_right = existed and is_begun
+        self._others.is_put_right = is_behind or (existed and is_begun)
         if before.exists:
             keys = versions.keys() | self._versions.keys()
             self._others.found |= {
@@ -272,6 +280,7 @@ class Registry:
         """Where another wrote meanwhile (a former leader, or this process with an answer that was
         lost), all is read and what was asked for is made again of that."""
         for _ in range(_ATTEMPTS):
+            position = self._tables.position  # before it is what others made necessary
             answers = self._make(batch)
             changed = list(self._tables.changed())
             failed: dict[Key, Exception] = {}
@@ -281,17 +290,17 @@ class Registry:
                     self.trouble = ""
             except ConflictError as error:
                 _log.error("another controller wrote", error=str(error))
-                await self._reload()
+                await self._reload(position)
                 made = {each.done for each in answers}
                 batch = [(make, done) for make, done in batch if done in made and not done.done()]
             except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
                 self.trouble = str(error)
                 if isinstance(error, StorageError):
                     _log.error("not written", error=str(error))
-                    self._tables.undo(0)
+                    self._tables.undo(position)
                 else:
                     _log.error("not written", exc_info=True)
-                    await self._reload()
+                    await self._reload(position)
                 for each in answers:
                     _fail(each.done, error)
                 return
@@ -334,9 +343,8 @@ class Registry:
             elif not each.done.done():
                 each.done.set_result(each.answer)
 
-    async def _reload(self) -> None:
-        """What was not written is forgotten first: a store that lacks it was not put back."""
-        self._tables.undo(0)
+    async def _reload(self, position: int) -> None:
+        self._tables.undo(position)
         try:
             await self._load()
         except Exception as error:  # noqa: BLE001 - what is known may still be right
@@ -354,28 +362,18 @@ class Registry:
         if ours:
             for change, version in zip(ours, await self._store.write(ours), strict=True):
                 self._note_written(change, version)
-        failed = await self._write_each([each for each in changes if is_under(each.kind)])
+        theirs = [each for each in changes if is_under(each.kind)]
+        failed: dict[Key, Exception] = {}
+        for change, outcome in zip(theirs, await write_each(self._store, theirs), strict=True):
+            if isinstance(outcome, str):
+                self._note_written(change, outcome)
+            else:
+                failed[change.kind, change.name] = outcome
         self._tables.commit(but=failed)
-        self._others.is_put_right = False
+        self._others.is_put_right, self._others.best = False, None
+        self._others.gone.clear()
         self._note_revision()
         self.turn += 1
-        return failed
-
-    async def _write_each(self, changes: Sequence[Change]) -> dict[Key, Exception]:
-        failed: dict[Key, Exception] = {}
-        for start in range(0, len(changes), _EACH_AT_ONCE):
-            some = changes[start : start + _EACH_AT_ONCE]
-            writes = (self._store.write([change]) for change in some)
-            outcomes = await asyncio.gather(*writes, return_exceptions=True)
-            for change, outcome in zip(some, outcomes, strict=True):
-                if isinstance(outcome, list):
-                    self._note_written(change, outcome[0])
-                elif isinstance(outcome, ConflictError):
-                    failed[change.kind, change.name] = RefusedError(Code.TRY_AGAIN, f"{outcome}")
-                elif isinstance(outcome, Exception):
-                    failed[change.kind, change.name] = outcome
-                else:
-                    raise outcome
         return failed
 
     def _note_written(self, change: Change, version: str) -> None:

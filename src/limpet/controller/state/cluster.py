@@ -172,14 +172,16 @@ class Cluster:
             _log.error("records of segments were taken away: made again", segments=missing)
         if resting := nodes.finish_removals(tables, now_s):
             _log.warning("a removal was cut off: what was held rests now", segments=resting)
-        if not had_state or tables.state.revision < self.known_revision:
+        # A state that was written last, and was cut off, is behind what lies beside it.
+        known = max(self.known_revision, tables.highest_revision)
+        if not had_state or tables.state.revision < known:
             if tables.state.recovery is None:
                 recovery.begin(tables, self.settings.restore_margin, now_s, paused=True)
             _log.error(
                 "the store was put back or its state taken away: nothing is granted until every "
                 "node has reported (limpet controller recovery)",
                 revision=tables.state.revision,
-                known=self.known_revision,
+                known=known,
             )
 
     async def write_again(self, kind: str, name: str) -> None:

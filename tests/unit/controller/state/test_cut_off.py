@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from limpet.base.errors import StorageError
+from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import token_id
 from limpet.cluster.documents import Known
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
-from limpet.controller.registry.records import AUTHORITY, NODE, STATE, TOKEN, SegmentRecord
+from limpet.controller.registry.records import (
+    AUTHORITY,
+    NODE,
+    STATE,
+    TOKEN,
+    SegmentRecord,
+    record_types,
+)
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
@@ -24,7 +31,7 @@ from limpet.controller.state import nodes, recovery
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.published import publish
 from limpet.controller.state.tokens import remove_tokens
-from limpet.controller.store.interface import Change, ConflictError, Delete
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import join, join_with, new_tables, new_token
@@ -270,5 +277,81 @@ def test_a_recovery_that_begins_and_is_cut_off_leaves_no_token_and_no_replacemen
             lambda tables: [uid for uid, each in tables.nodes.items() if each.awaits_replacement]
         )
         await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+async def put_back(store: OneByOneStore, copy: list[Item]) -> None:
+    """The store is as it was once, and the controller goes on."""
+    for kind in record_types():
+        for item in (await store.listing(kind)).items:
+            await store.write([Delete(kind, item.name, item.version)])
+    for item in copy:
+        await store.write([StorePut(item.kind, item.name, item.value)])
+
+
+@pytest.mark.parametrize("written", range(8))
+def test_what_a_store_that_was_put_back_has_lost_is_written_whatever_fails(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        await cluster.change(two_nodes)
+        kinds = record_types()
+        copy = [item for kind in kinds for item in (await store.listing(kind)).items]
+        removed = await cluster.remove("n2")
+        third = await cluster.change(lambda tables: join_with(tables, token, 3, "n3"))
+        await put_back(store, copy)
+        store.cut_off(after=written)
+        await fails(cluster._registry.read_again())
+        store.fails = lambda change: False
+        fourth = await cluster.change(lambda tables: join(tables, 4, "n4"))
+        assert not set(third.segments) & set(fourth.segments)
+
+        following = await next_leader(store)
+        known = await following.change(lambda tables: dict(tables.grants))
+        assert known[removed].tombstone
+        assert known[third.uid].segments == third.segments
+        assert not await following.change(lambda tables: tables.state.recovery)
+        with pytest.raises(RefusedError):
+            await following.change(lambda tables: join_with(tables, token, 5, "n5"))
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_store_that_is_half_put_right_is_recovered_by_the_next_leader(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        kinds = record_types()
+        copy = [item for kind in kinds for item in (await store.listing(kind)).items]
+        third = await cluster.change(lambda tables: join(tables, 3, "n3"))
+        await put_back(store, copy)
+        store.fails = lambda change: change.kind == STATE
+        await fails(cluster._registry.read_again())
+
+        following = await next_leader(store)
+        assert third.uid in await following.change(lambda tables: dict(tables.grants))
+        assert await following.change(lambda tables: tables.state.recovery)
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_grant_that_was_deleted_by_hand_is_written_at_the_next_try(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        (uid,) = await cluster.change(lambda tables: tables.uids_of("n1"))
+        for problem in ("fails", "conflicts"):
+            item = await store.get(NODE, uid)
+            assert item is not None
+            await store.write([Delete(NODE, uid, item.version)])
+            store.fails = lambda change: problem == "fails" and change.kind == NODE  # noqa: B023
+            store.conflicts = lambda change: change.kind == NODE
+            with pytest.raises(LimpetError):
+                await cluster._registry.hear({(NODE, uid)})
+            store.fails = store.conflicts = lambda change: False
+            await cluster._registry.hear({(NODE, uid)})
+            assert await store.get(NODE, uid) is not None
 
     with_cluster(tmp_path, body)
