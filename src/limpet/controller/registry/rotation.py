@@ -44,6 +44,16 @@ def has_signing_key(tables: Tables) -> bool:
 def rotate_key(tables: Tables, private_key: bytes) -> int:
     """Signs with a new key from now on, and everything anew: nodes that have heard of it take
     nothing new that a former key has signed. Returns how many documents. Raises: RefusedError."""
+    if tables.state.recovery is not None:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            "rotate the cluster key: this controller was restored, and does not know all that was "
+            "granted and removed since. What it signed with a new key would count before that: "
+            "removed nodes would be members again, and nodes that have joined since would be "
+            "removed. Wait until every node has reported (limpet controller recovery says which is "
+            "missing; remove one that is gone for good), or end it (limpet controller recovery "
+            "--force)",
+        )
     authority = tables.authority
     if len(authority.cluster_keys) > MAX_ERA.most:
         raise RefusedError(
@@ -144,6 +154,18 @@ def check_counts(document: Document) -> None:
 def is_former(tables: Tables, document: Document) -> bool:
     """It is of before the last rotation: all that counted then was signed anew."""
     return document.era < tables.era and document.kind in (NETWORK.name, GRANT.name, POLICY.name)
+
+
+def may_be_lost(tables: Tables, document: Document) -> bool:
+    """A former key signed it while it was the cluster's, after the back-up that this controller was
+    restored from: the cluster may have granted it. So may a thief of that key."""
+    recovery, rotated_at = tables.state.recovery, tables.authority.rotated_at
+    if recovery is None or document.era >= len(rotated_at):
+        return False
+    if not recovery.above < document.revision <= rotated_at[document.era]:
+        return False
+    signer = signing_keys(tables)[document.era : document.era + 1]
+    return is_signed_by(document.sealed, KINDS, signer)
 
 
 def bury_forged(tables: Tables, document: Document, now_s: float) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 
+import structlog
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Prefix
@@ -29,8 +30,15 @@ from limpet.controller.registry.records import (
     SegmentRecord,
     StateRecord,
 )
-from limpet.controller.registry.rotation import bury_forged, check_counts, is_former
+from limpet.controller.registry.rotation import (
+    bury_forged,
+    check_counts,
+    is_former,
+    may_be_lost,
+)
 from limpet.controller.registry.tables import Tables, by_name
+
+_log = structlog.get_logger("cluster")
 
 _JUMP = 1 << 20
 """Revisions left out at a recovery, more than can have been lost."""
@@ -224,7 +232,10 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
         if known is not None and known.sealed == document.sealed:
             continue  # which costs no check of a signature
         if is_former(tables, document):
-            taken += bury_forged(tables, document, now_s)
+            if may_be_lost(tables, document):
+                taken += _absorb_former(tables, document, margin, now_s)
+            else:
+                taken += bury_forged(tables, document, now_s)
             continue
         check_counts(document)
         check(document, tables)
@@ -235,6 +246,46 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
             tables.put_document(document)
             taken += not KINDS[document.kind].root
     return taken
+
+
+def _absorb_former(tables: Tables, document: Document, margin: int, now_s: float) -> bool:
+    """What may be lost, and may be a thief's: a removal counts; of a grant nobody becomes a member
+    or gets a segment, and what it names is kept from others until a person ends the recovery."""
+    if document.kind != NODE:
+        return False
+    grant: Grant = document.value
+    known = tables.grants.get(grant.uid)
+    if known is not None and known.tombstone:
+        return False
+    if grant.tombstone:
+        if known is None:
+            return bury_forged(tables, document, now_s)
+        _note_lost(tables, grant.revision, margin, now_s)
+        anew = replace(grant, generation=known.generation + 1, revision=tables.next_revision())
+        _rest_segments(tables, known, now_s)
+        tables.sign(GRANT, anew, awaits_replacement=False, communities=())
+        return True
+    lost = [each for each in grant.segments if known is None or each not in known.segments]
+    if known is not None and not lost:
+        return False
+    _note_lost(tables, grant.revision, margin, now_s)
+    free = [
+        each
+        for each in lost
+        if tables.space.number(each) is not None and each not in tables.space.holdings
+    ]
+    for prefix in free:
+        tables.put_segment(prefix, SegmentRecord(""))
+    if free or known is None:
+        _log.error(
+            "a former key of the cluster has signed what the back-up does not know: a grant that "
+            "is lost, or a thief's; its segments are held back, and it is not granted anew",
+            node=grant.name,
+            uid=grant.uid,
+            revision=grant.revision,
+            segments=list(map(str, lost)),
+        )
+    return bool(free)
 
 
 def _absorb_grant(tables: Tables, document: Document, margin: int, now_s: float) -> bool:
@@ -279,12 +330,17 @@ def _absorb_tombstone(
     tables: Tables, known: Grant | None, document: Document, now_s: float
 ) -> None:
     uid = document.name
-    for prefix in known.segments if known else ():
-        holding = tables.space.holdings.get(prefix)
-        if holding is not None and holding.uid == uid:
-            tables.put_segment(prefix, SegmentRecord(uid, now_s))
+    if known is not None:
+        _rest_segments(tables, known, now_s)
     record = tables.nodes.get(uid) or NodeRecord(document.sealed, now_s)
     tables.put_document(document, record, awaits_replacement=False, communities=())
+
+
+def _rest_segments(tables: Tables, removed: Grant, now_s: float) -> None:
+    for prefix in removed.segments:
+        holding = tables.space.holdings.get(prefix)
+        if holding is not None and holding.uid == removed.uid:
+            tables.put_segment(prefix, SegmentRecord(removed.uid, now_s))
 
 
 def _claim(tables: Tables, prefix: Prefix, grant: Grant) -> bool:

@@ -22,8 +22,9 @@ from limpet.controller.registry.records import AUTHORITY, NodeRecord, PresenceRe
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.rotation import has_signing_key, rotate_key, take_keys
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state import recovery
 from limpet.controller.state.authority import _certificate, uid_of_certificate
-from limpet.controller.state.grants import change_grant
+from limpet.controller.state.grants import change_grant, request_segments
 from limpet.controller.state.nodes import remove
 from limpet.controller.state.recovery import absorb
 from tests.unit.cluster_values import grant, node_key, presence
@@ -154,6 +155,62 @@ def test_a_restored_controller_goes_on_with_the_keys_of_the_database_that_it_rep
     assert has_signing_key(old)
     assert {each.era for each in documents_of(old)} == {1}
     assert open_sealed(old.first_documents[0], tables).value.keys == tables.network.keys
+
+
+def test_the_key_is_not_rotated_while_what_was_granted_and_removed_since_is_unknown() -> None:
+    tables = a_cluster()
+    recovery.begin(tables, 0, 0.0, paused=True)
+
+    with pytest.raises(RefusedError, match="Wait until every node has reported"):
+        rotate_key(tables, NEXT)
+
+    recovery.force(tables)
+    assert rotate_key(tables, NEXT) == 5
+
+
+def restored_from_before_a_rotation() -> tuple[Tables, list[Document]]:
+    """The tables, and what was signed after the back-up by the key that was rotated away: a
+    removal, a newcomer, and a second segment."""
+    tables = a_cluster()
+    other = join(tables, 4, "n4")
+    old = copy(tables)
+    remove(tables, "n1", 0.0)
+    newcomer = join(tables, 5, "n5")
+    request_segments(tables, other.uid, other.generation, (4,), 0.0)
+    uids = (grant(1).uid, newcomer.uid, other.uid)
+    lost = [each for uid in uids if (each := tables.find((GRANT.name, uid))) is not None]
+    rotate_key(tables, NEXT)
+    recovery.begin(old, 0, 0.0, paused=False, former=tables.state)
+    take_keys(old, tables.authority)
+    return old, lost
+
+
+def test_what_a_former_key_signed_after_the_back_up_removes_and_is_held_and_grants_nothing() -> (
+    None
+):
+    old, lost = restored_from_before_a_rotation()
+    (removal, newcomer, more) = lost
+    before = old.grants[more.name]
+
+    absorb(old, [each.sealed for each in lost], 0, 0.0)
+
+    assert old.grants[removal.name].tombstone
+    assert old.grants[removal.name].era == old.era == 1
+    assert newcomer.name not in old.grants
+    assert old.grants[more.name] == before
+    for prefix in {*newcomer.value.segments, *more.value.segments} - {*before.segments}:
+        assert old.space.holdings[prefix].uid == ""
+    assert old.state.recovery is not None
+
+
+def test_what_a_former_key_signed_after_it_was_rotated_away_removes_nobody() -> None:
+    old, _ = restored_from_before_a_rotation()
+    key, until = old.authority.cluster_keys[0], old.authority.rotated_at[0]
+    removal = grant(1, tombstone=True, segments=(), revision=until + 1, generation=9)
+
+    absorb(old, [seal(GRANT, removal, key).sealed], 0, 0.0)
+
+    assert not old.grants[removal.uid].tombstone
 
 
 def test_a_row_of_keys_that_no_node_takes_is_not_made() -> None:
