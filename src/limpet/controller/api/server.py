@@ -291,6 +291,8 @@ class Api:
             await self._send(response, first.lines)
             teller = asyncio.create_task(tell())
             try:
+                # The node may have been removed since it was asked, and a list names nobody.
+                await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
                 async for chunk in chunks:
                     await self._send(response, chunk.lines)
                     if uid in chunk.names:

@@ -1,0 +1,37 @@
+"""What a node still gets of the controller, and can tell it, once it was removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from limpet.cluster.api import Code
+from limpet.controller.api.feed import Chunk
+from tests.controller.machines import Controller, join_all, served_here
+
+MakeController = Callable[..., Controller]
+
+
+def test_a_watch_that_was_opened_while_its_node_was_removed_ends(
+    make_controller: MakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        controller = make_controller()
+        async with served_here(controller) as cluster:
+            (node,) = await join_all(controller, "a")
+            follow = cluster.feed.follow
+
+            async def follow_of_a_removed_node(since: str | None) -> AsyncIterator[Chunk]:
+                await cluster.remove(node.uid)
+                async for chunk in follow(since):
+                    yield chunk
+
+            monkeypatch.setattr(cluster.feed, "follow", follow_of_a_removed_node)
+            async with node, asyncio.timeout(20), node.watch() as lines:
+                seen = [line async for line in lines]
+            assert seen[-1].refused is not None
+            assert seen[-1].refused.code is Code.REMOVED
+
+    asyncio.run(body())
