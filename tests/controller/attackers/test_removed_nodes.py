@@ -9,7 +9,7 @@ import pytest
 
 from limpet.cluster.api import Code
 from limpet.controller.api.feed import Chunk
-from tests.controller.machines import Controller, join_all, served_here
+from tests.controller.machines import Controller, Refusal, join_all, served_here
 
 MakeController = Callable[..., Controller]
 
@@ -33,5 +33,20 @@ def test_a_watch_that_was_opened_while_its_node_was_removed_ends(
                 seen = [line async for line in lines]
             assert seen[-1].refused is not None
             assert seen[-1].refused.code is Code.REMOVED
+
+    asyncio.run(body())
+
+
+def test_a_removed_node_shows_nothing(make_controller: MakeController) -> None:
+    async def body() -> None:
+        controller = make_controller()
+        async with served_here(controller) as cluster:
+            (node,) = await join_all(controller, "a")
+            async with node:
+                assert await node.show([node.sealed]) == 0
+                await cluster.remove(node.uid)
+                with pytest.raises(Refusal) as caught:
+                    await node.show([node.sealed])
+                assert caught.value.code is Code.REMOVED
 
     asyncio.run(body())

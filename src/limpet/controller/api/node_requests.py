@@ -155,11 +155,15 @@ class NodeRequests:
             await self.confirm(uid)
         return replace_fields(answer, pods_sequence=await self._cluster.reports.sequence(uid))
 
-    async def show(self, documents: tuple[Sealed, ...]) -> int:
+    async def show(self, uid: str, documents: tuple[Sealed, ...]) -> int:
         margin = self._cluster.settings.restore_margin
-        return await self._cluster.change(
-            lambda tables: _absorb(tables, documents, margin, time.time())
-        )
+
+        def make(tables: Tables) -> int:
+            if uid in tables.grants:  # one that is not may be lost, and shows its grant here
+                grants.live_grant(tables, uid)
+            return _absorb(tables, documents, margin, time.time())
+
+        return await self._cluster.change(make)
 
     async def publish(self, uid: str, revision: int, sealed: Sealed) -> int:
         def make(tables: Tables) -> tuple[int, list[str], list[str]]:

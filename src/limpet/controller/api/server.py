@@ -224,7 +224,7 @@ class Api:
         documents = (await self._body(request, ShowRequest, members.SHOW_BODY)).documents
         _check_count(len(documents), members.SHOWN_DOCUMENTS)
         self._requests.rates.shown.take(uid, time.monotonic(), weight_of(documents))
-        return _json(ShowAnswer(await self._requests.show(documents)))
+        return _json(ShowAnswer(await self._requests.show(uid, documents)))
 
     async def _publish(self, request: web.Request) -> web.Response:
         uid = self._member(request)
