@@ -438,6 +438,21 @@ def test_a_node_that_was_removed_while_it_was_away_is_told(
     run(body)
 
 
+def test_a_node_that_missed_a_rotation_and_was_then_removed_is_told(
+    controller: Controller, member: Joiner
+) -> None:
+    node = member("n")
+    controller.ask("rotate-key")
+    controller.ask("node.remove", node="n")
+
+    async def body() -> None:
+        async with node.running() as running:
+            await until(lambda: running.membership.removed)
+            await until(lambda: running.session.state.over)
+
+    run(body)
+
+
 # What is no controller
 
 

@@ -102,8 +102,10 @@ class Requests:
 
     def _hear_removal(self, error: ControllerRefusedError) -> None:
         """Signed, so it counts whoever says it; a claim alone would not."""
-        if error.refused.code is Code.REMOVED and error.refused.document is not None:
-            self._membership.offer([error.refused.document], source=Source.CLOUD)
+        refused = error.refused
+        if refused.code is Code.REMOVED and refused.document is not None:
+            # The key that has signed it may be one that this node has not heard of.
+            self._membership.offer([*refused.roots, refused.document], source=Source.CLOUD)
 
     async def _show(self, above: int | None) -> None:
         """All that the cluster has signed above this revision: the controller was restored."""

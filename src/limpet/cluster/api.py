@@ -130,6 +130,8 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     version: Number | None = None
     document: Sealed | None = None
     after_s: float | None = None
+    roots: tuple[Sealed, ...] = ()
+    """What `document` is checked with, where the node may not know it as it is now."""
 
 
 class InterfaceAddresses(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ class RefusedError(LimpetError):
         version: int | None = None,
         document: Sealed | None = None,
         after_s: float | None = None,
+        roots: tuple[Sealed, ...] = (),
     ) -> None:
         super().__init__(error)
-        self.refused = Refused(code, error, above, version, document, after_s=after_s)
+        self.refused = Refused(code, error, above, version, document, after_s, roots)

@@ -70,6 +70,7 @@ def live_grant(tables: Tables, uid: str) -> Grant:
             f"node {grant.name} ({uid}) was removed at revision {grant.revision}; to come back it "
             "needs a new key and a new token (limpet token create)",
             document=tables.nodes[uid].sealed,
+            roots=tables.first_documents,
         )
     return grant
 
