@@ -224,16 +224,23 @@ class Cluster:
 
     # What a person asks
 
-    async def remove(self, name_or_uid: str) -> str:
+    async def remove(
+        self, name_or_uid: str, only_if: Callable[[Tables], bool] = lambda _: True
+    ) -> str:
+        """The uid; empty: `only_if`, asked in the change that would remove the node, said no."""
         begun: list[Grant] = []
 
-        def make(tables: Tables) -> Grant:
+        def make(tables: Tables) -> Grant | None:
             known = tables.grants.get(begun[0].uid) if begun else None
             if known is None or not known.tombstone:  # else it was cut off, and is made again
+                if not only_if(tables):
+                    return None
                 begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
             return begun[0]
 
         grant = await self.change(make)
+        if grant is None:
+            return ""
         await self.reports.drop(grant.uid)
         self.paths.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
-from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, settle_fates
+from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, is_gone, settle_fates
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
 from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
 from limpet.controller.orchestrator.nodes import Nodes
@@ -115,8 +116,9 @@ class NodeKeeper:
             _log.info("a Node is there again", node=grant.name, uid=grant.uid)
             self._tell(happenings.node_back(grant))
         for grant in fates.due:
-            _log.warning("its Node was deleted, and did not come back", node=grant.name)
-            await self._cluster.remove(grant.uid)
+            # Its Node may have come back while another was removed.
+            if await self._cluster.remove(grant.uid, partial(is_gone, uid=grant.uid)):
+                _log.warning("its Node was deleted, and did not come back", node=grant.name)
         if fates.next_at_s is None:
             return _LOOK_S
         return min(_LOOK_S, max(0.0, fates.next_at_s - time.time()))

@@ -83,6 +83,17 @@ def settle_fates(
     return fates
 
 
+def is_gone(tables: Tables, uid: str) -> bool:
+    """The node whose time was over may still be removed: its Node is not there again, and nobody
+    has removed it, or put the store back, meanwhile."""
+    grant, record = tables.grants.get(uid), tables.nodes.get(uid)
+    if grant is None or record is None or grant.tombstone or record.node_gone_at_s is None:
+        return False
+    nodes = tables.source.nodes
+    is_back = grant.name in nodes.objects and _only(tables, grant.name) is not None
+    return nodes.listed and tables.state.recovery is None and not is_back
+
+
 def _only(tables: Tables, name: str) -> Grant | None:
     """The machine that the Node of this name is; None: there is none, or nobody knows which."""
     grants = [tables.grants[uid] for uid in tables.uids_of(name)]
