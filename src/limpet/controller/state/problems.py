@@ -19,9 +19,26 @@ def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:
     presence = tables.presence(grant.uid)
     if presence is None:
         return found
-    if problem := unreached_relay(grant, presence):
-        found.append(problem)
+    for problem in (unreached_relay(grant, presence), pods_addresses(tables, presence)):
+        if problem:
+            found.append(problem)
     return found + shared_endpoints(tables, grant, presence)
+
+
+def pods_addresses(tables: Tables, presence: Presence) -> str:
+    """In words; empty: it names none that others would take for a pod's."""
+    cidrs = tables.network.pod_cidrs
+    named = [each for each in presence.addresses if any(each in cidr for cidr in cidrs)]
+    if not named:
+        return ""
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    one = "addresses of its own, which are" if more else "an address of its own, which is"
+    return (
+        f"it names {named[0]}{more} as {one} inside of the cluster's pod_cidrs "
+        f"({', '.join(map(str, cidrs))}): nobody sends to the node there (give it addresses that "
+        "lie apart from those of pods; if it has none of these, its agent lies: limpet node remove "
+        f"{presence.uid})"
+    )
 
 
 def shared_endpoints(tables: Tables, grant: Grant, presence: Presence) -> list[str]:

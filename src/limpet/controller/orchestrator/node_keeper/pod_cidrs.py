@@ -189,13 +189,10 @@ def _held(tables: Tables, holding: Holding, name: str, uid: str, now_s: float) -
 
 
 def _addresses_of_nodes(tables: Tables) -> Iterator[tuple[Address, str]]:
+    """As Kubernetes says. What a node names itself keeps nobody from a podCIDR: it may lie."""
     for node in tables.source.nodes.objects.values():
         for address in node.addresses:
             yield address, f"Node {node.name}"
-    for uid, grant in tables.grants.items():
-        presence = tables.presence(uid)
-        for address in presence.addresses if presence is not None else ():
-            yield address, f"node {grant.name}"
 
 
 def _older_claim(tables: Tables, node: NodeObject, prefix: Prefix) -> str:

@@ -20,6 +20,7 @@ from limpet.controller.registry.records import RecoveryRecord, SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, published, recovery
+from limpet.controller.state.problems import problems_of
 from tests.effort import examples
 from tests.unit.cluster_values import node_key, seal_presence
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
@@ -123,7 +124,6 @@ def test_a_node_that_was_outside_first_gets_its_cidrs_beside() -> None:
         ("10.244.0.0/14", "it is a /14"),  # also as something that is in the way of all others
         ("10.245.7.0/24", "overlaps 10.245.0.0/16, which the controller grants from itself"),
         ("10.244.9.0/24", "10.244.9.1, an address of Node other, is in it"),
-        ("10.244.10.0/24", "10.244.10.1, an address of node talker, is in it"),
         ("10.244.21.0/24", "it is also that of Node older, which is older"),
         ("10.244.30.0/24", "it is held by node holder"),
         ("10.244.40.0/24", "it is held back since the controller was restored"),
@@ -141,19 +141,36 @@ def test_what_no_node_may_have_is_refused_in_words(cidr: str, words: str) -> Non
     join(tables, 2, "gone")
     nodes.remove(tables, "gone", 0.0)
     del told.objects["holder"], told.objects["gone"]
-    talker = join(tables, 3, "talker")
-    said = Presence(talker.uid, 1, "boot-1", addresses=(ip_address("10.244.10.1"),))
-    published.publish(tables, talker.uid, seal_presence(said, node_key(3)), 0.0)
     tables.put_segment(ip_network("10.244.40.0/24"), SegmentRecord(""))
 
     told.put("n1", cidr, created_at="2026-01-02T00:00:00Z")
     grant = join(tables, 4, "n1")
 
-    assert texts(grant) == ["10.245.1.0/24"]  # so that it has some all the same
+    assert texts(grant) == ["10.245.0.0/24"]  # so that it has some all the same
     problem = problem_of(tables, "n1")
     assert problem.startswith(f"take podCIDR {cidr} of Node n1: ")
     assert words in problem
     assert problem.endswith(")")
+
+
+def test_a_member_keeps_no_node_from_its_cidrs_by_addresses_that_it_names() -> None:
+    """A person is told of it instead."""
+    told = Told()
+    tables = tables_beside(told, "10.244.0.0/16", own=())
+    told.put("claimant", "10.244.1.0/24")
+    claimant = join(tables, 1, "claimant")
+    named = tuple(ip_address(f"10.244.{number}.1") for number in range(2, 34))
+    said = Presence(claimant.uid, 1, "boot-1", addresses=named)
+    published.publish(tables, claimant.uid, seal_presence(said, node_key(1)), 0.0)
+    told.put("n2", "10.244.2.0/24")
+
+    grant = join(tables, 2, "n2")
+
+    assert texts(grant) == ["10.244.2.0/24"]
+    assert settle_cidrs(tables, 0.0).problems == {}
+    (problem,) = problems_of(tables, claimant, 0.0)
+    assert problem.startswith("it names 10.244.2.1 and 31 more as addresses of its own")
+    assert problems_of(tables, grant, 0.0) == []
 
 
 def test_what_a_removed_node_had_is_granted_to_another_when_it_has_rested() -> None:
