@@ -201,7 +201,7 @@ def _check_name(tables: Tables, name: str) -> None:
 def _take_over(
     tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
 ) -> JoinedNode:
-    dead, named = tables.grants[dead_uid], tables.nodes[dead_uid].communities
+    dead, record = tables.grants[dead_uid], tables.nodes[dead_uid]
     # Also what is held for it and not in its grant: a writer was stopped between the two.
     held = [each.prefix for each in tables.space.holdings.values() if each.uid == dead_uid]
     for prefix in dict.fromkeys((*dead.segments, *held)):
@@ -215,7 +215,8 @@ def _take_over(
         revision=tables.next_revision(),
         supersedes=_superseding(dead.supersedes, (dead_uid,)),
     )
-    return JoinedNode(uid, _put_first(tables, grant, named, now_s), dead_uid)
+    first = _put_first(tables, grant, record.communities, now_s, record.node_labels)
+    return JoinedNode(uid, first, dead_uid)
 
 
 def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
@@ -237,8 +238,15 @@ def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
     )
 
 
-def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: float) -> Sealed:
-    """`named`: communities that it is put into by name."""
+def _put_first(
+    tables: Tables,
+    grant: Grant,
+    named: tuple[str, ...],
+    now_s: float,
+    node_labels: tuple[str, ...] = (),
+) -> Sealed:
+    """`named`: communities that it is put into by name. `node_labels`: keys of those of its labels
+    that are its Node's."""
     unsigned, epoch = Sealed(GRANT.name, b"", b""), tables.state.epoch
     node = tables.source.nodes.objects.get(grant.name)
     record = NodeRecord(
@@ -246,6 +254,7 @@ def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: floa
         now_s,
         reported_epoch=epoch,
         communities=named,
+        node_labels=node_labels,
         node_uid=node.uid if node is not None else "",
     )
     return tables.sign(GRANT, replace(grant, vtep_macs=first_macs(tables, grant)), record)

@@ -91,6 +91,20 @@ def test_a_zone_that_a_person_gave_stays_where_the_node_object_has_none() -> Non
     assert tables.grants[uid].zone == "yard"
 
 
+def test_labels_of_a_node_object_do_not_outlive_it_when_its_machine_is_replaced() -> None:
+    tables = tables_with_node()
+    nodes.label(tables, "n1", {"tier": "edge"}, ())
+    take_labels(tables, {"n1": {SITE: "harbour"}})
+    nodes.await_replacement(tables, "n1", wanted=True)
+
+    heir = join(tables, 2, "n1")
+    assert heir.communities == ("harbour",)
+    take_labels(tables, {"n1": {}})
+
+    assert communities_of(tables) == ()
+    assert tables.grants[heir.uid].labels == {"tier": "edge"}
+
+
 def test_what_no_selector_names_makes_no_new_grant() -> None:
     tables = tables_with_node()
     tables.commit()
