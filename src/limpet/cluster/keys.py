@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # a node that is in no cluster needs no crypto in memory
 _KEY = "key"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 _UID_BYTES = 15
+_UID = re.compile(r"[a-z2-7]{24}")
 
 
 class SealError(LimpetError):
@@ -45,6 +47,11 @@ def uid_of(public_key: bytes) -> str:
     """24 letters and digits that stand for a node's key, and so for the node."""
     digest = hashlib.sha256(b"limpet uid\0" + public_key).digest()[:_UID_BYTES]
     return base64.b32encode(digest).decode().lower()
+
+
+def is_uid(text: str) -> bool:
+    """Whether it could be some node's."""
+    return _UID.fullmatch(text) is not None
 
 
 def public_key_of(private_key: bytes) -> bytes:

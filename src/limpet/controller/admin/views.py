@@ -19,7 +19,7 @@ from limpet.controller.admin.answers import (
     SegmentLine,
 )
 from limpet.controller.communities.communities import find_community, is_named, members_of
-from limpet.controller.communities.membership import chooses
+from limpet.controller.communities.membership import chooses, is_declared
 from limpet.controller.orchestrator.node_keeper.lifecycle import awaits_replacement
 from limpet.controller.picture.reported import NodePaths
 from limpet.controller.registry.tables import Tables
@@ -110,7 +110,8 @@ def community_shown(tables: Tables, name: str) -> CommunityShown:
             name=grant.name,
             uid=grant.uid,
             roles=sorted(role.value for role in grant.roles),
-            by_name=is_named(tables, name, grant) or grant.name in record.members,
+            by_name=is_named(tables, name, grant)
+            or is_declared(tables, record, grant.uid, grant.name),
             by_selector=chooses(record, grant.labels),
         )
         for grant in members_of(tables, name)

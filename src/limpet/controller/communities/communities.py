@@ -14,7 +14,13 @@ from limpet.base.text.nearest import hint
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.controller.communities.membership import chooses, communities_of, names, takes_in
+from limpet.controller.communities.membership import (
+    chooses,
+    communities_of,
+    is_declared,
+    names,
+    takes_in,
+)
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.registry.records import COMMUNITY, CommunityRecord
 from limpet.controller.registry.refusal import RefusedError
@@ -124,7 +130,7 @@ def take_out(
                 f"take node {grant.name} out of community {community}: it is not in it "
                 f"(limpet community show {community} tells who is)",
             )
-        if grant.name in record.members:
+        if is_declared(tables, record, grant.uid, grant.name):
             raise RefusedError(
                 Code.BAD_REQUEST,
                 f"take node {grant.name} out of community {community}: its object in Kubernetes "
@@ -207,11 +213,12 @@ def _settle(tables: Tables, name: str) -> int:
     changed = 0
     for grant in [each for each in tables.grants.values() if not each.tombstone]:
         is_in = record is not None and (
-            is_named(tables, name, grant) or takes_in(tables, name, grant.name, grant.labels)
+            is_named(tables, name, grant)
+            or takes_in(tables, name, grant.uid, grant.name, grant.labels)
         )
         if is_in is not (name in grant.communities):
             named = tables.nodes[grant.uid].communities
-            communities = communities_of(tables, grant.name, named, grant.labels)
+            communities = communities_of(tables, grant.uid, grant.name, named, grant.labels)
             change_grant(tables, grant, communities=communities)
             changed += 1
     return changed

@@ -24,11 +24,40 @@ def chooses(record: CommunityRecord, labels: Mapping[str, str]) -> bool:
     return bool(record.selector) and _parsed(record.selector).matches(labels)
 
 
-def takes_in(tables: Tables, community: str, node: str, labels: Mapping[str, str]) -> bool:
-    """Whether the community says by itself that a node of this name and these labels is in it, or
-    a label of the node names it."""
+def takes_in(
+    tables: Tables, community: str, uid: str, node: str, labels: Mapping[str, str]
+) -> bool:
+    """Whether the community says by itself that the machine `uid` of the name `node` and with these
+    labels is in it, or a label of the node names it."""
     record = tables.communities[community]
-    return node in record.members or chooses(record, labels) or names(tables, community, labels)
+    return (
+        is_declared(tables, record, uid, node)
+        or chooses(record, labels)
+        or names(tables, community, labels)
+    )
+
+
+def is_declared(tables: Tables, record: CommunityRecord, uid: str, node: str) -> bool:
+    """Whether the community's object names the machine: of several with one name it means the one
+    that had it first and is not removed, or took that one's place."""
+    if node not in record.members:
+        return False
+    others = [each for each in tables.uids_of(node) if each != uid]
+    if not others:
+        return True
+    if uid not in tables.grants:  # it is about to join
+        return False
+    return all(_since(tables, uid) <= _since(tables, each) for each in others)
+
+
+def _since(tables: Tables, uid: str) -> tuple[float, str]:
+    """When the machine joined, or the first of those whose place it has."""
+    line = [uid]
+    for former in reversed(tables.grants[uid].supersedes):
+        record = tables.nodes.get(former)
+        if record is not None and record.replaced_by in line:
+            line.append(former)
+    return min((tables.nodes[each].joined_at_s, each) for each in line)
 
 
 def names(tables: Tables, community: str, labels: Mapping[str, str]) -> bool:
@@ -37,10 +66,10 @@ def names(tables: Tables, community: str, labels: Mapping[str, str]) -> bool:
 
 
 def communities_of(
-    tables: Tables, node: str, named: Iterable[str], labels: Mapping[str, str]
+    tables: Tables, uid: str, node: str, named: Iterable[str], labels: Mapping[str, str]
 ) -> tuple[str, ...]:
     """What the grant of a node says, in order. `node`: its name. Raises: RefusedError."""
-    chosen = (name for name in tables.communities if takes_in(tables, name, node, labels))
+    chosen = (name for name in tables.communities if takes_in(tables, name, uid, node, labels))
     found = tuple(sorted({*named, *chosen}))
     if len(found) > COMMUNITIES.most:
         raise RefusedError(
@@ -63,5 +92,5 @@ def learn_communities(tables: Tables, grant: Grant, named: Iterable[str]) -> tup
     return tuple(
         name
         for name in grant.communities
-        if name in known or not takes_in(tables, name, grant.name, grant.labels)
+        if name in known or not takes_in(tables, name, grant.uid, grant.name, grant.labels)
     )

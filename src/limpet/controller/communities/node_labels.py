@@ -101,7 +101,7 @@ def _take(tables: Tables, uid: str, keys: set[str], found: Mapping[str, str]) ->
         return False
     tables.put_node(uid, node_labels=tuple(taken))
     if labels != grant.labels:
-        communities = communities_of(tables, grant.name, record.communities, labels)
+        communities = communities_of(tables, uid, grant.name, record.communities, labels)
         change_grant(tables, grant, labels=labels, communities=communities)
     return True
 

@@ -126,7 +126,7 @@ class TokenRecord(msgspec.Struct, frozen=True):
     """When a person took it back; it has expired then, too."""
     removed_by: str = ""
     node_name: str = ""
-    """The one name under which it lets a node in; empty: any that nobody has."""
+    """The one name under which it lets a node in; empty: any but a Node's of Kubernetes."""
 
     def lets_in_less_than(self, found: TokenRecord) -> bool:
         """It is later than what was found in its place: no token becomes again what it was."""

@@ -16,7 +16,7 @@ from limpet.cluster.api import (
     parse_token,
 )
 from limpet.cluster.documents import Sealed
-from limpet.cluster.keys import uid_of
+from limpet.cluster.keys import is_uid, uid_of
 from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
@@ -156,6 +156,12 @@ def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Join
 def _let_in(tables: Tables, request: JoinRequest, admission: JoinTerms, now_s: float) -> JoinedNode:
     """With a segment of each family, unless it has to wait for them. Raises: RefusedError."""
     uid, name = uid_of(request.public_key), request.name
+    if is_uid(name) and name != uid:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"join {name}: it is a uid, and whoever names that one would name this node too (join "
+            "under another name: limpet join --name NAME)",
+        )
     taken = _from_flannel(tables, name, uid)
     taken += first_segments(tables, name, uid, [prefix for prefix, _ in taken], now_s)
     grant = Grant(
@@ -165,7 +171,7 @@ def _let_in(tables: Tables, request: JoinRequest, admission: JoinTerms, now_s: f
         generation=1,
         revision=tables.next_revision(),
         segments=tuple(prefix for prefix, _ in taken),
-        communities=communities_of(tables, name, admission.communities, admission.labels),
+        communities=communities_of(tables, uid, name, admission.communities, admission.labels),
         roles=admission.roles,
         labels=admission.labels,
         supersedes=_superseding((), (before for _, before in taken)),

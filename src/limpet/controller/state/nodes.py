@@ -108,7 +108,7 @@ def label(
     labels = {key: value for key, value in {**grant.labels, **add}.items() if key not in set(drop)}
     if labels != grant.labels:
         named = tables.nodes[grant.uid].communities
-        communities = communities_of(tables, grant.name, named, labels)
+        communities = communities_of(tables, grant.uid, grant.name, named, labels)
         change_grant(tables, grant, labels=labels, communities=communities)
     return labels
 

@@ -17,7 +17,13 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities import communities
 from limpet.controller.communities.selectors import SelectorError, parse_selector
 from limpet.controller.registry.order import order
-from limpet.controller.registry.records import COMMUNITY, NODE, TOKEN, TokenRecord
+from limpet.controller.registry.records import (
+    COMMUNITY,
+    NODE,
+    TOKEN,
+    CommunityRecord,
+    TokenRecord,
+)
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, recovery
@@ -292,3 +298,23 @@ def test_what_is_written_first_can_be_gone_on_from() -> None:
         [kind for kind, _, _ in each if kind in (COMMUNITY, NODE)] for each in (created, dissolved)
     ]
     assert kinds == [[COMMUNITY, NODE], [NODE, COMMUNITY]]
+
+
+def test_of_two_machines_of_one_name_a_community_that_names_it_takes_in_the_first() -> None:
+    tables = new_tables()
+    tables.put(COMMUNITY, "vault", CommunityRecord(members=("edge-7",)))
+    first = join(tables, 1, "edge-7", 10.0)
+
+    second = join(tables, 2, "edge-7", 20.0)
+    communities.declare(tables, "vault")
+
+    assert tables.grants[first.uid].communities == ("vault",)
+    assert tables.grants[second.uid].communities == ()
+    nodes.await_replacement(tables, first.uid, wanted=True)
+    heir = join(tables, 3, "edge-7", 30.0)
+    communities.declare(tables, "vault")
+    assert tables.grants[heir.uid].communities == ("vault",)
+    assert tables.grants[second.uid].communities == ()
+    nodes.remove(tables, heir.uid, 40.0)
+    communities.declare(tables, "vault")
+    assert tables.grants[second.uid].communities == ("vault",)

@@ -299,3 +299,16 @@ def test_records_are_the_same_after_the_disk() -> None:
     assert dict(copied.space.holdings) == dict(tables.space.holdings)
     assert copied.state == tables.state
     assert isinstance(copied, Tables)
+
+
+def test_no_node_joins_under_the_uid_of_another() -> None:
+    """`limpet node remove` of that name would remove the other."""
+    tables = new_tables()
+    other = join(tables, 1, "n1")
+    nobodys = uid_of(public_key_of(node_key(9)))
+
+    for name in (other.uid, nobodys):
+        with pytest.raises(RefusedError, match="it is a uid"):
+            join(tables, 2, name)
+    own = uid_of(public_key_of(node_key(3)))
+    assert join(tables, 3, own).uid == own

@@ -92,7 +92,7 @@ def _(amount: int) -> bool:
 @probe(administrators.COMMUNITIES)
 def _(amount: int) -> bool:
     names = [f"c{number}" for number in range(amount)]
-    return _is_done(lambda: communities_of(new_tables(), "n1", names, {}))
+    return _is_done(lambda: communities_of(new_tables(), "", "n1", names, {}))
 
 
 @probe(administrators.BEHIND)
