@@ -50,6 +50,8 @@ class BrowserSession:
     """What a form of its own pages carries, and nobody else knows."""
     began_at_s: float
     used_at_s: float
+    token_digest: str = ""
+    """Digest of its token; empty: it came by a one-time link."""
     streams: int = 0
     """Streams that it has open."""
 
@@ -109,9 +111,9 @@ class Sessions:
         token = self._tokens().get(digest)
         if digest in self._links:
             self._links.remove(digest)
-            return self._begin("", may_write=False, now_s=now_s)
+            return self._begin(None, now_s)
         if token is not None and now_s < token.expires_at_s:
-            return self._begin(token.name, may_write=token.may_write, now_s=now_s)
+            return self._begin(token, now_s)
         return LoginRefused(too_many=not self._wrong.take(source, now_s))
 
     def find(self, secret: str, now_s: float) -> BrowserSession | None:
@@ -130,12 +132,16 @@ class Sessions:
     def leave(self, secret: str) -> None:
         self._sessions.pop(digest_of(secret), None)
 
-    def _begin(self, who: str, *, may_write: bool, now_s: float) -> tuple[str, BrowserSession]:
+    def _begin(self, token: PageToken | None, now_s: float) -> tuple[str, BrowserSession]:
+        """`token`: None: it came by a link."""
+        who, may_write, digest = "", False, ""
+        if token is not None:
+            who, may_write, digest = token.name, token.may_write, token.digest
         of_one = [secret for secret, each in self._sessions.items() if each.who == who]
         for least_used in of_one[: max(0, 1 + len(of_one) - PAGE_SESSIONS_OF_ONE.most)]:
             del self._sessions[least_used]
         secret = self._random()
-        session = BrowserSession(who, may_write, self._random(), now_s, now_s)
+        session = BrowserSession(who, may_write, self._random(), now_s, now_s, digest)
         self._sessions[digest_of(secret)] = session
         while len(self._sessions) > PAGE_SESSIONS.most:
             self._sessions.popitem(last=False)
@@ -146,10 +152,11 @@ class Sessions:
             return False
         if not session.who:
             return True
-        named = [each for each in self._tokens().values() if each.name == session.who]
-        return any(
-            now_s < each.expires_at_s
-            and each.created_at_s <= session.began_at_s
-            and each.may_write is session.may_write
-            for each in named
+        # Another token of that name is another: whoever had the former one is out.
+        token = self._tokens().get(session.token_digest)
+        return (
+            token is not None
+            and now_s < token.expires_at_s
+            and token.name == session.who
+            and token.may_write is session.may_write
         )
