@@ -55,16 +55,16 @@ def snapshot_of(known: Known, former: Known, before: Snapshot) -> Snapshot:
 def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     """The segments of every node that is not revoked, by uid, no two overlapping.
 
-    Where grants overlap (a cut-off node has not heard that a segment went to another) the one of
-    the higher revision counts; of two of one revision neither, since uids can be ground.
+    Where grants overlap (a cut-off node has not heard that a segment went to another) the one that
+    was signed last counts; of two of one era and revision neither, since uids can be ground.
     """
     grants = [entry.grant for entry in snapshot.nodes.values() if not entry.grant.tombstone]
     if not _any_overlap(grants):
         return {grant.uid: grant.segments for grant in grants}
-    newest_first = sorted(grants, key=lambda grant: grant.revision, reverse=True)
+    newest_first = sorted(grants, key=lambda grant: grant.signed_at, reverse=True)
     taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
     found: dict[str, tuple[Prefix, ...]] = {}
-    for _, group in groupby(newest_first, key=lambda grant: grant.revision):
+    for _, group in groupby(newest_first, key=lambda grant: grant.signed_at):
         together = [(grant, _outermost(grant.segments)) for grant in group]
         disputed = _disputed(together) if len(together) > 1 else set()
         for grant, segments in together:
@@ -80,8 +80,8 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
 def newest_grant(grants: Iterable[Grant]) -> str:
     """Uid of the one that the cluster has signed last; empty: that is not one alone."""
     held = list(grants)
-    revision = max(grant.revision for grant in held)
-    uids = [grant.uid for grant in held if grant.revision == revision]
+    last = max(grant.signed_at for grant in held)
+    uids = [grant.uid for grant in held if grant.signed_at == last]
     return uids[0] if len(uids) == 1 else ""
 
 

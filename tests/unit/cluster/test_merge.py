@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import reduce
 from ipaddress import ip_network
 from typing import Any
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from limpet.cluster.documents import Known
 from limpet.cluster.merge import merge
-from limpet.cluster.nodes import Snapshot, effective_segments, snapshot_of
+from limpet.cluster.nodes import Snapshot, effective_segments, newest_grant, snapshot_of
+from limpet.cluster.topology.paths import OwnSide
+from limpet.cluster.topology.view import view_of
 from tests.effort import examples
 from tests.unit.cluster_values import (
     NOTHING,
@@ -143,3 +146,29 @@ def test_in_which_order_nodes_are_known_decides_nothing_of_segments(
 def test_a_revoked_node_holds_nothing() -> None:
     known = Snapshot(nodes={grant(1).uid: entry(1, tombstone=True)})
     assert effective_segments(known) == {}
+
+
+def test_a_thief_of_a_former_key_takes_no_segment_by_a_higher_revision() -> None:
+    ours = entry(1, era=1, revision=12)
+    thiefs = entry(9, era=0, revision=(1 << 47) - 1, segments=ours.grant.segments)
+    known = Snapshot(nodes={each.grant.uid: each for each in (thiefs, ours)})
+
+    assert effective_segments(known) == {
+        ours.grant.uid: ours.grant.segments,
+        thiefs.grant.uid: (),
+    }
+    assert newest_grant(each.grant for each in (thiefs, ours)) == ours.grant.uid
+
+
+def test_a_victims_segments_are_its_own_again_with_its_grant_by_the_next_key() -> None:
+    before = entry(1, revision=12)
+    thiefs = entry(9, revision=(1 << 47) - 1, segments=before.grant.segments)
+    after = entry(1, generation=2, era=1, revision=13)
+    uid, own = before.grant.uid, OwnSide()
+    known = Snapshot(nodes={uid: before, thiefs.grant.uid: thiefs})
+    robbed = view_of(known, uid, {}, own)
+
+    mended = view_of(replace(known, nodes={**known.nodes, uid: after}), uid, {}, own, before=robbed)
+
+    assert robbed.segments[uid] == ()
+    assert mended.segments[uid] == after.grant.segments

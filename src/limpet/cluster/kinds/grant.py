@@ -56,6 +56,12 @@ class Grant:
     """Number of the cluster's key that has signed it."""
 
     @property
+    def signed_at(self) -> tuple[int, int]:
+        """Of two grants the cluster has signed that with the higher one last: a thief of a former
+        key of the cluster signs whatever revision it likes, but in no later era."""
+        return self.era, self.revision
+
+    @property
     def prefixes(self) -> tuple[Prefix, ...]:
         """Everything that is reached through the node."""
         return self.segments + self.prefixes_behind

@@ -155,9 +155,9 @@ def _same_segments(snapshot: Snapshot, before: View) -> bool:
         was, now = old.grant, entry.grant
         if was is not now and (
             (was.segments, was.tombstone) != (now.segments, now.tombstone)
-            # Who has lost nothing loses nothing by a higher revision, nor takes it from others.
+            # Who has lost nothing loses nothing by a later grant, nor takes it from others.
             or before.segments.get(uid, ()) != (() if now.tombstone else now.segments)
-            or now.revision < was.revision
+            or now.signed_at < was.signed_at
         ):
             return False
     return True
