@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from limpet.agent.policies.of_cluster import ClusterPolicies
+from limpet.agent.policies.words import UNHEARD
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.base.addresses import Prefix
 from limpet.cluster.documents import Sealed, Source
@@ -22,7 +23,7 @@ from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
 from limpet.cluster.membership import Membership
 from limpet.cluster.seal import seal
 from limpet.datapath.loop import Loop
-from limpet.policies.policy import Key
+from limpet.policies.policy import Key, PolicyPod
 from tests.beds.member import membership_of
 from tests.beds.namespaces import NetnsFactory
 from tests.unit.cluster_values import (
@@ -109,3 +110,29 @@ def test_a_pod_that_labels_choose_has_its_address_when_its_segment_is_granted(
         assert addresses() == []
         policies.close()
         loop.close()
+
+
+def test_pods_are_closed_while_the_clusters_policies_may_not_all_be_here(
+    member: Membership, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    pod = Key("shop", "web-0")
+    here = {pod: PolicyPod(pod, (ip_address("10.244.1.2"),), {})}
+    member.replica.has_heard_all = False
+
+    async def scenario() -> None:
+        loop = Loop()
+        policies = ClusterPolicies(loop, tmp_path / "own.json", [], lambda _: "", member)
+        member.replica.subscribe(policies.hear)
+
+        (closing,) = policies._world(here).policies.values()
+        assert closing.key.namespace == "shop"
+        assert closing.directions == frozenset({"ingress", "egress"})
+        assert UNHEARD in policies.problems
+        await member.replica.hear_all()
+        assert policies._world(here).policies == {}
+        assert UNHEARD not in policies.problems
+        policies.close()
+        loop.close()
+
+    with make_netns("policies").entered():
+        asyncio.run(scenario())

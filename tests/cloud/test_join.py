@@ -25,10 +25,12 @@ from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster import api
 from limpet.cluster.api import InterfaceAddresses, format_token, parse_token, token_id
 from limpet.cluster.reported_pods import record_bytes
+from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
 from limpet.lab.launch import launcher
+from tests.beds.member import membership_of
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.rogue import Authority, answer, says, serving
 from tests.cloud.bed import Member
@@ -401,3 +403,43 @@ def test_the_command_looks_at_the_links_of_the_node(
         done = command(controller, "--token", token, "--name", "x")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("x (")
+
+
+CLOSED = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "closed", "namespace": "default"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+}
+
+
+def test_who_has_joined_has_the_clusters_policies_also_where_it_hears_nobody_after_that(
+    controller: Controller, node: Member
+) -> None:
+    controller.ask("policy.apply", documents=[CLOSED])
+    node.join(controller)
+    controller.stop()
+
+    member = membership_of(node.identity)
+    known = member.replica.known
+    member.close()
+
+    assert known.value("policy", "NetworkPolicy/default/closed").document == CLOSED
+    assert member.replica.has_heard_all
+
+
+def test_a_node_that_may_lack_policies_knows_it_until_the_controller_has_told_all(
+    controller: Controller, node: Member
+) -> None:
+    node.join(controller)
+    completeness.doubt(node.folder)
+
+    async def scenario() -> None:
+        for elsewhere in ((), ("presence",)):
+            completeness.doubt(node.folder)
+            async with node.running(elsewhere=elsewhere) as running:
+                assert not running.membership.replica.has_heard_all
+                await until(lambda: not completeness.is_doubted(node.folder))
+                assert running.membership.replica.has_heard_all
+
+    asyncio.run(scenario())

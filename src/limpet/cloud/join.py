@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Collection, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,11 +31,13 @@ from limpet.base.records.version import VERSION, check_version
 from limpet.base.settings import Folders
 from limpet.cloud.https import parse_controller
 from limpet.cloud.join_requests import JoinOrder, OwnRequests, ask_each
+from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
     InterfaceAddresses,
     JoinAnswer,
     JoinBy,
+    WatchKind,
     name_problem,
     parse_token,
 )
@@ -42,18 +45,22 @@ from limpet.cluster.documents import Known
 from limpet.cluster.identity import (
     KEY_BYTES,
     ClusterFile,
+    Identity,
     load_identity,
 )
 from limpet.cluster.keys import SealError, public_key_of, uid_of
-from limpet.cluster.kinds import GRANT, KINDS, NETWORK
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
 from limpet.cluster.segments import overlaps_with
+from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
+_POLICIES_S = 60.0
+"""For all that the cluster has to say; what takes longer the agent hears later."""
 WAITING_PODS = "pods-to-keep.json"
 """In the cluster's folder: pods of the machine that this one replaces, not in the records yet."""
 
@@ -105,7 +112,10 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
         write_durably(folder / "node.pem", answer.certificate.encode())
         own = OwnRequests(at, answer.ca, folder / "node.pem", folder / "node.key.pem")
         pods = asyncio.run(own.fetch_pods(answer.pod_pages))
+        identity = Identity(folder, key, order.name, answer.pinned_key, (at,))
+        known, heard_all = asyncio.run(_hear_policies(identity, known))
         _write(folder, answer, known, grant)
+        (completeness.settle if heard_all else completeness.doubt)(folder)
         _keep_pods(folders.data_dir, folder, order, pods)
         _write_last(folder, order, answer, grant.name)
         if order.as_new:
@@ -208,6 +218,31 @@ def _open(answer: JoinAnswer, key: bytes) -> tuple[Known, Network, Grant]:
     if not isinstance(certified, Ed25519PublicKey) or certified.public_bytes_raw() != public_key:
         raise LinkError("join: the certificate that the controller made is not for this node's key")
     return known, network, grant
+
+
+async def _hear_policies(identity: Identity, known: Known) -> tuple[Known, bool]:
+    """With the cluster's policies, so that pods are under them before the agent has heard anybody.
+
+    False: not all of them could be heard now.
+    """
+    link = ControllerLink(identity)
+    try:
+        async with (
+            asyncio.timeout(_POLICIES_S),
+            aclosing(link.watch(None, revision=0)) as watch,
+        ):
+            async for lines in watch:
+                for line in lines:
+                    if line.document is not None and line.document.kind == POLICY.name:
+                        with contextlib.suppress(SealError):  # such a one counts nowhere
+                            known = merge(known, [open_sealed(line.document, known)])[0]
+                if any(line.kind is WatchKind.BOOKMARK for line in lines):
+                    return known, True
+    except (LimpetError, TimeoutError):
+        pass
+    finally:
+        link.close()
+    return known, False
 
 
 def _check_lan(network: Network, grant: Grant, lan: Collection[Prefix]) -> None:

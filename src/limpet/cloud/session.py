@@ -221,6 +221,8 @@ class Session:
             await self._learn_own()
         await self._requests.say_hello()
         if self._publisher.elsewhere:
+            if not self._membership.replica.has_heard_all:
+                await self._learn_all()  # not all kinds are told by the other road
             await self._publisher.run()
         else:
             await _first_of(self._follow(), self._publisher.run())
@@ -262,6 +264,15 @@ class Session:
             "and this node has lost its own (`limpet join --new-identity` with a new token)"
         )
 
+    async def _learn_all(self) -> None:
+        """Raises: RefusedError, LinkError."""
+        async with aclosing(self._link.watch(None, revision=0)) as watch:
+            async for lines in watch:
+                await self._take(lines)
+                if self._caught_up:
+                    return
+        raise LinkError(f"watch the controller at {self._link.controller}: it ended the watch")
+
     async def _take(self, lines: list[WatchLine]) -> None:
         """What is not told stays as it is: a watch that tells nothing takes nobody away."""
         refused: Refused | None = None
@@ -279,6 +290,8 @@ class Session:
         for line in lines:
             self._since = line.version or self._since
             self._caught_up = self._caught_up or line.kind is WatchKind.BOOKMARK
+        if self._caught_up:
+            await self._membership.replica.hear_all()
         if refused is not None:
             raise ControllerRefusedError(refused)
 

@@ -157,6 +157,8 @@ class Kind(Generic[T]):
     without that it is not believed, it is told with that, and gone with that."""
     root: bool = False
     """Others cannot be checked without it: each node keeps it twice."""
+    kept_twice: bool = False
+    """Each node keeps all of this kind twice: whoever lacks one does what it must not."""
     among_nodes: bool = False
     """Nodes tell it each other, and do not publish it in the cloud."""
     most_bytes: int = DOCUMENT_BODY.most
@@ -288,3 +290,14 @@ def essentials(known: Known, uid: str) -> Iterator[Document]:
             yield from known.of(kind.name).values()
         elif not kind.under and (own := known.of(kind.name).get(uid)) is not None:
             yield own
+
+
+def kept_twice(known: Known, uid: str) -> Iterator[Document]:
+    """The essentials, and what lets somebody do what he must not where it is lost: policies, and
+    the tombstones, which are few."""
+    found = {each.key: each for each in essentials(known, uid)}
+    for kind in known.kinds:
+        for each in known.of(kind.name).values():
+            if (kind.kept_twice or each.tombstone) and not kind.under:
+                found[each.key] = each
+    yield from found.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from enum import Enum
 
 import structlog
 
+from limpet.base.errors import StorageError
 from limpet.base.event_queue import EventQueue
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
@@ -18,6 +20,7 @@ from limpet.cluster.key_alarms import KeyAlarms
 from limpet.cluster.keys import RevokedKeyError, SealError
 from limpet.cluster.merge import Changes
 from limpet.cluster.seal import check, read_sealed
+from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 
 _log = structlog.get_logger("replica")
@@ -67,6 +70,8 @@ class Replica:
         self._changes = EventQueue(self._pass_on)
         self.known, self.problems = file.read(pinned_key)
         """`problems`: of what the disk held, in words."""
+        self.has_heard_all = not completeness.is_doubted(file.folder)
+        """All that the cluster has to say was told to this node once, and none of it was lost."""
         self._by_signature = {each.sealed.signature: each for each in self.known}
         self._is_held_back = is_held_back
 
@@ -163,6 +168,18 @@ class Replica:
                 self._by_signature[document.sealed.signature] = document
                 news.append(document)
         return keys, self.file.put(news)
+
+    async def hear_all(self) -> None:
+        """All was told, by the controller: listeners hear it, with no keys, if it was not so."""
+        if self.has_heard_all:
+            return
+        self.has_heard_all = True
+        self.tell(Source.CLOUD, ())
+        try:
+            await asyncio.wrap_future(self.file.durable())
+            completeness.settle(self.file.folder)
+        except StorageError as error:
+            _log.warning("after a restart all has to be told again", error=str(error))
 
     def tell(self, source: Source, keys: Iterable[Key]) -> None:
         """All listeners hear it, after what was told before: also where one of them tells it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -174,8 +174,7 @@ class ReadPolicies:
         """`local`: pods of this node, by what the node knows of them; it knows their addresses."""
         policies: Mapping[Key, Policy] = self.policies
         if not self.is_whole:
-            doubts = {Key(key.namespace, "not-heard-yet") for key in local}
-            policies = {each: Policy(each, Selector(), _BOTH) for each in doubts}
+            policies = closing_policies(local)
         pods = {**self.pods, **self._joined(local)}
         # One is told by another watch than its pods, which may be the first.
         if self.passes_over_namespaces or not (
@@ -203,6 +202,12 @@ class ReadPolicies:
         lines += [{"namespace": name, "labels": each} for name, each in self.namespaces.items()]
         lines += self.pods.values()
         return lines
+
+
+def closing_policies(local: Iterable[Key]) -> dict[Key, Policy]:
+    """What closes these pods, of a node that may not have heard all policies."""
+    doubts = {Key(key.namespace, "not-heard-yet") for key in local}
+    return {each: Policy(each, Selector(), _BOTH) for each in doubts}
 
 
 def encode_kept(lines: Sequence[KeptLine], rest: Callable[[], None] = lambda: None) -> bytes:

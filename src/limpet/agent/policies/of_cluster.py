@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.agent.policies.keeper import OwnPolicies
+from limpet.agent.policies.words import UNHEARD
 from limpet.base.addresses import Address, Prefix
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Source
@@ -23,7 +24,7 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
-from limpet.policies.heard import ReadPolicies
+from limpet.policies.heard import ReadPolicies, closing_policies
 from limpet.policies.parse import PolicyError, parse_namespace
 from limpet.policies.policy import Key, Policy, PolicyPod, PolicyWorld
 
@@ -48,8 +49,7 @@ class ClusterPolicies(OwnPolicies):
         super().__init__(loop, path, attachments, bridge_mac)
         self._membership = membership
         self._heard = ReadPolicies()
-        self._heard.is_whole = True
-        """What the disk has of the cluster's is all that was ever heard."""
+        self._heard.is_whole = membership.replica.has_heard_all
         self._problems: dict[str, str] = {}
         self._theirs: dict[str, dict[Key, PolicyPod]] = {}
         """Pods of other nodes, by the name of the document."""
@@ -72,8 +72,9 @@ class ClusterPolicies(OwnPolicies):
 
     def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
         own = super()._world(local)
+        doubts = {} if self._heard.is_whole else closing_policies(local)
         return PolicyWorld(
-            {**self._heard.policies, **own.policies},
+            {**self._heard.policies, **own.policies, **doubts},
             {**self._heard.namespaces, **own.namespaces},
             {**pods_of_others(self._theirs), **own.pods},
         )
@@ -82,9 +83,13 @@ class ClusterPolicies(OwnPolicies):
         return self._heard.policies
 
     @property
+    def unheard(self) -> str:
+        return "" if self._heard.is_whole else UNHEARD
+
+    @property
     def _source(self) -> tuple[str, list[str]]:
-        problems = [*self._heard.problems.values(), *self._problems.values()]
-        return f"the cluster and {self._path}", sorted(problems)
+        problems = sorted([*self._heard.problems.values(), *self._problems.values()])
+        return f"the cluster and {self._path}", [*filter(None, (self.unheard,)), *problems]
 
     # What the cluster says
 
@@ -95,7 +100,9 @@ class ClusterPolicies(OwnPolicies):
             self._read_policy(name)
         for name in others:
             self._read_pods(name)
-        if names or others:
+        is_whole = self._membership.replica.has_heard_all
+        opens, self._heard.is_whole = is_whole and not self._heard.is_whole, is_whole
+        if names or others or opens:
             self.part.wake("the cluster's policies were changed")
         mine = f"{self._membership.uid}/"
         if names or (

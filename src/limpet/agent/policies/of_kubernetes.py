@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from limpet.agent.policies.keeper import Arguments, Policies
+from limpet.agent.policies.words import UNHEARD
 from limpet.agent.status.said import Said
 from limpet.base.disk import read_kept
 from limpet.base.errors import LimpetError
@@ -20,8 +21,6 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key, PolicyPod, PolicyWorld
-
-UNHEARD = "policies were not heard yet: this node's pods are closed"
 
 _log = structlog.get_logger("policies")
 

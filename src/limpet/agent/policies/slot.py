@@ -47,13 +47,19 @@ class PolicySlot:
 
     def begin(self) -> None:
         """What is kept is in force when this returns. Raises: LimpetError."""
-        if self._settings.policies.mode == "on" or self._path.exists() or self._cluster_has_some:
+        if (
+            self._settings.policies.mode == "on"
+            or self._path.exists()
+            or self._cluster_may_have_some
+        ):
             self._loop.run("start", self.open().part)
 
     @property
-    def _cluster_has_some(self) -> bool:
-        membership = self._membership
-        return membership is not None and bool(membership.replica.known.of(_POLICY))
+    def _cluster_may_have_some(self) -> bool:
+        if self._membership is None:
+            return False
+        replica = self._membership.replica
+        return bool(replica.known.of(_POLICY)) or not replica.has_heard_all
 
     def hear(self, change: Change) -> None:
         """The cluster's documents changed: with its first policy there are policies here."""

@@ -11,6 +11,8 @@ from limpet.policies.policy import Direction, Policy, PolicyPod, PolicyWorld
 from limpet.policies.said.verdict import Verdict
 from limpet.policies.said.words import peer_words, policy_words, port_words
 
+UNHEARD = "policies were not heard yet: this node's pods are closed"
+
 
 def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
     """`is_known`: no policy holds at an address that is no known pod's."""

@@ -41,5 +41,6 @@ POLICY = Kind(
     signers=cluster_keys,
     head=lambda policy: Head(policy.name, policy.revision, era=policy.era),
     revoked=revoked_keys,
+    kept_twice=True,
     unsaid={"era": 0},
 )

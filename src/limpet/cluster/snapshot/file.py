@@ -2,7 +2,8 @@
 
 `own.log` beside it holds once more what the node cannot start without: the documents that others
 are checked with, and those that the cluster has signed for this node. Without the others' it waits
-for its neighbours, without its own it has no addresses.
+for its neighbours, without its own it has no addresses. Policies and tombstones are there too: who
+has lost one lets in whom it must not.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from limpet.base import faults
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
 from limpet.base.records.codec import NewerRecordError
-from limpet.cluster.documents import Document, Key, Known, essentials
+from limpet.cluster.documents import Document, Key, Known, kept_twice
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.merge import Changes, merge
 from limpet.cluster.seal import check, read_sealed
+from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.log import SnapshotLog, cluster_mark, parse_log
 from limpet.cluster.snapshot.writer import LogWriter, read_file
 
@@ -105,11 +107,14 @@ class SnapshotFile:
             found_own = None
             problems.append(str(error))
         known, damage = self._take_up(self._path, self._found, nothing)
-        if damage:
+        if is_damaged := bool(damage):
             problems.insert(0, self._keep_damaged(damage, known))
         own, damage = self._take_up(own_path, found_own, nothing)
+        own_is_whole = found_own is not None and not damage
         if damage:
             problems.append(f"{own_path}: {damage} (it is made again)")
+        if not own_is_whole and (is_damaged or (self._found is None and own_path.exists())):
+            problems += self._doubt()
         known, lost = merge(known, own)
         self._inbox.add(found for key in lost if (found := known.find(key)) is not None)
         self._found = None
@@ -131,6 +136,14 @@ class SnapshotFile:
         writer.take_up(log, data, known)
         return known, log.damage
 
+    def _doubt(self) -> list[str]:
+        """Before anything is written: the damage is not to be seen after that."""
+        try:
+            completeness.doubt(self.folder)
+        except StorageError as error:
+            return [str(error)]
+        return []
+
     def _keep_damaged(self, damage: str, known: Known) -> str:
         number = 1
         while (copy := self._path.with_name(f"{self._path.name}.damaged-{number}")).exists():
@@ -146,6 +159,10 @@ class SnapshotFile:
             f"{self._path}: {damage}; {sum(1 for _ in known)} documents could be read, the others "
             f"are told anew by neighbours and the cloud ({kept})"
         )
+
+    @property
+    def folder(self) -> Path:
+        return self._path.parent
 
     # Called from any thread
 
@@ -237,7 +254,7 @@ class SnapshotFile:
     def _tidy(self) -> None:
         """What nobody waits for."""
         log, own = self._writers
-        needed = essentials(log.known, self._own_uid)
+        needed = kept_twice(log.known, self._own_uid)
         news = [each for each in needed if each.is_newer(own.known.find(each.key))]
         self._attempt("write", own, lambda: own.take(news))
         if monotonic() < self._compact_at_s:

@@ -15,10 +15,15 @@ from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
 from limpet.cluster.documents import Known
 from limpet.cluster.keys import public_key_of
+from limpet.cluster.kinds import POLICY
+from limpet.cluster.kinds.policy import SignedPolicy
+from limpet.cluster.seal import seal
+from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.snapshot.log import HEADER_BYTES, VERSION
 from limpet.cluster.snapshot.writer import read_file
 from tests.unit.cluster_values import (
+    CLUSTER_KEY,
     NOTHING,
     PINNED,
     documents,
@@ -321,3 +326,28 @@ def test_a_file_over_its_bound_is_not_begun_to_read(tmp_path: Path) -> None:
         read_file(path)
 
     assert caught.value.errno == errno.EFBIG
+
+
+def test_policies_and_tombstones_are_kept_twice_and_where_both_copies_are_damaged_it_is_noted(
+    tmp_path: Path,
+) -> None:
+    policy = seal(POLICY, SignedPolicy("NetworkPolicy/shop/web", 5, {}), CLUSTER_KEY)
+    precious = [*documents(2, tombstone=True), policy]
+    whole = known_of(precious, documents(3), documents(1), generation=1)
+    write(tmp_path, whole)
+    own = (tmp_path / "own.log").read_bytes()
+    one = bytes((tmp_path / NAME).read_bytes())
+
+    for each in precious:
+        (tmp_path / NAME).write_bytes(one)
+        flip(tmp_path / NAME, one.index(each.sealed.body))
+        found, problems = read(tmp_path)
+        assert found == whole
+        assert "damaged" in problems[0]
+        assert not completeness.is_doubted(tmp_path)
+
+    (tmp_path / NAME).write_bytes(one)
+    flip(tmp_path / NAME, one.index(policy.sealed.body))
+    flip(tmp_path / "own.log", own.index(policy.sealed.body))
+    assert read(tmp_path)[0].find(policy.key) is None
+    assert completeness.is_doubted(tmp_path)

@@ -1,0 +1,29 @@
+"""Whether a node has heard all that the cluster has to say, once: a file says that it may not have.
+
+What the snapshot lacks, a policy among that, nobody misses otherwise. The file is there from a join
+that could not hear all, or from when the snapshot was found damaged, until all was told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from limpet.base.disk import remove_durably, write_durably
+
+DOUBT_NAME = "snapshot.lacking"
+_WORDS = b"documents of the cluster may be missing here until its controller has told all of them\n"
+
+
+def is_doubted(folder: Path) -> bool:
+    """`folder`: the snapshot's."""
+    return (folder / DOUBT_NAME).exists()
+
+
+def doubt(folder: Path) -> None:
+    """Raises: StorageError."""
+    write_durably(folder / DOUBT_NAME, _WORDS)
+
+
+def settle(folder: Path) -> None:
+    """All was told, and is on the disk. Raises: StorageError."""
+    remove_durably(folder / DOUBT_NAME)
