@@ -7,10 +7,12 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from limpet.base.decoding import decode_json
 from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
@@ -24,11 +26,12 @@ from limpet.cluster.api import (
 )
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
-from limpet.controller.store.database import copy_database
+from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
+from limpet.controller.store.database import copy_database, read_item
 from tests.beds.rogue import Authority, answer, says, serving, take_request
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
-from tests.unit.cluster_values import PINNED, node_key, told
+from tests.unit.cluster_values import PINNED, node_key, seal_grant, told
 from tests.waiting import until, until_answered
 
 MakeController = Callable[..., Controller]
@@ -404,9 +407,7 @@ def held(controller: Controller) -> set[str]:
 # Removed
 
 
-def test_a_node_that_is_removed_hears_it_and_asks_no_more(
-    controller: Controller, member: Joiner
-) -> None:
+def test_a_node_that_is_removed_hears_it(controller: Controller, member: Joiner) -> None:
     node = member("n")
 
     async def body() -> None:
@@ -449,6 +450,60 @@ def test_a_node_that_missed_a_rotation_and_was_then_removed_is_told(
         async with node.running() as running:
             await until(lambda: running.membership.removed)
             await until(lambda: running.session.state.over)
+
+    run(body)
+
+
+def test_a_node_whose_removal_a_thief_forged_is_back_with_the_clusters_next_key(
+    controller: Controller, member: Joiner
+) -> None:
+    node = member("n")
+    found = read_item(controller.database, AUTHORITY, AUTHORITY)
+    assert found is not None
+    stolen = decode_json(found, AuthorityRecord).cluster_keys[-1]
+
+    async def body() -> None:
+        async with node.running() as running:
+            running.announce("192.0.2.1")
+            await running.connected()
+            forged = replace(running.grant, tombstone=True, generation=running.grant.generation + 1)
+            running.membership.offer([seal_grant(forged, stolen)], source=Source.NEIGHBOUR)
+            assert running.membership.removed
+            await until(lambda: not running.session.state.connected)
+
+            # Before the rotation nobody is shown what would remove the node for all.
+            running.session.network_changed()
+            await until(lambda: running.session.state.over)
+            assert (await shown(controller, node.identity.uid))["name"] == "n"
+
+            await asyncio.to_thread(controller.ask, "rotate-key")
+            running.session.network_changed()
+            await until(lambda: not running.membership.removed)
+            await running.connected()
+            running.announce("192.0.2.2")
+            await until_told(controller, node, "192.0.2.2", running)
+
+    run(body)
+
+
+def test_a_node_whose_removal_was_forged_is_back_after_a_restart(
+    controller: Controller, member: Joiner
+) -> None:
+    node = member("n")
+    found = read_item(controller.database, AUTHORITY, AUTHORITY)
+    assert found is not None
+    stolen = decode_json(found, AuthorityRecord).cluster_keys[-1]
+
+    async def body() -> None:
+        async with node.running() as running:
+            await running.connected()
+            forged = replace(running.grant, tombstone=True)
+            running.membership.offer([seal_grant(forged, stolen)], source=Source.NEIGHBOUR)
+        await asyncio.to_thread(controller.ask, "rotate-key")
+        async with node.running() as again:
+            assert again.membership.removed
+            await again.connected()
+            assert not again.membership.removed
 
     run(body)
 

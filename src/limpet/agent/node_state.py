@@ -34,13 +34,18 @@ class NodeInCluster:
         self._node_part = node_part
         self._routed = RoutedPrefixes(membership)
         self._segments = segments
+        self._removed = membership.removed
         self._mtu_bytes: int | None = None
         node_part.follow(self._state())
 
     def hear(self, news: News) -> None:
         if self._routed.hear(news):
             self._follow("the networks behind nodes changed")
-        if self._membership.uid in news.uids and self._membership.removed:
+        if self._membership.uid not in news.uids or self._removed == self._membership.removed:
+            return
+        self._removed = self._membership.removed
+        self._follow("this node was removed, or never was")
+        if self._removed:
             _log.error(
                 "this node was removed from the cluster: it reaches no other node any more",
                 what_to_do="`limpet join --new-identity` with a new token, if it should be there",

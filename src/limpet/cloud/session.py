@@ -29,6 +29,9 @@ from limpet.cluster.membership import Membership, News
 _log = structlog.get_logger("session")
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_REMOVED_PAUSE_S = 600.0
+"""A node that was removed asks so seldom whether it was: who stole the cluster's key can say so of
+any, until the key is rotated."""
 _STABLE_S = 30.0
 """A session that lasted so long is no failure when it ends."""
 _BATCH = 256
@@ -49,7 +52,7 @@ class SessionState:
     refused: str
     """What the controller does not take now, in its words."""
     over: bool
-    """The node was removed: no controller is asked until the agent starts anew."""
+    """The node was removed: it asks only now and then whether that is still so."""
     segment_refused: str = ""
     """Why the controller gives no further segment now, in its words."""
     told: tuple[str, ...] = ()
@@ -166,10 +169,11 @@ class Session:
     # One connection after the other
 
     async def run(self) -> None:
-        """Until it is cancelled, or the node is removed. Raises nothing."""
+        """Until it is cancelled. Raises nothing."""
         failures = 0
-        while not self._membership.removed:
+        while True:
             self._moved.clear()
+            was_removed = self._membership.removed
             began_s = time.monotonic()
             error = await self._attempt()
             self._publisher.end()
@@ -180,12 +184,15 @@ class Session:
                 self._link.turn()
             if not self._membership.removed:
                 self._note(error)
-                await self._pause(failures)
-        _log.error(
-            "this node was removed from the cluster: no controller is asked any more",
-            uid=self._membership.uid,
-            what_to_do="if it should be there: `limpet join --new-identity` with a new token",
-        )
+            elif not was_removed:
+                _log.error(
+                    "this node was removed from the cluster: it asks only now and then whether "
+                    "that is still so",
+                    uid=self._membership.uid,
+                    what_to_do="if it should be there: `limpet join --new-identity` with a new "
+                    "token",
+                )
+            await self._pause(failures)
 
     async def _attempt(self) -> str:
         """Talks for as long as it goes; why it ended, in words."""
@@ -207,9 +214,11 @@ class Session:
 
     async def _pause(self, failures: int) -> None:
         """The longer the more often it failed; none where the links of this node changed."""
-        rounds = failures // self._link.controllers
+        rounds, asked = divmod(failures, self._link.controllers)
         longest_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(rounds + 1, 10))
         pause_s = _SHORTEST_PAUSE_S + self._random() * (longest_s - _SHORTEST_PAUSE_S)
+        if self._membership.removed and asked == 0:  # each controller was
+            pause_s = _REMOVED_PAUSE_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._moved.wait()
@@ -217,7 +226,7 @@ class Session:
     async def _talk(self) -> None:
         """Returns when the node was removed. Raises: LimpetError."""
         self._caught_up = False
-        if self._membership.own is None:
+        if self._membership.grant is None:
             await self._learn_own()
         await self._requests.say_hello()
         if self._publisher.elsewhere:
@@ -251,14 +260,17 @@ class Session:
                 await self._take(lines)
 
     async def _learn_own(self) -> None:
-        """What the node's disk has lost of the node itself, the cluster knows."""
+        """What the node's disk has lost of the node itself, the cluster knows; and whether it was
+        removed. The tombstone is shown to nobody: it may be a thief's."""
         async with aclosing(self._link.watch(None, revision=0)) as watch:
             async for lines in watch:
                 await self._take(lines)
-                if self._membership.own is not None:
+                if self._membership.grant is not None:
                     return
                 if self._caught_up:
                     break
+        if self._membership.removed:
+            raise LinkError("this node was removed from the cluster")
         raise LinkError(
             f"watch the controller at {self._link.controller}: it knows no grant of this node, "
             "and this node has lost its own (`limpet join --new-identity` with a new token)"

@@ -279,7 +279,9 @@ def _tunnel(tunnel: TunnelStatus, lacking: str) -> Iterator[str]:
 
 def _controller(controller: ControllerStatus) -> str:
     if controller.over:
-        return f"no controller is asked any more: {controller.error}"
+        return (
+            "this node was removed, and asks the controller only now and then whether it still is"
+        )
     for_ = duration(controller.for_s)
     if controller.connected:
         return f"connected to the controller at {controller.address} for {for_}"

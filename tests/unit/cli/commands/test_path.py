@@ -295,7 +295,7 @@ def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
         ),
         (
             {"controller": {**CLUSTER["controller"], "over": True, "error": "it was removed"}},
-            "no controller is asked any more: it was removed",
+            "this node was removed, and asks the controller only now and then",
         ),
         (
             {"tunnel": {**CLUSTER["tunnel"], "problem": "wireguard-go is not there"}},
