@@ -64,9 +64,10 @@ class TunnelPlanner:
         versions = {prefix.version for prefix in view.grant.segments}
         return ipsec_state(self.plan.state, versions)
 
-    def uid_of(self, key: bytes) -> str:
-        """Uid of the peer that has this key."""
-        return self.plan.holders[key]
+    def identity_key_of(self, key: bytes) -> bytes:
+        """Identity's key of the peer that has this tunnel key; it is one of the last plan's."""
+        assert self._view is not None
+        return self._view.view.snapshot.nodes[self.plan.holders[key]].grant.public_key
 
     def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
         """Uids of the peers with these keys."""

@@ -76,7 +76,7 @@ class TunnelMaker:
             ),
             identity=read_identity(self.identity),
             own_key=planner.key.public_key,
-            uid_of=planner.uid_of,
+            identity_key_of=planner.identity_key_of,
             inner_port=IPSEC_PORT if shares_port else 0,
             bridge=setup.bridge,
         )

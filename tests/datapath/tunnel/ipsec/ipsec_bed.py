@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.keys import public_key_of
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.controller.registry.records import AuthorityRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, node_certificate
-from limpet.datapath.tunnel.diff import DropTunnel
+from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange
 from limpet.datapath.tunnel.ipsec.apply import IpsecKernel
 from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
 from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
@@ -28,6 +29,7 @@ from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 from limpet.datapath.tunnel.ipsec.process import ANSWER_S, IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
+from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.datapath.tunnel.state import TunnelState
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node
@@ -46,10 +48,10 @@ def charon() -> str:
 
 
 @cache
-def authority(name: str = "test") -> AuthorityRecord:
+def authority() -> AuthorityRecord:
     """A cluster's, as its controller makes it."""
     tables = Tables(quarantine_s=600.0)
-    create_cluster(tables, network(cluster=name))
+    create_cluster(tables, network(cluster="test"))
     return tables.authority
 
 
@@ -61,7 +63,7 @@ def identity(number: int, uid: str, public_key: bytes) -> IpsecIdentity:
         serialization.NoEncryption(),
     )
     certificate = node_certificate(authority(), public_key).encode()
-    return IpsecIdentity(uid, private_key, certificate, authority().ca_certificate.encode())
+    return IpsecIdentity(uid, private_key, certificate)
 
 
 def ipsec_kernel(route: RouteSocket, folder: Path, program: str) -> IpsecKernel:
@@ -72,7 +74,7 @@ def ipsec_kernel(route: RouteSocket, folder: Path, program: str) -> IpsecKernel:
         IpsecProcess(folder, program=program),
         identity=identity(1, "uid", public_key),
         own_key=public_key,
-        uid_of=lambda key: key.hex(),
+        identity_key_of=lambda key: key,
     )
 
 
@@ -84,7 +86,7 @@ class IpsecTunnel(Tunnel):
     def __init__(self, node: Node, folder: Path, ifname: str) -> None:
         self.run_dir = Path(tempfile.mkdtemp(prefix="lgi"))  # a socket's path is a short one
         self.run_folder = self.run_dir / IPSEC_FOLDER
-        self._uids: dict[bytes, str] = {}
+        self._identity_keys: dict[bytes, bytes] = {}
         super().__init__(node, folder, IPSEC_IFNAME)
         # For looking on: a connection of its own.
         self.daemon = IpsecDaemon(self.kernel.process, self.identity, waits_s=PATIENCE_S)
@@ -97,7 +99,7 @@ class IpsecTunnel(Tunnel):
             IpsecProcess(self.run_folder, program=self.program, in_kernel=self.in_kernel),
             identity=self.identity,
             own_key=self.key.public_key,
-            uid_of=self._uid_of,
+            identity_key_of=self._identity_key_of,
             inner_port=self.inner_port,
         )
 
@@ -109,8 +111,8 @@ class IpsecTunnel(Tunnel):
     def identity(self) -> IpsecIdentity:
         return identity(self.node.number, self.node.uid, self.node.grant.public_key)
 
-    def _uid_of(self, public_key: bytes) -> str:
-        return next(uid for uid, peer in self.plan.wishes.items() if peer.public_key == public_key)
+    def _identity_key_of(self, public_key: bytes) -> bytes:
+        return self._identity_keys[public_key]
 
     @property
     def pid(self) -> int:
@@ -118,6 +120,11 @@ class IpsecTunnel(Tunnel):
             pid = self.kernel.process.pid
         assert pid is not None
         return pid
+
+    def settle(self, nodes: Mapping[str, NodeEntry]) -> list[TunnelChange]:
+        grants = [entry.grant for entry in nodes.values()]
+        self._identity_keys |= {tunnel_public_key(g.public_key): g.public_key for g in grants}
+        return super().settle(nodes)
 
     def wanted(self, state: TunnelState) -> TunnelState:
         return ipsec_state(state, (4, 6))
@@ -155,7 +162,7 @@ class IpsecTunnel(Tunnel):
         """Whether an IKE_SA comes about that this end has begun."""
         with self.daemon.process.connect(ANSWER_S) as connection:
             session = vici.Session(connection)
-            name = connection_name(peer.key.public_key, 0)
+            name = connection_name(peer.node.grant.public_key, 0)
             try:
                 list(session.initiate({"ike": name, "child": WHOLE, "timeout": "1500"}))
             except vici.exception.CommandException:

@@ -25,7 +25,6 @@ from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.diff import CallPeer, DropTunnel, PutTunnel
 from limpet.datapath.tunnel.ipsec import vici as ipsec_vici
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
-from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.ipsec.vici import Vici
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelState
@@ -37,7 +36,6 @@ from tests.beds.traffic.tunnel_traffic import Flow, is_silent, send_bulk
 from tests.beds.tunnel_bed import TunnelBed
 from tests.datapath.tunnel.ipsec.ipsec_bed import (
     IpsecTunnel,
-    authority,
     charon,
     ipsec_kernel,
     skip_without_esp,
@@ -237,40 +235,6 @@ def test_a_removed_peer_is_cut_off_at_once_and_does_not_come_in_again(tmp_path: 
         assert is_silent(other.node.pod, one.node.address(4))
         assert not other.begins(one)
         assert one.sas() == []
-
-
-class StrangeTunnel(IpsecTunnel):
-    """The second node shows a certificate for itself that another cluster's CA has made."""
-
-    @property
-    def identity(self) -> IpsecIdentity:
-        right = super().identity
-        if self.node.number == 1:
-            return right
-        return right_but_of(authority("another"), right, self.node.grant.public_key)
-
-    def connect(self, peers: object) -> None:
-        pass
-
-
-def right_but_of(strange: object, right: IpsecIdentity, public_key: bytes) -> IpsecIdentity:
-    from limpet.controller.registry.records import AuthorityRecord
-    from limpet.controller.state.authority import node_certificate
-
-    assert isinstance(strange, AuthorityRecord)
-    return replace(right, certificate=node_certificate(strange, public_key).encode())
-
-
-def test_a_certificate_of_another_cluster_opens_nothing(tmp_path: Path) -> None:
-    bed = IpsecBed(tmp_path, kind=StrangeTunnel)
-    with bed.undo:
-        one, other = bed.both
-
-        assert not one.begins(other)
-        assert not other.begins(one)
-
-        assert not any(sa.established for sa in (*one.sas(), *other.sas()))
-        assert is_silent(other.node.pod, one.node.address(4))
 
 
 class TurnedBackTunnel(IpsecTunnel):

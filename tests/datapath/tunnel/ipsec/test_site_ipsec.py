@@ -53,7 +53,6 @@ class IpsecAgent(Agent):
         for path, content in (
             (own.key_path, ours.private_key),
             (own.certificate_path, ours.certificate),
-            (own.ca_path, ours.authority),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -81,11 +81,11 @@ class IpsecKernel(TunnelBackendKernel):
         *,
         identity: IpsecIdentity,
         own_key: bytes,
-        uid_of: Callable[[bytes], str],
+        identity_key_of: Callable[[bytes], bytes],
         inner_port: int = 0,
         bridge: str = "limpet0",
     ) -> None:
-        """`own_key`: this node's tunnel key; `uid_of`: the uid in the certificate of the peer with
+        """`own_key`: this node's tunnel key; `identity_key_of`: the grant's key of the peer with
         that tunnel key. `inner_port`: where the daemon listens when WireGuard has the tunnel's port
         (`ipsec.port`); 0: it has that port itself. `bridge`: of the pods.
         """
@@ -97,7 +97,7 @@ class IpsecKernel(TunnelBackendKernel):
         self._daemon = IpsecDaemon(process, identity, asks_anyway=False)
         self._reader = _Reader(IpsecDaemon(process, identity, waits_s=_READ_S, asks_anyway=False))
         self._own_key = own_key
-        self._uid_of = uid_of
+        self._identity_key_of = identity_key_of
         self._bridge = bridge
         self._shared = IpsecPort(inner_port)
         self.process = process
@@ -246,7 +246,8 @@ class IpsecKernel(TunnelBackendKernel):
                 allowed = change.allowed_after(self.have.peers.get(key, TunnelPeer(key)))
                 where = endpoint or self.given.get(key)
                 self._load(
-                    IpsecPeer(key, self._uid_of(key), allowed, where), moved=endpoint is not None
+                    IpsecPeer(key, self._identity_key_of(key), allowed, where),
+                    moved=endpoint is not None,
                 )
             case DropTunnelPeer():
                 self._unload(key)

@@ -21,7 +21,9 @@ from limpet.base.bounds.strangers import (
     IKE_UNPROVEN,
 )
 from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IPSEC_TABLE, TUNNEL_MARK
+from limpet.cluster.keys import uid_of
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
+from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.linux.netlink import codec as netlink
 from limpet.linux.netlink import route_codec
 
@@ -63,6 +65,7 @@ def daemon_settings(
     """
     return f"""\
 charon-systemd {{
+  # No CA is trusted: each peer's connection has the key of its grant. A daemon of before ends.
   load = {" ".join(_PLUGINS if in_kernel else (_OWN_ESP, *_PLUGINS))}
   # Every packet goes by the one port, which has ESP in it too.
   port = 0
@@ -145,12 +148,12 @@ def parse_version(answer: Document) -> tuple[int, ...]:
     return tuple(int(part) for part in found.groups() if part is not None)
 
 
-def connection_name(public_key: bytes, generation: int) -> str:
-    return f"limpet-{public_key.hex()}-{generation}"
+def connection_name(identity_key: bytes, generation: int) -> str:
+    return f"limpet-{identity_key.hex()}-{generation}"
 
 
 def parse_name(name: str) -> tuple[bytes, int] | None:
-    """Key of the peer and generation, of a connection's name; None: it is not ours."""
+    """Identity's key of the peer and generation, of a connection's name; None: it is not ours."""
     found = _NAME.fullmatch(name)
     return (bytes.fromhex(found[1]), int(found[2])) if found is not None else None
 
@@ -188,14 +191,22 @@ def connection(
         "unique": "no",
         "send_cert": "always",
         "local": {"auth": "pubkey", "id": f"fqdn:{own_uid}"},
-        "remote": {"auth": "pubkey", "id": f"fqdn:{peer.uid}"},
+        # Whatever certificate the peer shows, and whoever made it.
+        "remote": {
+            "auth": "pubkey",
+            "id": f"fqdn:{uid_of(peer.identity_key)}",
+            "pubkeys": [_SUBJECT_PUBLIC_KEY_INFO + peer.identity_key],
+        },
         "children": children,
     }
     if peer.endpoint is not None:
         address, remote_port = peer.endpoint
         conn |= {"remote_addrs": [str(address), "%any"], "remote_port": str(remote_port)}
-    return {connection_name(peer.public_key, peer.generation): conn}
+    return {connection_name(peer.identity_key, peer.generation): conn}
 
+
+_SUBJECT_PUBLIC_KEY_INFO = bytes.fromhex("302a300506032b6570032100")
+"""DER before an Ed25519 public key. Source: RFC 8410 section 10.1."""
 
 _IN_KERNEL = {
     "if_id_in": str(IPSEC_IF_ID),
@@ -231,10 +242,9 @@ def parse_connections(events: Iterable[Document]) -> list[IpsecPeer]:
 
 
 def _peer(conn: Document, known: tuple[bytes, int]) -> IpsecPeer:
-    public_key, generation = known
+    identity_key, generation = known
     allowed = _prefixes(conn.get("children", {}).get(WHOLE, {}).get("remote-ts", []))
-    uid = _text(conn.get("remote-1", {}).get("id", b""))
-    return IpsecPeer(public_key, uid, allowed, None, generation)
+    return IpsecPeer(tunnel_public_key(identity_key), identity_key, allowed, None, generation)
 
 
 @contextmanager
@@ -262,7 +272,7 @@ _STATES = {"CONNECTING": False, "ESTABLISHED": True, "REKEYING": True}
 
 
 def _ike_sa(sa: Document, known: tuple[bytes, int]) -> IkeSa:
-    public_key, generation = known
+    identity_key, generation = known
     children = [
         _child_sa(child)
         for child in sa.get("child-sas", {}).values()
@@ -270,7 +280,7 @@ def _ike_sa(sa: Document, known: tuple[bytes, int]) -> IkeSa:
     ]
     return IkeSa(
         uniqueid=_number(sa, "uniqueid"),
-        public_key=public_key,
+        public_key=tunnel_public_key(identity_key),
         generation=generation,
         established=_STATES[_text(sa["state"])],
         initiator=_text(sa.get("initiator", b"")) == "yes",

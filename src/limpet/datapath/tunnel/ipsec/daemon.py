@@ -33,7 +33,7 @@ _HANGS_S = 10.0
 
 def read_identity(identity: Identity) -> IpsecIdentity:
     """Who this node is in IKE, from the files of its identity. Raises: StorageError."""
-    paths = (identity.key_path, identity.certificate_path, identity.ca_path)
+    paths = (identity.key_path, identity.certificate_path)
     try:
         return IpsecIdentity(identity.uid, *(path.read_bytes() for path in paths))
     except OSError as error:
@@ -182,7 +182,6 @@ class IpsecDaemon(Program):
 
     def _introduce(self) -> None:
         own = self._identity
-        self._vici.ask("load-cert", {"type": "X509", "flag": "CA", "data": own.authority})
         self._vici.ask("load-cert", {"type": "X509", "flag": "NONE", "data": own.certificate})
         # Last: `knows_this_node` looks for the key only.
         self._vici.ask("load-key", {"type": "any", "data": own.private_key})
@@ -229,7 +228,7 @@ class IpsecDaemon(Program):
 
     def forget(self, peer: IpsecPeer) -> None:
         """Unloads the peer's connection; SAs stay. Raises: KernelError."""
-        name = connection_name(peer.public_key, peer.generation)
+        name = connection_name(peer.identity_key, peer.generation)
         try:
             self._vici.ask("unload-conn", {"name": name})
         except KernelError as error:
@@ -238,7 +237,7 @@ class IpsecDaemon(Program):
 
     def initiate(self, peer: IpsecPeer, child: str) -> None:
         """Initiates the child, without waiting for an outcome. Raises: KernelError."""
-        name = connection_name(peer.public_key, peer.generation)
+        name = connection_name(peer.identity_key, peer.generation)
         self._vici.ask("initiate", {"ike": name, "child": child, "timeout": "-1"})
 
     def end_ike(self, uniqueid: int, *, at_once: bool = False) -> None:

@@ -20,9 +20,8 @@ class IpsecIdentity:
     private_key: bytes = field(repr=False)
     """PEM (PKCS #8), Ed25519."""
     certificate: bytes
-    """PEM; names the uid."""
-    authority: bytes
-    """PEM: the cluster's CA, the only one that is trusted."""
+    """PEM; names the uid. Only agents of before peers were told by their grants' keys look at it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class IpsecPeer:
 
     public_key: bytes
     """The peer's tunnel key, by which plans name it."""
-    uid: str = ""
-    """The uid in its certificate."""
+    identity_key: bytes = b""
+    """Ed25519, of its grant, which the tunnel key is made of: the only one that proves the peer."""
     allowed: frozenset[Prefix] = frozenset()
     endpoint: Endpoint | None = None
     """None: the peer has to begin."""

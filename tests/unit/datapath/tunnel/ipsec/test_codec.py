@@ -7,10 +7,13 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.ownership import TUNNEL_MARK
+from limpet.cluster.keys import public_key_of, uid_of
 from limpet.datapath.tunnel.ipsec.codec import (
     connection,
     connection_name,
@@ -21,8 +24,10 @@ from limpet.datapath.tunnel.ipsec.codec import (
     parse_version,
 )
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
+from limpet.datapath.tunnel.key import tunnel_public_key
 
-KEY = bytes(range(32))
+KEY = public_key_of(bytes(range(32)))
+TUNNEL_KEY = tunnel_public_key(KEY)
 V4, V6 = ip_network("10.0.1.0/24"), ip_network("fd00::/64")
 
 
@@ -37,14 +42,17 @@ def test_names_of_others_are_no_error(name: str) -> None:
 
 
 def test_a_connection_names_the_peers_prefixes_and_leaves_this_ends_to_the_peer() -> None:
-    peer = IpsecPeer(KEY, "theirs", frozenset({V4, V6}), (ip_address("2001:db8::1"), 29001), 2)
+    peer = IpsecPeer(TUNNEL_KEY, KEY, frozenset({V4, V6}), (ip_address("2001:db8::1"), 29001), 2)
 
     (conn,) = connection(peer, own_uid="mine", port=25000, more=[V4]).values()
 
     assert conn["remote_addrs"] == ["2001:db8::1", "%any"]
     assert (conn["local_port"], conn["remote_port"]) == ("25000", "29001")
     assert conn["local"]["id"] == "fqdn:mine"
-    assert conn["remote"] == {"auth": "pubkey", "id": "fqdn:theirs"}
+    assert (conn["remote"]["auth"], conn["remote"]["id"]) == ("pubkey", f"fqdn:{uid_of(KEY)}")
+    (pinned,) = map(load_der_public_key, conn["remote"]["pubkeys"])
+    assert isinstance(pinned, Ed25519PublicKey)
+    assert pinned.public_bytes_raw() == KEY
     whole, more = conn["children"]["all"], conn["children"]["more"]
     assert whole["remote_ts"] == ["10.0.1.0/24", "fd00::/64"]
     assert more["remote_ts"] == ["10.0.1.0/24"]
@@ -52,7 +60,7 @@ def test_a_connection_names_the_peers_prefixes_and_leaves_this_ends_to_the_peer(
 
 
 def test_where_the_kernel_makes_esp_every_child_is_of_its_interface_and_marks_its_packets() -> None:
-    peer = IpsecPeer(KEY, "theirs", frozenset({V4}))
+    peer = IpsecPeer(TUNNEL_KEY, KEY, frozenset({V4}))
 
     (conn,) = connection(peer, own_uid="mine", port=1, more=[V4], in_kernel=True).values()
 
@@ -64,13 +72,13 @@ def test_where_the_kernel_makes_esp_every_child_is_of_its_interface_and_marks_it
 
 
 def test_connections_of_two_generations_are_never_equal_to_the_daemon() -> None:
-    peers = [IpsecPeer(KEY, "uid", frozenset({V4}), None, number) for number in (0, 1, 2)]
+    peers = [IpsecPeer(TUNNEL_KEY, KEY, frozenset({V4}), None, number) for number in (0, 1, 2)]
     conns = [connection(peer, own_uid="own", port=1) for peer in peers]
     assert len({str([*conn.values()]) for conn in conns}) == 3
 
 
 def test_a_peer_without_an_endpoint_may_come_from_anywhere() -> None:
-    (conn,) = connection(IpsecPeer(KEY, "uid"), own_uid="own", port=1).values()
+    (conn,) = connection(IpsecPeer(TUNNEL_KEY, KEY), own_uid="own", port=1).values()
     assert conn["remote_addrs"] == ["%any"]
     assert "remote_port" not in conn
 
@@ -108,7 +116,7 @@ def test_an_sa_is_read_with_the_children_that_carry_packets() -> None:
     child = ChildSa(1, mine, frozenset({V4, V6}), 10, 20)
     endpoint = ip_address("192.0.2.1"), 29615
     assert parse_sas([sa(), {"home": {}}]) == [
-        IkeSa(7, KEY, 3, True, True, endpoint, "a1b2", 12, (child,))
+        IkeSa(7, TUNNEL_KEY, 3, True, True, endpoint, "a1b2", 12, (child,))
     ]
 
 
@@ -136,12 +144,11 @@ def test_what_makes_no_sense_is_a_value_error(changes: dict[str, Any]) -> None:
 def test_connections_are_read_with_the_peers_identity_and_prefixes() -> None:
     listed = {
         connection_name(KEY, 4): {
-            "remote-1": {"id": b"theirs"},
             "children": {"all": {"remote-ts": [b"10.0.1.0/24"]}},
         },
         "somebody-elses": {},
     }
-    assert parse_connections([listed]) == [IpsecPeer(KEY, "theirs", frozenset({V4}), None, 4)]
+    assert parse_connections([listed]) == [IpsecPeer(TUNNEL_KEY, KEY, frozenset({V4}), None, 4)]
 
 
 @pytest.mark.parametrize(

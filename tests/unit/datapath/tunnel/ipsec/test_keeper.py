@@ -24,7 +24,7 @@ def test_it_is_woken_in_an_agent_with_more_descriptors_than_select_takes(tmp_pat
         undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for _ in range(1100):
             undo.callback(os.close, os.dup(0))
-        identity = IpsecIdentity("uid", b"", b"", b"")
+        identity = IpsecIdentity("uid", b"", b"")
         keeper = IpsecKeeper(IpsecDaemon(IpsecProcess(tmp_path, program="none"), identity))
         undo.callback(keeper.stop)
         assert keeper._wake > 1024

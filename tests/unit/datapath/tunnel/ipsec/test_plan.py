@@ -82,7 +82,7 @@ class Pair:
         ]
 
     def _peer(self, end: int, allowed: tuple[Prefix, ...]) -> IpsecPeer:
-        return IpsecPeer(KEYS[1 - end], "uid", frozenset(allowed), PLACES[0])
+        return IpsecPeer(KEYS[1 - end], b"", frozenset(allowed), PLACES[0])
 
     def change(self, end: int, **changes: object) -> None:
         peer = replace(self.cares[end].peer, **changes)  # type: ignore[arg-type]
@@ -314,7 +314,7 @@ def test_an_old_sa_stays_until_a_new_endpoint_is_reached() -> None:
 
 
 def test_a_peer_without_an_endpoint_is_waited_for() -> None:
-    peer = IpsecPeer(KEYS[1], "uid", frozenset(OWN[1]))
+    peer = IpsecPeer(KEYS[1], b"", frozenset(OWN[1]))
     care = cared_for(None, peer, first=True, now_s=0.0)
 
     care, actions = tend(care, [], 100.0)
@@ -351,7 +351,7 @@ def test_all_other_prefixes_are_carried_when_the_peer_refuses_one(end: int) -> N
 
 
 def test_an_attempt_at_an_older_endpoint_is_given_up_for_the_newer() -> None:
-    peer = IpsecPeer(KEYS[1], "uid", frozenset(OWN[1]), PLACES[1], 3)
+    peer = IpsecPeer(KEYS[1], b"", frozenset(OWN[1]), PLACES[1], 3)
     care = replace(cared_for(None, peer, first=True, now_s=0.0), target=PLACES[1])
     connecting = IkeSa(9, KEYS[1], 2, False, True, PLACES[0], "aa")
 
@@ -361,7 +361,7 @@ def test_an_attempt_at_an_older_endpoint_is_given_up_for_the_newer() -> None:
 
 
 def test_an_attempt_under_way_is_waited_for_without_looking_all_the_time() -> None:
-    peer = IpsecPeer(KEYS[1], "uid", frozenset(OWN[1]), PLACES[1])
+    peer = IpsecPeer(KEYS[1], b"", frozenset(OWN[1]), PLACES[1])
     care = cared_for(None, peer, first=True, now_s=0.0)
     connecting = IkeSa(9, KEYS[1], 0, False, True, PLACES[1], "aa")
 
