@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.cluster.kinds import KINDS
-from limpet.controller.registry.records import AUTHORITY, COMMUNITY, SEGMENT, STATE, TOKEN
+from limpet.controller.registry.records import (
+    AUTHORITY,
+    COMMUNITY,
+    NODE,
+    SEGMENT,
+    STATE,
+    TOKEN,
+)
 
 
 def order(changed: tuple[str, str, Any], *, state_last: bool = False) -> float:
@@ -15,8 +22,10 @@ def order(changed: tuple[str, str, Any], *, state_last: bool = False) -> float:
     `state_last`: where all is done again as long as the state does not say that it is done.
     """
     kind, _, record = changed
-    if kind == TOKEN and (record is None or record.used_by):
-        return -1  # or a second node might be let in by it, or one of before a recovery
+    if kind == TOKEN and record is None:
+        return -1  # or one of before a recovery might let somebody in
+    if kind == TOKEN and record.used_by:
+        return 1.5  # or a second node might be let in by it; who takes a place holds it by then
     if kind == STATE:
         return 9 if state_last else 0
     if kind == AUTHORITY:
@@ -25,4 +34,6 @@ def order(changed: tuple[str, str, Any], *, state_last: bool = False) -> float:
         return 1 if record is not None and record.resting_since_s is None else 5
     if kind == COMMUNITY:
         return 1 if record is not None else 5
+    if kind == NODE and record is not None and record.replaced_by:
+        return 3  # what it was granted is in its heir's grant by then
     return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

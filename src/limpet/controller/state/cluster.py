@@ -155,6 +155,8 @@ class Cluster:
                 "last `limpet controller rotate-key`"
             )
             return
+        if buried := grants.finish_replacements(tables):
+            _log.warning("a replacement was cut off: finished", count=buried)
         following = next_network(tables.network, self.settings)
         if following is not None:
             grants.put_network(tables, following)

@@ -105,6 +105,8 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
         return known
     if former not in ("", uid):  # its own: a writer was stopped between token and grant
         return _take_over(tables, former, request, uid, now_s)
+    if former and (dead_uid := _begun_with(tables, request.name, uid)):
+        return _take_over(tables, dead_uid, request, uid, now_s)
     _check_name(tables, request.name)
     check_communities(tables, request.name, token)
     roles = frozenset(map(Role, token.roles))
@@ -223,6 +225,38 @@ def _take_over(
     )
     first = _put_first(tables, grant, record.communities, now_s, record.node_labels)
     return JoinedNode(uid, first, dead_uid)
+
+
+def _begun_with(tables: Tables, name: str, uid: str) -> str:
+    """The machine whose place this one was taking when a writer was stopped, or nothing: it holds
+    what that one was granted."""
+    held = {each.prefix for each in tables.space.holdings.values() if each.uid == uid}
+    dead = (each for each in tables.uids_of(name) if held & set(tables.grants[each].segments))
+    return next(dead, "")
+
+
+def finish_replacements(tables: Tables) -> int:
+    """Buries those whose place another machine has: a writer was stopped behind the grant of that
+    one. Returns how many."""
+    dead = [
+        (former, grant.uid)
+        for grant in tables.grants.values()
+        if not grant.tombstone
+        for each in grant.supersedes
+        if (former := tables.grants.get(each)) is not None and _has_place(tables, grant, former)
+    ]
+    for former, uid in dead:
+        bury(tables, former, replaced_by=uid)
+    return len(dead)
+
+
+def _has_place(tables: Tables, grant: Grant, former: Grant) -> bool:
+    if former.tombstone or former.name != grant.name or former.is_flannel:
+        return False
+    held = {each.prefix for each in tables.space.holdings.values() if each.uid == grant.uid}
+    if not former.segments:
+        return awaits_replacement(tables, former.uid)
+    return held.issuperset(former.segments)
 
 
 def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:

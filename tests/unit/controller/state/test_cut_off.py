@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.errors import LimpetError, StorageError
-from limpet.cluster.api import token_id
+from limpet.cluster.api import JoinRequest, join_proof, token_id
 from limpet.cluster.documents import Known
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import KINDS, NETWORK
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
+from limpet.controller.communities import communities
 from limpet.controller.registry.records import (
     AUTHORITY,
     NODE,
@@ -27,10 +30,11 @@ from limpet.controller.registry.records import (
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
-from limpet.controller.state import nodes, recovery
+from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.grants import JoinedNode
 from limpet.controller.state.published import publish
-from limpet.controller.state.tokens import remove_tokens
+from limpet.controller.state.tokens import HELD_S, remove_tokens
 from limpet.controller.store.interface import Change, ConflictError, Delete, Item, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence, seal_presence
@@ -353,5 +357,63 @@ def test_a_grant_that_was_deleted_by_hand_is_written_at_the_next_try(tmp_path: P
             store.fails = store.conflicts = lambda change: False
             await cluster._registry.hear({(NODE, uid)})
             assert await store.get(NODE, uid) is not None
+
+    with_cluster(tmp_path, body)
+
+
+def join_by_account(tables: Tables, number: int) -> JoinedNode:
+    key, token = node_key(number), "account.of.n1"
+    request = JoinRequest(token, "n1", public_key_of(key), join_proof(token, "n1", key))
+    return grants.join_by_account(tables, request, 0.0)
+
+
+def furnish(tables: Tables) -> None:
+    """A relay with two segments of a family, a prefix behind it, and in a community by name."""
+    uid = tables.uids_of("n1")[0]
+    communities.create(tables, "harbour", ["n1"])
+    behind = frozenset({ip_network("192.168.7.0/24")})
+    nodes.set_node(
+        tables, "n1", nodes.Altered(frozenset({Role.RELAY})), nodes.Altered(behind), anyway=True
+    )
+    grants.request_segments(tables, uid, tables.grants[uid].generation, (4,), 0.0)
+
+
+def terms(grant: Grant) -> tuple[object, ...]:
+    return grant.name, grant.roles, grant.communities, grant.prefixes_behind, grant.segments
+
+
+@pytest.mark.parametrize("written", range(6))
+@pytest.mark.parametrize("by_account", [True, False])
+def test_who_replaces_a_machine_has_all_of_it_where_that_is_cut_off_anywhere(
+    tmp_path: Path, written: int, *, by_account: bool
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+
+        def first(tables: Tables) -> Grant:
+            if by_account:
+                join_by_account(tables, 1)
+            else:
+                join_with(tables, token, 1, "n1")
+            furnish(tables)
+            nodes.await_replacement(tables, "n1", wanted=by_account)
+            return tables.grants[tables.uids_of("n1")[0]]
+
+        def second(tables: Tables) -> str:
+            if by_account:
+                return join_by_account(tables, 2).uid
+            return join_with(tables, token, 2, "n1", 2 * HELD_S).uid
+
+        dead = await cluster.change(first)
+        store.cut_off(after=written)
+        await fails(cluster.change(second))
+        following = await next_leader(store)
+        uid = await following.change(second)
+        known = await following.change(lambda tables: dict(tables.grants))
+        assert terms(known[uid]) == terms(dead)
+        assert known[dead.uid].tombstone
+        assert await following.change(lambda tables: tables.nodes[dead.uid].replaced_by) == uid
+        assert {each for each, _ in await following.change(holders)} == {uid}
+        await following.stop()
 
     with_cluster(tmp_path, body)
