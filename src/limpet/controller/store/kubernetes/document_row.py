@@ -154,8 +154,8 @@ class DocumentRow:
         return document.name, msgspec.json.encode(record)
 
     def _check_place(self, what: str, found: ItemObject, uid: str) -> None:
-        """Whose object it is, is known by its name and `spec.node`, which nobody but that node's
-        account writes. Raises: ResourceError for one that says otherwise than its document."""
+        """An object is that of the node in its name and `spec.node`, where no other's account can
+        write. Raises: ResourceError for one that says otherwise than its document."""
         spec = found.spec if isinstance(found.spec, Mapping) else {}
         label = (found.metadata.labels or {}).get(UID_LABEL, uid)
         names = node_object_names(self.place(found).node, uid)
