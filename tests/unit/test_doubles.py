@@ -11,6 +11,7 @@ from tests.unit.test_house import CHECKOUT
 
 REPLACED = {
     "tests/controller/attackers/test_member_rates.py": {"members.rows[id(row)]"},
+    "tests/controller/attackers/test_removed_nodes.py": {"cluster.feed.follow"},
     "tests/datapath/tunnel/ipsec/test_ipsec.py": {"IpsecTunnel.in_kernel"},
     "tests/datapath/tunnel/ipsec/test_ipsec_races.py": {
         *("keeper._daemon.put", "keeper._daemon.initiate", "keeper._initiate"),

@@ -261,9 +261,9 @@ def _absorb_former(tables: Tables, document: Document, margin: int, now_s: float
         if known is None:
             return bury_forged(tables, document, now_s)
         _note_lost(tables, grant.revision, margin, now_s)
-        anew = replace(grant, generation=known.generation + 1, revision=tables.next_revision())
+        tombstone = replace(grant, generation=known.generation + 1, revision=tables.next_revision())
         _rest_segments(tables, known, now_s)
-        tables.sign(GRANT, anew, awaits_replacement=False, communities=())
+        tables.sign(GRANT, tombstone, awaits_replacement=False, communities=())
         return True
     lost = [each for each in grant.segments if known is None or each not in known.segments]
     if known is not None and not lost:
