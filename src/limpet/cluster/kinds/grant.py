@@ -57,8 +57,8 @@ class Grant:
 
     @property
     def signed_at(self) -> tuple[int, int]:
-        """Of two grants the cluster has signed that with the higher one last: a thief of a former
-        key of the cluster signs whatever revision it likes, but in no later era."""
+        """When the cluster did, to compare with another grant's: a thief of a former key of the
+        cluster signs whatever revision it likes, but in no later era."""
         return self.era, self.revision
 
     @property
