@@ -149,10 +149,15 @@ class Membership:
         """The document with which the node says who it is."""
         return PRESENCE.name, self.uid
 
+    @property
+    def era(self) -> int:
+        """Number of the cluster's last key that is known here."""
+        return len(signing_keys(self.replica.known)) - 1
+
     def signed_by_former_keys(self) -> list[Document]:
         """What a former key of the cluster has signed, and nothing has replaced yet."""
         known = self.replica.known
-        era = len(signing_keys(known)) - 1
+        era = self.era
         return [
             document
             for kind in (GRANT, POLICY)

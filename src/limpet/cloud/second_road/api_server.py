@@ -178,6 +178,8 @@ class ApiServerSource:
     def hear(self, news: News) -> None:
         if self._membership.uid in news.uids:
             self._writer.wake()
+        if news.network:
+            self._untaken.look_at_early()
 
     # Work
 
@@ -290,7 +292,7 @@ class ApiServerSource:
         if outcome is not Outcome.BAD:
             self._note(*name, "")
             return
-        self._untaken.put_early(name, document)
+        self._untaken.put_early(name, document, era=self._membership.era)
         self._note(
             *name,
             "what it carries was not signed by whom it should be in this cluster (who has signed "

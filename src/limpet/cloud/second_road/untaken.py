@@ -7,7 +7,9 @@ import asyncio
 from limpet.base.bounds.servers import EARLY_DOCUMENTS
 from limpet.cluster.documents import Document, Key, Sealed
 from limpet.cluster.exchange.change_rates import ChangeRates
+from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
+from limpet.cluster.seal import read_sealed
 
 ObjectName = tuple[str, str]
 """Kind and name of the object."""
@@ -33,11 +35,16 @@ class Untaken:
         """It was taken."""
         self._rates.note(key, now_s)
 
-    def put_early(self, name: ObjectName, document: Sealed) -> None:
-        """Where there is room."""
-        may_be_good = KINDS[name[0]].under and len(document.body) <= KINDS[name[0]].most_bytes
-        if may_be_good and len(self.early) < EARLY_DOCUMENTS.most:
+    def put_early(self, name: ObjectName, document: Sealed, *, era: int) -> None:
+        """Where there is room, what may be good once more is known. `era`: of the cluster's last
+        key that is known here; the network with the next one comes by another watch."""
+        if _may_be_good(document, era) and len(self.early) < EARLY_DOCUMENTS.most:
             self.early[name] = document
+
+    def look_at_early(self) -> None:
+        """Somebody else has told what they may stand under."""
+        for name, document in self.early.items():
+            self.put_late(name, document)
 
     def put_late(self, name: ObjectName, document: Sealed) -> None:
         """Where there is room."""
@@ -56,3 +63,13 @@ class Untaken:
         await asyncio.sleep(_AGAIN_S)
         self._has_late.clear()
         return dict(self.late)
+
+
+def _may_be_good(document: Sealed, era: int) -> bool:
+    kind = KINDS[document.kind]
+    if len(document.body) > kind.most_bytes:
+        return False
+    try:
+        return bool(kind.under) or read_sealed(document, KINDS).era > era
+    except SealError:
+        return False
