@@ -115,7 +115,12 @@ class SnapshotFile:
             problems.append(f"{own_path}: {damage} (it is made again)")
         if not own_is_whole and (is_damaged or (self._found is None and own_path.exists())):
             problems += self._doubt()
+        of_log = known
         known, lost = merge(known, own)
+        if lost and self._found is not None and not is_damaged:
+            # What was there twice was on the disk here before: the power cannot have cut it.
+            said = f"its end is damaged, and {OWN_NAME} has {len(lost)} documents that it has lost"
+            problems.insert(0, self._keep_damaged(said, of_log))
         self._inbox.add(found for key in lost if (found := known.find(key)) is not None)
         self._found = None
         self._thread.start()

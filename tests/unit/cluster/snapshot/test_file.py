@@ -351,3 +351,21 @@ def test_policies_and_tombstones_are_kept_twice_and_where_both_copies_are_damage
     flip(tmp_path / "own.log", own.index(policy.sealed.body))
     assert read(tmp_path)[0].find(policy.key) is None
     assert completeness.is_doubted(tmp_path)
+
+
+def test_a_removal_that_was_told_last_outlives_damage_at_the_end_which_is_told(
+    tmp_path: Path,
+) -> None:
+    removal = documents(2, generation=2, tombstone=True)
+    write(tmp_path, known_of(documents(1), documents(2), generation=1), known_of(removal))
+    path = tmp_path / NAME
+    flip(path, path.read_bytes().index(removal[0].sealed.body) + 20)
+    damaged = path.read_bytes()
+
+    found, problems = read(tmp_path)
+
+    assert found.find(removal[0].key) == removal[0]
+    (told,) = problems
+    assert "its end is damaged" in told
+    assert (tmp_path / f"{NAME}.damaged-1").read_bytes() == damaged
+    assert read(tmp_path) == (found, [])
