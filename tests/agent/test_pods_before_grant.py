@@ -136,3 +136,43 @@ def test_pods_are_closed_while_the_clusters_policies_may_not_all_be_here(
 
     with make_netns("policies").entered():
         asyncio.run(scenario())
+
+
+THIRD = grant(3)
+
+
+def taken_over() -> Sealed:
+    """A later grant of another node has the segment of the first."""
+    segments = (*THIRD.segments, *FIRST.segments)
+    return seal_grant(replace(THIRD, segments=segments, generation=2, revision=9), CLUSTER_KEY)
+
+
+def test_who_has_lost_a_segment_to_a_later_grant_says_nothing_of_pods_in_it(
+    member: Membership, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    address = str(FIRST.segments[0][9])
+    web = LabelledPod("shop", "web-0", (address,), {"app": "web"})
+    pods = seal(PODS, LabelledPods(FIRST.uid, 3, 1, (web,)), node_key(OTHER)).sealed
+    absent = seal(ABSENCE, Absence(FIRST.uid, 1, (address,)), node_key(OTHER)).sealed
+
+    async def scenario() -> None:
+        loop = Loop()
+        policies = ClusterPolicies(loop, tmp_path / "own.json", [], lambda _: "", member)
+        member.replica.subscribe(policies.hear)
+        gone = GonePods(member, endpoints=list, attached=list, changed=lambda: None)
+        member.replica.subscribe(gone.hear)
+
+        def believed() -> tuple[list[str], frozenset[str]]:
+            pod = policies._world({}).pods[Key("shop", "web-0")]
+            return list(map(str, pod.addresses)), gone.addresses
+
+        member.offer([pods, absent], source=Source.NEIGHBOUR)
+        assert believed() == ([address], frozenset({address}))
+        member.offer([taken_over()], source=Source.CLOUD)
+        assert believed() == ([], frozenset())
+        policies.close()
+        gone.close()
+        loop.close()
+
+    with make_netns("policies").entered():
+        asyncio.run(scenario())

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 import structlog
 
-from limpet.base.addresses import Address, Endpoint
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.bounds.members import (
     ABSENT_ADDRESSES,
     SEQUENCE,
@@ -30,7 +30,7 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.kinds.pods import PARTS, LabelledPod, LabelledPods
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
+from limpet.cluster.nodes import NodeEntry, Snapshot, segments_after, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
@@ -78,6 +78,7 @@ class Membership:
         self._snapshot = Snapshot()
         self._seen = replace(self.replica.known, by_kind={})
         """What `_snapshot` was made of."""
+        self._segments: tuple[Snapshot, Mapping[str, tuple[Prefix, ...]]] = (Snapshot(), {})
         self._wanted: Presence | None = None
         self.replica.subscribe(self._hear)
 
@@ -90,6 +91,15 @@ class Membership:
             self._snapshot = snapshot_of(known, self._seen, self._snapshot)
             self._seen = known
         return self._snapshot
+
+    @property
+    def segments(self) -> Mapping[str, tuple[Prefix, ...]]:
+        """By uid, those that count: of grants that overlap one alone has what both say."""
+        before, segments = self._segments
+        if before is not self.snapshot:
+            segments = segments_after(self.snapshot, before, segments)
+            self._segments = (self.snapshot, segments)
+        return segments
 
     @property
     def network(self) -> Network | None:

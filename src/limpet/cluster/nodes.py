@@ -77,6 +77,37 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     return found
 
 
+def segments_after(
+    snapshot: Snapshot, before: Snapshot, segments: Mapping[str, tuple[Prefix, ...]]
+) -> Mapping[str, tuple[Prefix, ...]]:
+    """`effective_segments`, where `segments` are those of `before`: the same object where nothing
+    of them has changed."""
+    if _are_the_same(snapshot, before, segments):
+        return segments
+    found = effective_segments(snapshot)
+    return segments if found == segments else found
+
+
+def _are_the_same(
+    snapshot: Snapshot, before: Snapshot, segments: Mapping[str, tuple[Prefix, ...]]
+) -> bool:
+    """Surely so, by a glance at each grant."""
+    known = before.nodes
+    for uid in differing(known, snapshot.nodes):
+        old, entry = known.get(uid), snapshot.nodes.get(uid)
+        if old is None or entry is None:
+            return False
+        was, now = old.grant, entry.grant
+        if was is not now and (
+            (was.segments, was.tombstone) != (now.segments, now.tombstone)
+            # Who has lost nothing loses nothing by a later grant, nor takes it from others.
+            or segments.get(uid, ()) != (() if now.tombstone else now.segments)
+            or now.signed_at < was.signed_at
+        ):
+            return False
+    return True
+
+
 def newest_grant(grants: Iterable[Grant]) -> str:
     """Uid of the one that the cluster has signed last; empty: that is not one alone."""
     held = list(grants)

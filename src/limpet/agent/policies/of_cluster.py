@@ -16,6 +16,7 @@ from pathlib import Path
 from limpet.agent.policies.keeper import OwnPolicies
 from limpet.agent.policies.words import UNHEARD
 from limpet.base.addresses import Address, Prefix
+from limpet.base.layered_map import differing
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Source
 from limpet.cluster.kinds import GRANT, PODS, POLICY
@@ -53,6 +54,7 @@ class ClusterPolicies(OwnPolicies):
         self._problems: dict[str, str] = {}
         self._theirs: dict[str, dict[Key, PolicyPod]] = {}
         """Pods of other nodes, by the name of the document."""
+        self._segments = membership.segments
         self._told_s = float("-inf")
         self._timer = Timer("labels of pods", self._tell)
         known = membership.replica.known
@@ -115,6 +117,9 @@ class ClusterPolicies(OwnPolicies):
         road than what it tells of the pods in it, and perhaps after that."""
         touched = {name for kind, name in change.keys if kind == PODS.name}
         if granted := {name for kind, name in change.keys if kind == GRANT.name}:
+            before, self._segments = self._segments, self._membership.segments
+            if before is not self._segments:  # also of who has lost one to another
+                granted |= differing(before, self._segments)
             told = self._membership.replica.known.of(PODS.name)
             touched.update(name for name in told if name.partition("/")[0] in granted)
         return sorted(touched)
@@ -150,7 +155,8 @@ class ClusterPolicies(OwnPolicies):
         if said is None or entry is None or entry.grant.tombstone:
             self._theirs.pop(name, None)
             return
-        pods = (_pod_of(each, entry.grant.segments) for each in said.pods)
+        segments = self._membership.segments.get(uid, ())
+        pods = (_pod_of(each, segments) for each in said.pods)
         self._theirs[name] = {pod.key: pod for pod in pods}
 
     # What this node says

@@ -94,8 +94,7 @@ class GonePods:
 
     def _suspects(self) -> frozenset[str]:
         """Endpoints in this node's segments that no pod of ours has."""
-        grant = self._membership.grant
-        segments = grant.segments if grant is not None else ()
+        segments = self._membership.segments.get(self._membership.uid, ())
         attached = frozenset(self._attached())
         return frozenset(
             each for each in self._endpoints() if each not in attached and _is_in(each, segments)
@@ -125,8 +124,10 @@ class GonePods:
 
     def hear(self, change: Change) -> None:
         # A node's new segment comes by another road than what it tells of the pods in it, and
-        # perhaps after that.
-        uids = [name for kind, name in change.keys if kind in (ABSENCE.name, GRANT.name)]
+        # perhaps after that; and it may be taken from another.
+        uids = {name for kind, name in change.keys if kind in (ABSENCE.name, GRANT.name)}
+        if any(kind == GRANT.name for kind, _ in change.keys):
+            uids.update(self._theirs)
         before = self.addresses
         for uid in uids:
             self._read(uid)
@@ -144,7 +145,7 @@ class GonePods:
         if said is None or entry is None or entry.grant.tombstone:
             self._theirs.pop(uid, None)
             return
-        segments = entry.grant.segments
+        segments = self._membership.segments.get(uid, ())
         self._theirs[uid] = frozenset(x for x in said.addresses if _is_in(x, segments))
 
 

@@ -21,7 +21,7 @@ from limpet.base.layered_map import differing
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.nodes import Snapshot, effective_segments
+from limpet.cluster.nodes import Snapshot, effective_segments, segments_after
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES
 
@@ -89,10 +89,10 @@ def view_of(
     tunnel_only: frozenset[str] = frozenset(),
 ) -> View:
     """The node's view. `before`: an older one, from which is taken what cannot have changed."""
-    if before is not None and _same_segments(snapshot, before):
-        segments = before.segments
+    if before is None:
+        segments: Mapping[str, tuple[Prefix, ...]] = effective_segments(snapshot)
     else:
-        segments = effective_segments(snapshot)
+        segments = segments_after(snapshot, before.snapshot, before.segments)
     entry = snapshot.nodes.get(uid)
     network = snapshot.network
     if entry is None or network is None or entry.grant.tombstone:
@@ -143,24 +143,6 @@ def _sites(own: OwnSide) -> dict[int, Bounds]:
         version: (*bounds, *(LOCAL_BOUNDS[version] if version in private else ()))
         for version, bounds in bounds_by_version(own.link_prefixes).items()
     }
-
-
-def _same_segments(snapshot: Snapshot, before: View) -> bool:
-    """Whether the segments that count are surely the same as before, by a glance at each grant."""
-    known = before.snapshot.nodes
-    for uid in differing(known, snapshot.nodes):
-        old, entry = known.get(uid), snapshot.nodes.get(uid)
-        if old is None or entry is None:
-            return False
-        was, now = old.grant, entry.grant
-        if was is not now and (
-            (was.segments, was.tombstone) != (now.segments, now.tombstone)
-            # Who has lost nothing loses nothing by a later grant, nor takes it from others.
-            or before.segments.get(uid, ()) != (() if now.tombstone else now.segments)
-            or now.signed_at < was.signed_at
-        ):
-            return False
-    return True
 
 
 def _first_of_each_version(prefixes: Iterable[Prefix]) -> dict[int, Prefix]:
