@@ -39,7 +39,9 @@ from limpet.cluster.topology.reach import may_talk
 _log = structlog.get_logger("membership")
 
 _JUMP = 10
-"""Above another's sequence for our own identity: what neighbours know differs by less."""
+"""Above another's sequence for our own identity: what neighbours know mostly differs by less. Each
+further jump is longer, beyond all that former boots of this node ever said."""
+_LONGER = 32
 _CLONE_AFTER = 3
 """Jumps that another boot answers with a higher sequence: no restored disk does that."""
 
@@ -323,7 +325,10 @@ class Membership:
         if self._above is not None and seen.sequence <= self._above:
             return  # told by another already
         self._above = seen.sequence
-        if seen.boot_id != self._boot_id:
+        last = self.presence
+        has_said = last is not None and last.boot_id == self._boot_id
+        # Who answers what this boot has said is there; several may know of boots before.
+        if has_said and seen.boot_id != self._boot_id:
             self._jumps += 1
             if self._jumps > _CLONE_AFTER:
                 self.declare_cloned()
@@ -343,7 +348,7 @@ class Membership:
             return
         sequence = last.sequence + 1 if last is not None else 0
         if behind and self._above is not None:
-            sequence = self._above + _JUMP
+            sequence = self._above + _JUMP * _LONGER ** max(0, self._jumps - 1)
         if not self._may_follow(sequence):
             return
         presence = replace(wanted, sequence=sequence)

@@ -191,6 +191,23 @@ async def test_a_restored_node_goes_on_above_what_others_know_of_it(beside: Besi
 
 
 @on_a_loop
+async def test_a_restored_node_that_hears_more_and_more_of_its_former_boots_is_no_clone(
+    beside: Beside,
+) -> None:
+    """From one neighbour after the other, each of which knows something else."""
+    beside.offer(1)
+    for sequence in range(20, 80, 12):  # before the node has a link
+        beside.membership.offer(own_told(sequence, f"{sequence}"), source=Source.NEIGHBOUR)
+    await beside.announced()
+    for sequence in range(90, 6000, 60):
+        beside.membership.offer(own_told(sequence, f"{sequence}"), source=Source.NEIGHBOUR)
+
+    assert not beside.membership.cloned
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 6000
+
+
+@on_a_loop
 async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside) -> None:
     beside.offer(1)
     await beside.announced()
