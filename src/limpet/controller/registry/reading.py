@@ -10,6 +10,8 @@ import structlog
 from limpet.base.errors import StorageError
 from limpet.cluster.documents import Key
 from limpet.cluster.keys import SealError
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.seal import read_sealed
 from limpet.controller.registry.records import AUTHORITY, COMMUNITY, TOKEN, record_types
 from limpet.controller.registry.tables import Tables, is_under
 from limpet.controller.store.interface import Store
@@ -60,7 +62,7 @@ def keep_known(
         elif tables.is_under_removed(kind, name):
             tables.put(kind, name, None)
     for (kind, name), record in gone.items():
-        if tables.record(kind, name) is None:
+        if tables.record(kind, name) is None or _is_later(tables, (kind, name), record):
             tables.put(kind, name, record)
     is_behind = before.exists and _is_behind(before, tables)
     if is_behind:
@@ -76,6 +78,12 @@ def keep_known(
             _log.warning("put back by hand, written again", kind=TOKEN, name=name)
             tables.put(TOKEN, name, token)
     return is_behind
+
+
+def _is_later(tables: Tables, key: Key, record: Any) -> bool:
+    """Whether it holds a document that is newer than the one that was read."""
+    found = tables.find(key)
+    return found is not None and read_sealed(record.sealed, KINDS).is_newer(found)
 
 
 def _is_behind(before: Tables, tables: Tables) -> bool:

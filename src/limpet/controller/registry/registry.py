@@ -61,7 +61,8 @@ class _Others:
     is_stale: bool = False
     """All is to be read again."""
     gone: dict[Key, Any] = field(default_factory=dict)
-    """Records that were taken away by hand, or made nonsense of, and are not written again yet."""
+    """Records that were taken away or put back by hand, or made nonsense of, and are not written
+    again yet."""
     best: Tables | None = None
     """What was known when the store was found put back, until it is written."""
     is_put_right: bool = False
@@ -225,6 +226,7 @@ class Registry:
         if is_same or record is None:
             return False
         _log.warning("put back by hand, written again", kind=key[0], name=key[1])
+        self._others.gone[key] = record
         self._tables.put(*key, record)
         return True
 

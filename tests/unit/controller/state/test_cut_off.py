@@ -361,6 +361,28 @@ def test_a_grant_that_was_deleted_by_hand_is_written_at_the_next_try(tmp_path: P
     with_cluster(tmp_path, body)
 
 
+def test_a_grant_that_was_put_back_by_hand_is_written_at_the_next_try(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        (uid,) = await cluster.change(lambda tables: tables.uids_of("n1"))
+        old = await store.get(NODE, uid)
+        assert old is not None
+        await cluster.change(lambda tables: nodes.label(tables, "n1", {"site": "harbour"}, ()))
+        now = await store.get(NODE, uid)
+        assert now is not None
+        await store.write([StorePut(NODE, uid, old.value, now.version)])
+        store.conflicts = lambda change: change.kind == NODE
+        with pytest.raises(LimpetError):
+            await cluster._registry.hear({(NODE, uid)})
+        store.conflicts = lambda change: False
+        await cluster._registry.hear({(NODE, uid)})
+        again = await store.get(NODE, uid)
+        assert again is not None
+        assert again.value == now.value
+
+    with_cluster(tmp_path, body)
+
+
 def join_by_account(tables: Tables, number: int) -> JoinedNode:
     key, token = node_key(number), "account.of.n1"
     request = JoinRequest(token, "n1", public_key_of(key), join_proof(token, "n1", key))
