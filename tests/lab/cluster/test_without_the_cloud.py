@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from limpet.agent.policies.words import UNHEARD
+from limpet.cluster.snapshot import completeness
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.lab.bed import (
@@ -21,6 +24,7 @@ from tests.lab.bed import (
     routes,
     vtep_macs,
 )
+from tests.lab.policies_of_all_nodes import asked
 from tests.waiting import wait_until
 
 
@@ -153,3 +157,62 @@ def addresses_on_the_nodes(world: World) -> dict[str, set[str]]:
         machine.label: {str(address.ip) for address in machine.addresses}
         for machine in world.machines.values()
     }
+
+
+ONE_NODE = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+[site.lan]
+lan = ["192.168.10.0/24", "fd00:10::/64"]
+nodes = { node-1 = 2 }
+"""
+CLOSED = """
+[[policies]]
+apiVersion = "networking.k8s.io/v1"
+kind = "NetworkPolicy"
+metadata = { name = "closed", namespace = "default" }
+[policies.spec]
+podSelector = {}
+policyTypes = ["Ingress"]
+"""
+
+
+def test_new_hardware_that_is_cut_off_after_its_join_is_under_the_clusters_policies(
+    tmp_path: Path,
+) -> None:
+    with a_world(ONE_NODE, tmp_path) as alone:
+        node = alone.machine("node-1")
+        (tmp_path / "closed.toml").write_text(CLOSED)
+        asked(alone, "policy", "apply", str(tmp_path / "closed.toml"))
+        alone.controller.command("node", "replace", "node-1")
+        token = alone.controller.token()
+        node.stop_agent()
+        node.join(token, alone.controller.endpoints, "--new-identity")
+        alone.cut("cloud")
+        node.power_off()
+        node.power_on()
+
+        one, other = node.pods.values()
+        assert listed(node) == (["closed"], [])
+        assert not one.reaches(other.addresses[0].ip, within_s=1)
+
+        # With a disk that may have lost some: closed, also without any, until all were heard.
+        asked(alone, "policy", "delete", "default/closed")
+        alone.restore("cloud")
+        wait_until(lambda: listed(node) == ([], []))
+        alone.cut("cloud")
+        node.power_off()
+        completeness.doubt(node.disk / "state" / "cluster")
+        node.power_on()
+        one, other = node.pods.values()
+        assert listed(node) == (["not-heard-yet"], [UNHEARD])
+        assert not one.reaches(other.addresses[0].ip, within_s=1)
+        alone.restore("cloud")
+        wait_until(lambda: listed(node) == ([], []))
+        assert one.reaches(other.addresses[0].ip, within_s=10)
+
+
+def listed(machine: Machine) -> tuple[list[str], list[str]]:
+    """Names of the policies there, and what is wrong with them."""
+    said = machine.ask("policy.list")
+    return [each["name"] for each in said["policies"]], said["problems"]
