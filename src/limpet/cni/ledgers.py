@@ -24,7 +24,7 @@ from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, Range, Reservation
 from limpet.ipam.ledger import Ledger
 from limpet.ipam.store import Tuning
-from limpet.linux.namespaces import scan_namespaces
+from limpet.linux.namespaces import namespace_id, scan_namespaces
 
 _log = structlog.get_logger("ledgers")
 
@@ -163,8 +163,28 @@ class Ledgers:
             requested=request.wishes.addresses,
             now_s=now_s,
             taken_elsewhere=self._taken_elsewhere(ledger) if network.shares_segments else None,
-            is_alive=_not_looked_yet if seen is None else seen.is_alive,
+            is_alive=self._is_alive(request, ledger.network, seen),
         )
+
+    def _is_alive(
+        self, request: CniRequest, network: str, seen: NamespacesSeen | None
+    ) -> Callable[[Address, Holder], bool]:
+        """Whether a holder may not be evicted for the request: its namespace is there, or its
+        address is somewhere. Raises: NotLookedYet, when asked for what `seen` is needed for."""
+        key = request.pod_key
+
+        def is_alive(address: Address, holder: Holder) -> bool:
+            found = self._attachments.get(network, holder)
+            if found is not None and namespace_id(found.netns.path) == found.netns.id:
+                pod = found.pod.namespace, found.pod.name
+                if not any(pod) or pod != (key.namespace, key.pod):
+                    # Its address may be a guest's inside it, or about to be configured.
+                    return True
+            if seen is None:
+                raise NotLookedYet
+            return seen.is_alive(address, holder)
+
+        return is_alive
 
     async def look(self, ledger: Ledger) -> NamespacesSeen:
         """Looks into every network namespace, in a thread."""
@@ -219,10 +239,6 @@ class Ledgers:
 @lru_cache(maxsize=64)  # every request asks
 def _path(data_dir: str | Path, network: str) -> Path:
     return Path(data_dir) / network
-
-
-def _not_looked_yet(_address: Address, _holder: Holder) -> bool:
-    raise NotLookedYet
 
 
 def _whole(address: InterfaceAddress) -> Range:
