@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from ipaddress import ip_network
 
 from limpet.base.addresses import Endpoint
@@ -168,7 +169,9 @@ class Node:
         self.membership.close()
 
     def path(self, other: Node) -> PeerPath | None:
-        return self.probing.paths.get(other.uid)
+        """Without where it was proven."""
+        path = self.probing.paths.get(other.uid)
+        return replace(path, prefixes=()) if path is not None else None
 
     async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Waits for paths to change until it is so. Raises: TimeoutError."""

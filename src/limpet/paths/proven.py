@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import msgspec
@@ -100,6 +100,7 @@ class _Path(msgspec.Struct, frozen=True, omit_defaults=True):
     underlay: str = ""
     endpoint: tuple[str, int] | None = None
     relay: str = ""
+    prefixes: tuple[str, ...] = ()
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -136,6 +137,7 @@ def _parse(record: _Path) -> PeerPath:
         ip_address(record.underlay) if record.underlay else None,
         None if endpoint is None else (ip_address(endpoint[0]), endpoint[1]),
         record.relay,
+        tuple(map(ip_network, record.prefixes)),
     )
 
 
@@ -150,6 +152,7 @@ def write_paths(path: Path, paths: Mapping[str, PeerPath]) -> None:
             str(each.underlay or ""),
             None if each.endpoint is None else (str(each.endpoint[0]), each.endpoint[1]),
             each.relay,
+            tuple(map(str, each.prefixes)),
         )
         for uid, each in paths.items()
     }

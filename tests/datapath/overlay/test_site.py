@@ -7,10 +7,11 @@ import functools
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -157,9 +158,12 @@ def on_a_loop(
 
 
 @asynccontextmanager
-async def started(node: SiteBed) -> AsyncIterator[None]:
+async def started(
+    node: SiteBed, paths: Mapping[str, PeerPath] = MappingProxyType({})
+) -> AsyncIterator[None]:
+    """`paths`: those that were proven last."""
     node.loop.start()
-    node.peer_parts.start({})
+    node.peer_parts.start(paths)
     try:
         yield
     finally:
@@ -184,6 +188,21 @@ async def test_routes_that_go_silently_with_an_address_come_back(node: SiteBed) 
     assert not node.has_routes("eth0")
 
     await until(lambda: node.has_routes("eth0"))
+
+
+@pytest.mark.parametrize("lan", ["192.0.2.0/24", "198.51.100.0/24"])
+def test_a_node_starts_with_routes_in_clear_only_where_they_were_proven(
+    node: SiteBed, lan: str
+) -> None:
+    hops = (ip_address("192.0.2.2"), ip_address("2001:db8::2"))
+    kept = PeerPath(transports.ROUTE, 1500, "eth0", hops, hops[0], prefixes=(ip_network(lan),))
+
+    async def first_round() -> None:
+        async with started(node, {grant(PEER).uid: kept}):
+            assert node.has_routes("eth0") is (lan == "192.0.2.0/24")
+
+    with node.netns.entered():
+        asyncio.run(first_round())
 
 
 @on_a_loop

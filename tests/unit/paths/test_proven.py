@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ paths = st.builds(
     st.none() | st.ip_addresses(),
     st.none() | st.tuples(st.ip_addresses(), st.integers(0, 65535)),
     st.text(max_size=24),
+    st.lists(st.ip_addresses().map(ip_network), max_size=2).map(tuple),
 )
 
 

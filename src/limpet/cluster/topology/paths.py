@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import Address, Endpoint, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 
@@ -28,6 +28,20 @@ class PeerPath:
     relay, or on loopback, where the agent passes them into a TLS connection."""
     relay: str = ""
     """Uid of the relay."""
+    prefixes: tuple[Prefix, ...] = ()
+    """In clear: subnets of the link that it was proven by, which tell that it is there still;
+    empty: it was kept by a Limpet of before they were."""
+
+    def is_here(self, links: Collection[UnderlayLink]) -> bool:
+        """Whether the node is where it was proven. Without any link it is not known to be gone."""
+        if self.rung.encrypted or not self.prefixes or not links:
+            return True
+        return {
+            own.network
+            for link in links
+            if self.device in ("", link.ifname)
+            for own in link.addresses
+        }.issuperset(self.prefixes)
 
 
 @dataclass(frozen=True, slots=True)

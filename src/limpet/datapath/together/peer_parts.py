@@ -62,6 +62,9 @@ class PeerParts:
         self.overlay.begin(self._membership, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()
+        here = {uid: path for uid, path in paths.items() if path.is_here(self.own.links)}
+        if len(here) < len(paths):
+            self.peers.set_paths(here)  # the node was elsewhere
         self.loop.run("start", self.overlay)
         self.watch.start()
 

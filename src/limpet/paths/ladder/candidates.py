@@ -185,6 +185,21 @@ def _is_on(link: UnderlayLink, address: Address) -> bool:
     return any(address.version == own.version and address in own.network for own in link.addresses)
 
 
+def is_direct(candidate: Candidate) -> bool:
+    """It goes through the tunnel, past no relay."""
+    return candidate.kind is ProbeKind.TUNNEL and not candidate.relay
+
+
+def links_left(before: Iterable[UnderlayLink], links: Iterable[UnderlayLink]) -> frozenset[str]:
+    """Names of links that have lost a subnet since, or are gone."""
+    now = {link.ifname: {own.network for own in link.addresses} for link in links}
+    return frozenset(
+        link.ifname
+        for link in before
+        if not now.get(link.ifname, set()).issuperset(own.network for own in link.addresses)
+    )
+
+
 def link_candidate(candidate: Candidate) -> Candidate:
     """The LINK candidate of the link that an overlay probe goes over."""
     return Candidate(ProbeKind.LINK, candidate.address, candidate.port, candidate.device)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from limpet.base.addresses import Address, UnderlayLink
+from limpet.base.addresses import Address, Prefix, UnderlayLink
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference
@@ -98,6 +98,7 @@ class PathChoice:
                     link.ifname,
                     next_hops,
                     underlay[0] if underlay is not None else None,
+                    prefixes=_prefixes_of((link,), next_hops),
                 )
         return None
 
@@ -108,11 +109,15 @@ class PathChoice:
         if found is None:
             return None
         address, via = found
-        kept = _MTU_BYTES
-        if self.path is not None and not self.path.rung.encrypted:
-            kept = self.path.mtu_bytes
-        mtu_bytes = next((link.mtu_bytes for link in self.links if link.ifname == via), kept)
-        return PeerPath(rung, mtu_bytes, underlay=address)
+        now = self.path
+        kept = now if now is not None and not now.rung.encrypted else None
+        by = [link for link in self.links if link.ifname == via]
+        mtu_bytes = by[0].mtu_bytes if by else kept.mtu_bytes if kept else _MTU_BYTES
+        if not by and kept is not None and kept.underlay == address:
+            prefixes = kept.prefixes
+        else:
+            prefixes = _prefixes_of(by or self.links, (address,))
+        return PeerPath(rung, mtu_bytes, underlay=address, prefixes=prefixes)
 
     def _underlay(
         self,
@@ -234,7 +239,10 @@ class PathChoice:
             return path
         if any(link.ifname == path.device for link in self.links):
             return path
-        return PeerPath(transports.VXLAN, path.mtu_bytes, underlay=path.underlay)
+        own = tuple(each for each in path.prefixes if each.version == path.underlay.version)
+        return replace(
+            path, rung=transports.VXLAN, device="", next_hops=(), prefixes=own or path.prefixes
+        )
 
     # What a path stands on
 
@@ -280,6 +288,16 @@ class PathChoice:
 
     def _port(self, address: Address) -> int:
         return port_of(self.facts, address)
+
+
+def _prefixes_of(links: Iterable[UnderlayLink], ends: Iterable[Address]) -> tuple[Prefix, ...]:
+    """Subnets of the links that the ends are in; of its version, for one behind a router."""
+    every = [own.network for link in links for own in link.addresses]
+    found: dict[Prefix, None] = {}
+    for end in ends:
+        same = [each for each in every if each.version == end.version]
+        found |= dict.fromkeys([each for each in same if end in each] or same)
+    return tuple(found)
 
 
 def _any_of(proof: list[ProbeState], grade: int) -> bool:

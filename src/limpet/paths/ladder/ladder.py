@@ -8,9 +8,9 @@
 
 A way that answers holds. One that falls silent is asked again in quick succession before it counts
 as lost, and what else there is at the same time; another takes its place only if it has answered
-since. Nobody answers: the last path stays. What was lost comes back when it has answered twice in
-a row, after each further loss twice as often, so that a link that flaps does not carry the path
-along.
+since. Nobody answers: the last path stays, one in clear only where it was proven. What was lost
+comes back when it has answered twice in a row, after each further loss twice as often, so that a
+link that flaps does not carry the path along.
 
 Of two ends that tunnel to each other one chooses for both (`leads`): tunnels follow the packets of
 the other end, so packets would go by ways that only the other end watches.
@@ -29,7 +29,9 @@ from limpet.paths.ladder.candidates import (
     CandidateFacts,
     candidate_of_end,
     candidates_for,
+    is_direct,
     link_candidate,
+    links_left,
     tunnel_candidate,
 )
 from limpet.paths.ladder.choice import PathChoice
@@ -98,20 +100,22 @@ class Ladder:
         `stretch`: factor on what is waited before a way of the last run is asked for its size.
         """
         before, moved = self._states, bool(self._links) and links != self._links
+        left = links_left(self._links, links)
         withdrawn = {candidate_of_end(end) for end in self._facts.relay_ends}
         withdrawn -= {candidate_of_end(end) for end in facts.relay_ends}
-        self._facts, self._links = facts, links
-        self._states = {}
+        self._facts, self._links, self._states = facts, links, {}
         path = self.path
-        if path is not None and not facts.clear and not path.rung.encrypted:
-            self.path = path = None  # it would go unencrypted
-        kept = self.choice().stands_on(path) if not before else frozenset()
+        if path is not None and not (path.rung.encrypted or (facts.clear and path.is_here(links))):
+            self.path = path = None  # it would go unencrypted, maybe to whoever else is here
+        stands_on = self.choice().stands_on(path)
         for candidate in candidates_for(facts, links, path):
             if candidate in withdrawn:
                 continue
             state = before.get(candidate)
+            if candidate not in stands_on and state is not None and state.is_of(candidate, left):
+                state = None  # here somebody else may have the peer's address
             if state is None:
-                state = ProbeState(at_s, urgent, proven=candidate in kept)
+                state = ProbeState(at_s, urgent, proven=not before and candidate in stands_on)
                 if path is not None and candidate == tunnel_candidate(path):
                     state.sizes = search_of(
                         path.mtu_bytes, at_s, sure=state.proven, stretch=stretch
@@ -140,7 +144,7 @@ class Ladder:
         if active and not self.active:
             firm = self._is_firm()
             for candidate, state in self._states.items():
-                if state.used or not firm or (self._is_relayed and _is_direct(candidate)):
+                if state.used or not firm or (self._is_relayed and is_direct(candidate)):
                     lately = state.sent_s + QUICK_S > now_s
                     at_s = state.sent_s + ACTIVE_S if lately else now_s
                     state.restart(at_s, urgent=True)
@@ -171,7 +175,7 @@ class Ladder:
             # As if this end had punched: it is not to be answered with a punch in turn.
             self._invited_s = self._punch_s = now_s
             for candidate, state in self._states.items():
-                if _is_direct(candidate) and not state.proven and state.is_idle(now_s):
+                if is_direct(candidate) and not state.proven and state.is_idle(now_s):
                     state.next_s = now_s
 
     def _ask_path(self, now_s: float) -> None:
@@ -229,7 +233,7 @@ class Ladder:
     def _punch(self, due: list[Candidate], now_s: float) -> Candidate | None:
         """By which way the peer is told to try its own direct ways just now; None: by none."""
         tries = any(
-            _is_direct(candidate) and not self._states[candidate].proven for candidate in due
+            is_direct(candidate) and not self._states[candidate].proven for candidate in due
         )
         if not tries or now_s < self._punch_s + PUNCH_EVERY_S:
             return None
@@ -300,7 +304,7 @@ class Ladder:
         """At most between probes of what does not answer."""
         firm = self._is_firm()
         hopeful = state.streaks.answered_s > -math.inf or (
-            self._was_direct and _is_direct(candidate) and (self._is_relayed or not firm)
+            self._was_direct and is_direct(candidate) and (self._is_relayed or not firm)
         )
         # Who answers in no way is asked again as soon as it does in one.
         return slowest_retry_s(active=self.active, hopeful=hopeful and (self.active or firm))
@@ -340,7 +344,7 @@ class Ladder:
         if not any(each.grade for each in self._states.values()):
             self._look_around(now_s, every=True)  # it is there again, perhaps by other ways too
         state.answer(now_s, rtt_s, via)
-        self._was_direct |= _is_direct(candidate)
+        self._was_direct |= is_direct(candidate)
         if candidate.kind is ProbeKind.LINK and not grade:
             for other, its in self._states.items():
                 if other.kind is ProbeKind.OVERLAY and its.gates[0] is state and not its.waiting:
@@ -449,7 +453,3 @@ class Ladder:
         direct = [each for candidate, each in self._states.items() if not candidate.relay]
         overdue = not direct or any(each.is_overdue(now_s) for each in direct)
         return True if self._is_relayed or overdue else None
-
-
-def _is_direct(candidate: Candidate) -> bool:
-    return candidate.kind is ProbeKind.TUNNEL and not candidate.relay

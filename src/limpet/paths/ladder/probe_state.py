@@ -9,7 +9,7 @@ silent ──────────────────────► aft
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -137,6 +137,11 @@ class ProbeState:
     def is_overdue(self, now_s: float) -> bool:
         """Something was asked, and the answer is missing."""
         return bool(self.streaks.misses) and self.streaks.failing_s + QUICK_S <= now_s
+
+    def is_of(self, candidate: Candidate, links: Collection[str]) -> bool:
+        """Whether it is about a way in clear by one of the links, or by nobody knows which."""
+        by = candidate.device or self.via
+        return candidate.kind is not ProbeKind.TUNNEL and bool(links) and (not by or by in links)
 
     def restart(self, at_s: float, *, urgent: bool) -> None:
         if not self.proven:

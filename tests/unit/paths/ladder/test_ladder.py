@@ -35,6 +35,7 @@ ETH0 = UnderlayLink(
         ip_interface("10.1.0.1/24"),
     ),
 )
+LAN, LAN6, MORE = (own.network for own in ETH0.addresses)
 WWAN0 = UnderlayLink("wwan0", 3, "", 1400, (ip_interface("203.0.113.5/32"),))
 FACTS = CandidateFacts(
     (A, A6, B), PORT, overlay=(4, 6), devices=frozenset({("vxlan", 4), ("vxlan", 6)})
@@ -43,11 +44,12 @@ RTT_S = 0.004
 
 
 def both() -> PeerPath:
-    return PeerPath(transports.ROUTE, 1500, "eth0", (A, A6), A)
+    return PeerPath(transports.ROUTE, 1500, "eth0", (A, A6), A, prefixes=(LAN, LAN6))
 
 
 def vxlan(address: Address) -> PeerPath:
-    return PeerPath(transports.VXLAN, 1500, underlay=address)
+    prefixes = {A: (LAN,), A6: (LAN6,), B: (LAN, MORE)}[address]
+    return PeerPath(transports.VXLAN, 1500, underlay=address, prefixes=prefixes)
 
 
 def link(address: Address) -> Candidate:
@@ -172,7 +174,7 @@ def test_behind_a_router_the_site_probe_leaves_vxlan() -> None:
 
 def test_a_version_that_does_not_get_through_goes_by_vxlan() -> None:
     world = World(answers=without(overlay(A6))).run(5)
-    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A)
+    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A, prefixes=(LAN,))
 
 
 def test_a_route_for_ipv6_alone_is_none_since_ipv4_would_follow_it() -> None:
@@ -182,7 +184,7 @@ def test_a_route_for_ipv6_alone_is_none_since_ipv4_would_follow_it() -> None:
 def test_ipv4_goes_by_a_next_hop_of_ipv6_where_that_is_proven() -> None:
     facts = replace(FACTS, addresses=(A6,))
     world = World(facts=facts).run(5)
-    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A6,), A6)
+    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A6,), A6, prefixes=(LAN6,))
     assert World(facts=facts, answers=without(overlay(A6, 4))).run(5).path == vxlan(A6)
 
 
@@ -292,7 +294,7 @@ def test_another_link_on_which_the_peer_is_proven_takes_over_at_once() -> None:
 def test_the_old_path_is_kept_until_the_new_address_answers_and_left_at_once_then() -> None:
     world = World(facts=replace(FACTS, addresses=(A,), overlay=(4,))).run(5)
     old = world.path
-    assert old == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A)
+    assert old == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A, prefixes=(LAN,))
     world.facts = replace(world.facts, addresses=(OTHER,))
     world.settle()
     assert world.run(30).path == old
