@@ -454,13 +454,18 @@ def test_a_node_that_missed_a_rotation_and_was_then_removed_is_told(
     run(body)
 
 
+def stolen_key(controller: Controller) -> bytes:
+    """The one with which the cluster signs now."""
+    found = read_item(controller.database, AUTHORITY, AUTHORITY)
+    assert found is not None
+    return decode_json(found, AuthorityRecord).cluster_keys[-1]
+
+
 def test_a_node_whose_removal_a_thief_forged_is_back_with_the_clusters_next_key(
     controller: Controller, member: Joiner
 ) -> None:
     node = member("n")
-    found = read_item(controller.database, AUTHORITY, AUTHORITY)
-    assert found is not None
-    stolen = decode_json(found, AuthorityRecord).cluster_keys[-1]
+    stolen = stolen_key(controller)
 
     async def body() -> None:
         async with node.running() as running:
@@ -490,9 +495,7 @@ def test_a_node_whose_removal_was_forged_is_back_after_a_restart(
     controller: Controller, member: Joiner
 ) -> None:
     node = member("n")
-    found = read_item(controller.database, AUTHORITY, AUTHORITY)
-    assert found is not None
-    stolen = decode_json(found, AuthorityRecord).cluster_keys[-1]
+    stolen = stolen_key(controller)
 
     async def body() -> None:
         async with node.running() as running:
