@@ -51,6 +51,7 @@ class ResetPeer:
 
     For a peer whose clock jumped back: WireGuard refuses handshakes with an older timestamp than
     the last. Only on a request that the peer has signed. Source: WireGuard's paper, section 5.1.
+    And where two initiations have crossed: who is made anew may be called without waiting.
     """
 
     public_key: bytes

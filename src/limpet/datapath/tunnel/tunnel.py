@@ -197,6 +197,12 @@ class Tunnel:
             self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
             self._wake("a peer asked to be taken anew")
 
+    def begin_anew(self, keys: Iterable[bytes]) -> None:
+        """The next round resets the handshakes of these peers and calls them."""
+        for key, endpoint in self.planner.endpoints(keys):
+            self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
+        self._wake("handshakes with peers have crossed")
+
     def set_endpoints_again(self, keys: Iterable[bytes]) -> None:
         """The device sends to these peers elsewhere than planned: the next round puts it right."""
         planned = self.planner.endpoints(keys)

@@ -1,5 +1,5 @@
-"""Peers of a tunnel that have traffic, and those sent to that never answer. Pure: made of
-readings of the device that are seconds apart, and the time of each.
+"""Peers of a tunnel that have traffic, those sent to that never answer, and those with whom no
+session begins. Pure: made of readings of the device that are seconds apart, and the time of each.
 
 A device counts encrypted bytes, its own messages included: a keepalive has 32 bytes, the messages
 of a handshake 148 and 92, and one with a packet a multiple of 16 from 64 on. What agents say to
@@ -20,6 +20,12 @@ ACTIVE_S = 10.0
 """A peer is active for so long after its last packet."""
 UNANSWERED_S = 1.0
 """A handshake is answered within a round trip; a peer that takes longer counts as unanswered."""
+CROSSED_S = 1.0
+"""Initiations have crossed if both ends have said something and there is no session for so long."""
+CROSSED_FOLLOWS_S = 3.0
+"""As CROSSED_S, at the end that lets the other one begin anew. Less than the five seconds until a
+device tries again by itself: with traffic both ways the two would cross again at that moment.
+Source: REKEY_TIMEOUT in section 6.4, from which packets that wait do not differ by any chance."""
 _ASK_AGAIN_S = 5.0
 _PATIENCE_S = 30.0
 """A peer that is sent to in vain counts as active for so long, time to find another way."""
@@ -101,6 +107,13 @@ class _Asked:
     told_at_s: float = float("-inf")
 
 
+@dataclass(slots=True)
+class _Crossed:
+    since_s: float
+    """The first reading by which both ends had said something, or when this was told last."""
+    heard_at_s: float
+
+
 class TunnelActivity:
     """Activity of one device's peers, from its start."""
 
@@ -110,14 +123,15 @@ class TunnelActivity:
         self._seen: dict[bytes, _Seen] = {}
         self._payload_at_s: dict[bytes, float] = {}
         self._waiting: dict[bytes, _Asked] = {}
+        self._crossed: dict[bytes, _Crossed] = {}
         self._astray: dict[bytes, tuple[Endpoint, float]] = {}
         """Planned endpoints that the last reading did not show, and since when."""
         self._read_at_s: float | None = None
 
     @property
     def waits(self) -> bool:
-        """Something was sent that is not answered yet, so peers have to be read."""
-        return bool(self._waiting)
+        """Something was sent that has led to no session yet, so peers have to be read."""
+        return bool(self._waiting or self._crossed)
 
     def begin(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
         """Takes the first reading: what was counted before does not count as traffic."""
@@ -143,6 +157,7 @@ class TunnelActivity:
             del self._seen[key]
             self._payload_at_s.pop(key, None)
             self._waiting.pop(key, None)
+            self._crossed.pop(key, None)
         for key, reading in readings.items():
             self._take(key, reading, agents.get(key, _NO_PACKETS), within_s, now_s)
 
@@ -181,8 +196,15 @@ class TunnelActivity:
     ) -> None:
         has_session = seen.handshake_ns and now_s - seen.handshake_at_s < _SESSION_S
         if has_session or received_bytes:
-            self._waiting.pop(key, None)
+            waited = self._waiting.pop(key, None)
+            if has_session:
+                self._crossed.pop(key, None)
+            elif sent_bytes or waited is not None:
+                self._crossed.setdefault(key, _Crossed(now_s, now_s)).heard_at_s = now_s
             return
+        crossed = self._crossed.get(key)
+        if crossed is not None and now_s - crossed.heard_at_s > ACTIVE_S:
+            del self._crossed[key]
         waiting = self._waiting.get(key)
         if sent_bytes and waiting is None:
             self._waiting[key] = _Asked(now_s, now_s)
@@ -207,6 +229,20 @@ class TunnelActivity:
             due = now_s - waiting.since_s >= UNANSWERED_S
             if due and now_s - waiting.told_at_s >= _ASK_AGAIN_S:
                 waiting.told_at_s = now_s
+                found.append(key)
+        return found
+
+    def crossed(self, now_s: float, *, own_key: bytes) -> list[bytes]:
+        """Peers that no session begins with, although both ends have said something.
+
+        Two initiations that cross make a responder of each end, and both refuse the response.
+        Whoever has the lower key is to begin anew; each peer is returned again after a while only.
+        Source: wg_noise_handshake_consume_response in drivers/net/wireguard/noise.c.
+        """
+        found = []
+        for key, crossed in self._crossed.items():
+            if now_s - crossed.since_s >= (CROSSED_S if own_key < key else CROSSED_FOLLOWS_S):
+                crossed.since_s = now_s
                 found.append(key)
         return found
 

@@ -1,4 +1,5 @@
-"""Watches the tunnels' traffic: which peers are active, do not answer, or have a wrong endpoint.
+"""Watches the tunnels' traffic: which peers are active, do not answer, have a wrong endpoint, or
+have begun to talk to this node at the moment when it did to them.
 
 Once a second the packet counters of each device are read, and its peers only if these have changed,
 for at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it
@@ -158,6 +159,9 @@ class _Eye:
             self.tunnel.set_endpoints_again(astray)
         if self._is_ipsec:
             return []  # IKE finds and resets a silent peer by itself
+        crossed = self._activity.crossed(now_s, own_key=self.tunnel.key.public_key)
+        if crossed:
+            self.tunnel.begin_anew(crossed)
         return [
             (uid, endpoint)
             for key, endpoint in self.tunnel.planner.endpoints(self._activity.unanswered(now_s))

@@ -102,6 +102,44 @@ def test_who_never_answers_is_told_after_a_second_and_again_after_five() -> None
     assert activity.unanswered(7.0) == [KEY]
 
 
+def test_ends_that_have_both_begun_without_a_session_are_crossed_first_for_the_lower_key() -> None:
+    lower, higher = TunnelActivity(), TunnelActivity()
+    for activity in (lower, higher):
+        activity.take(reading(sent=INITIATION), 10.0)
+        activity.take(reading(INITIATION, INITIATION + RESPONSE), 10.5)
+        assert activity.waits
+        assert activity.unanswered(12.0) == []
+
+    def crossed(now_s: float) -> tuple[bool, bool]:
+        return (
+            lower.crossed(now_s, own_key=bytes(32)) == [KEY],
+            higher.crossed(now_s, own_key=b"z" * 32) == [KEY],
+        )
+
+    assert crossed(11.4) == (False, False)
+    assert crossed(11.5) == (True, False)
+    assert crossed(12.4) == (False, False)
+    assert crossed(13.5) == (True, True)
+    lower.take(reading(RESPONSE, INITIATION, handshake_ns=1), 14.0)
+    assert not lower.waits
+    assert crossed(20.0) == (False, True)
+
+
+def test_an_answer_in_the_same_second_is_no_crossing_and_silence_ends_one() -> None:
+    activity = TunnelActivity()
+    activity.take(reading(RESPONSE, INITIATION, handshake_ns=1), 10.0)
+    assert not activity.waits
+
+    activity = TunnelActivity()
+    activity.take(reading(INITIATION), 10.0)
+    assert not activity.waits, "a device that cannot answer is not asked to"
+    activity.take(reading(2 * INITIATION, RESPONSE), 15.0)
+    assert activity.waits
+    activity.take(reading(2 * INITIATION, RESPONSE), 15.0 + ACTIVE_S + 1)
+    assert activity.crossed(30.0, own_key=bytes(32)) == []
+    assert not activity.waits
+
+
 def test_a_handshake_ends_the_waiting_and_so_does_silence() -> None:
     activity = TunnelActivity()
     activity.take(reading(0, INITIATION), 1.0)

@@ -1,0 +1,91 @@
+"""Two ends of a tunnel that begin to talk at one moment: each answers the other's initiation, both
+refuse that answer, and WireGuard tries again after five seconds, with traffic again at one moment.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
+from tests.waiting import wait_until
+
+INITIATION, RESPONSE, UDP_HEADER = 148, 92, 8
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[SiteTunnelBed]:
+    made = SiteTunnelBed(tmp_path)
+    with made.undo:
+        yield made
+
+
+def say(one: Agent, other: Agent) -> None:
+    """A pod of the one says something to a pod of the other, which does not answer."""
+    with one.node.pod.open_socket(4, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(100), (other.node.address(4), 9))
+
+
+def look(agent: Agent, *, after_s: float = 0.0) -> None:
+    """At the tunnel's traffic, as if it were so much later."""
+    agent.do(lambda: agent.peer_parts.watch.look(time.monotonic() + after_s))
+
+
+def has_session(one: Agent, other: Agent) -> bool:
+    reading = one.reading(other)
+    return reading is not None and bool(reading.last_handshake_ns)
+
+
+def have_crossed(one: Agent, other: Agent) -> bool:
+    """Both ends have sent an initiation, and heard the other's."""
+    return all(
+        reading is not None
+        and reading.received_bytes >= INITIATION
+        and reading.sent_bytes >= INITIATION + RESPONSE
+        for reading in (one.reading(other), other.reading(one))
+    )
+
+
+def test_the_end_with_the_lower_key_begins_anew_and_need_not_wait(bed: SiteTunnelBed) -> None:
+    first, second = sorted(
+        bed.agents, key=lambda each: each.peer_parts.tunnels.wireguard.key.public_key
+    )
+    answers = f"udp length {RESPONSE + UDP_HEADER}"
+    bed.middle.run(
+        "nft", "add table inet lost { chain forward { type filter hook forward priority 0; }; }"
+    )
+    bed.middle.run("nft", f"add rule inet lost forward {answers} drop")
+    for agent in bed.agents:
+        agent.do(agent.peer_parts.watch.stop)  # only this test looks
+    bed.join_all()
+
+    def cross() -> bool:
+        say(first, second)
+        say(second, first)
+        return have_crossed(first, second)
+
+    wait_until(cross, "both ends have begun")
+    assert not has_session(first, second)
+    assert not has_session(second, first)
+    before = sent_bytes(first, second), sent_bytes(second, first)
+    for agent in bed.agents:
+        look(agent)
+
+    look(second, after_s=2)
+    look(first, after_s=2)
+
+    wait_until(lambda: sent_bytes(first, second) < before[0], "it is made anew, and counts anew")
+    bed.middle.run("nft", "delete table inet lost")
+    wait_until(lambda: has_session(first, second))
+    wait_until(lambda: has_session(second, first))
+    assert sent_bytes(second, first) > before[1]
+
+
+def sent_bytes(one: Agent, other: Agent) -> int:
+    reading = one.reading(other)
+    assert reading is not None
+    return reading.sent_bytes
