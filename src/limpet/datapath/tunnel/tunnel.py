@@ -197,7 +197,7 @@ class Tunnel:
             self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
             self._wake("a peer asked to be taken anew")
 
-    def begin_anew(self, keys: Iterable[bytes]) -> None:
+    def call_again(self, keys: Iterable[bytes]) -> None:
         """The next round resets the handshakes of these peers and calls them."""
         for key, endpoint in self.planner.endpoints(keys):
             self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))

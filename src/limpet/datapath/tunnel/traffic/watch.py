@@ -161,7 +161,7 @@ class _Eye:
             return []  # IKE finds and resets a silent peer by itself
         crossed = self._activity.crossed(now_s, own_key=self.tunnel.key.public_key)
         if crossed:
-            self.tunnel.begin_anew(crossed)
+            self.tunnel.call_again(crossed)
         return [
             (uid, endpoint)
             for key, endpoint in self.tunnel.planner.endpoints(self._activity.unanswered(now_s))
