@@ -128,7 +128,7 @@ class Ledgers:
 
     def _take(self, folder: Path, ledger: Ledger) -> None:
         self._ledgers[folder] = ledger
-        self._hold_live(ledger, folder)
+        self.hold_live(ledger)
 
     def _folder(self, network: str, data_dir: str | None) -> Path:
         return _path(data_dir or self.data_dir, network)
@@ -201,13 +201,15 @@ class Ledgers:
         taken = {address for other in others for address in other.holders()}
         return taken.__contains__
 
-    def _hold_live(self, ledger: Ledger, folder: Path) -> None:
+    def hold_live(self, ledger: Ledger) -> None:
         """Makes sure that live pods' addresses are theirs, whatever became of the record.
 
-        An agent that was killed may have made an interface and not yet have written the record.
+        An agent that was killed may have made an interface and not yet have written the record; and
+        a sandbox that was to give up its address may still have it, where that failed.
         """
         for attachment in self._attachments:
-            if self._folder(attachment.network, attachment.data_dir) != folder:
+            folder = self._folder(attachment.network, attachment.data_dir)
+            if self._ledgers.get(folder) is not ledger:
                 continue
             held = set(ledger.addresses_of(attachment.holder))
             if held.issuperset(address.ip for address in attachment.addresses):

@@ -175,6 +175,7 @@ class Node:
             undo.callback(self.reaper.put)  # of what was made, a part may have been put aside
             now_s = time.monotonic()
             reservation = self.ledgers.reserve(ledger, request, network, now_s=now_s, seen=seen)
+            undo.callback(self.ledgers.hold_live, ledger)  # of whom an eviction has left there
             undo.callback(ledger.release, request.holder, now_s=now_s)
             written = ledger.durable()  # the disk works while the interface is made
             attachment = plan_attachment(
