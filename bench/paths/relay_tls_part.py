@@ -75,7 +75,7 @@ async def _relay(membership: Membership) -> None:
         membership.identity,
         port=PeerSettings().port,
         is_member=membership.is_member,
-        is_removed=membership.tombstone_of,
+        is_removed=membership.removal_of,
     )
     courier.start()
     service = RelayService(membership, courier, settings, resync_s=60.0, tell=lambda _: None)

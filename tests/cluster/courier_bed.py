@@ -84,7 +84,7 @@ class Post:
         *,
         pinned: bytes = PINNED,
         is_member: Callable[[str], bool] = lambda _uid: True,
-        is_removed: Callable[[str], Sealed | None] = lambda _uid: None,
+        is_removed: Callable[[str], tuple[Sealed, ...]] = lambda _uid: (),
     ) -> None:
         """Within a running loop."""
         self.host = host

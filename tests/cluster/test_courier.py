@@ -19,7 +19,15 @@ from limpet.cluster.datagrams.peer_socket import GROUP
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.keys import public_key_of
 from tests.cluster.courier_bed import PORT, CourierBed, Post, run
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key, seal_grant
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import until
 
 
@@ -171,10 +179,11 @@ def test_a_handler_that_fails_costs_its_message_alone(bed: CourierBed) -> None:
 @pytest.mark.parametrize("address", SECOND)
 def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed, address: str) -> None:
     tombstone = seal_grant(grant(1, tombstone=True), CLUSTER_KEY)
+    told = (seal_network(network(), CLUSTER_KEY), tombstone)
 
     async def scenario() -> None:
         one = Post(bed.host(1))
-        two = Post(bed.host(2), is_removed=lambda uid: tombstone if uid == one.uid else None)
+        two = Post(bed.host(2), is_removed=lambda uid: told if uid == one.uid else ())
         async with posts(one, two):
             for body in (b"a", b"b", b"c"):
                 one.courier.send(
@@ -184,11 +193,11 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed, address: str) 
                     address=ip_address(address),
                     port=PORT,
                 )
-            (answer,) = await one.receive()
-            assert decode(answer.body) == Push((tombstone,))
+            answers = await one.receive(2)
+            assert [decode(each.body) for each in answers] == [Push((each,)) for each in told]
             await until(lambda: two.courier.counters["removed"] == 3)
             assert two.got == []
-            assert two.courier.counters["sent"] == 1
+            assert two.courier.counters["sent"] == 2
 
     run(scenario)
 

@@ -19,6 +19,7 @@ from limpet.cluster.exchange import gossip
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import BUCKETS, SUM_BYTES, Digest, Push, encode
+from limpet.cluster.keys import ClusterKey, endorse, public_key_of
 from tests.beds.member import membership_of
 from tests.cluster.courier_bed import PORT, CourierBed, Host, Post, run
 from tests.unit.cluster_values import (
@@ -47,7 +48,7 @@ class Node:
             identity,
             port=PORT,
             is_member=self.membership.is_member,
-            is_removed=self.membership.tombstone_of,
+            is_removed=self.membership.removal_of,
         )
         self.exchange = Exchange(self.membership, self.courier, InnerTraffic())
         self.hear_from_cloud(told(host.number))
@@ -202,6 +203,27 @@ def test_a_removed_node_that_comes_back_with_its_old_grant_is_refused_and_told(
         await until(lambda: two.membership.removed)
         assert one.courier.counters["removed"] > 0
         assert two.uid not in one.exchange.heard
+
+    with_nodes(tmp_path, 2, scenario)
+
+
+def test_a_node_that_missed_a_rotation_and_was_then_removed_is_told_by_a_neighbour(
+    tmp_path: Path,
+) -> None:
+    keys = (CLUSTER_KEY, node_key(201))
+    endorsed = (ClusterKey(public_key_of(keys[0])), endorse(public_key_of(keys[1]), keys[0]))
+    rotated = network(2, keys=endorsed, revision=10, rotated_at=(10,))
+    removed = grant(2, generation=2, revision=11, era=1, tombstone=True)
+
+    async def scenario(one: Node, two: Node) -> None:
+        one.membership.offer(
+            [seal_network(rotated, keys[1]), seal_grant(removed, keys[1])], source=Source.CLOUD
+        )
+        one.start()
+        two.announce("192.0.2.2")
+        two.start()
+        await until(lambda: two.membership.removed)
+        assert two.membership.era == 1
 
     with_nodes(tmp_path, 2, scenario)
 

@@ -113,7 +113,7 @@ class Node:
             self.identity,
             port=PORT,
             is_member=self.membership.is_member,
-            is_removed=self.membership.tombstone_of,
+            is_removed=self.membership.removal_of,
         )
         self.shut_out: Collection[str] = ()
         self.told: list[Event] = []

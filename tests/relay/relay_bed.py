@@ -162,7 +162,7 @@ def courier_of(membership: Membership, tunnel_port: int = TUNNEL_PORT) -> PeerSo
         membership.identity,
         port=PORT,
         is_member=membership.is_member,
-        is_removed=membership.tombstone_of,
+        is_removed=membership.removal_of,
     )
     made.start()
     made.share_tunnel_port(tunnel_port)

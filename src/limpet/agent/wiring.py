@@ -115,7 +115,7 @@ class ClusterSide:
             identity,
             port=settings.peers.port,
             is_member=self.membership.is_member,
-            is_removed=self.membership.tombstone_of,
+            is_removed=self.membership.removal_of,
         )
         self.peer_parts = PeerParts(
             loop,

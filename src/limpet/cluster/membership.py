@@ -182,6 +182,14 @@ class Membership:
         found = self.replica.known.find((GRANT.name, uid))
         return found.sealed if found is not None and found.tombstone else None
 
+    def removal_of(self, uid: str) -> tuple[Sealed, ...]:
+        """What tells the node that it was removed: the network, as it may have missed the key that
+        has signed its tombstone, and that. Empty: it was not removed."""
+        known = self.replica.known
+        networks = known.of(NETWORK.name).values()
+        tombstone = self.tombstone_of(uid)
+        return () if tombstone is None else (*(each.sealed for each in networks), tombstone)
+
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 

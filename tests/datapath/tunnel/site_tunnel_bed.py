@@ -153,7 +153,7 @@ class Agent:
                 membership.identity,
                 port=self.settings.port,
                 is_member=membership.is_member,
-                is_removed=membership.tombstone_of,
+                is_removed=membership.removal_of,
             )
             courier.start()
             tunnels = peer_parts.tunnels

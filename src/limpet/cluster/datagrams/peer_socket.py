@@ -89,11 +89,11 @@ class PeerSocket:
         *,
         port: int,
         is_member: Callable[[str], bool],
-        is_removed: Callable[[str], Sealed | None],
+        is_removed: Callable[[str], tuple[Sealed, ...]],
     ) -> None:
         """`is_member`: the cluster has granted the uid something, and has not removed it.
 
-        `is_removed`: the tombstone of a uid that was removed.
+        `is_removed`: what tells a uid that it was removed, in their order; empty: it was not.
         """
         self.port = port
         self.counters: Counter[str] = Counter()
@@ -268,9 +268,9 @@ class PeerSocket:
             by_tunnel,
             datagram.to_relay,
         )
-        tombstone = self._is_removed(received.uid)
-        if tombstone is not None:
-            self._refuse(received, tombstone)
+        told = self._is_removed(received.uid)
+        if told:
+            self._refuse(received, told)
             raise DatagramError(DropReason.REMOVED, "its sender was removed from the cluster")
         if self._is_member(received.uid):
             self._rates.heard.know(source, part=part)
@@ -294,10 +294,12 @@ class PeerSocket:
         sockets = self._tunnel_sockets if by_tunnel else self._sockets
         sockets.send(answer, *source, source=arrival.to_address)
 
-    def _refuse(self, received: Received, tombstone: Sealed) -> None:
-        """Tells a removed node so, now and then: it may not have heard."""
+    def _refuse(self, received: Received, told: tuple[Sealed, ...]) -> None:
+        """Tells a removed node so, now and then: it may not have heard. Each goes by itself: two
+        may be more than a datagram has."""
         if self._rates.refused.take(received.uid, time.monotonic()):
-            self.answer(received, BodyKind.EXCHANGE, encode(Push((tombstone,))))
+            for document in told:
+                self.answer(received, BodyKind.EXCHANGE, encode(Push((document,))))
 
 
 def _source_of(arrival: Arrival) -> tuple[Address | Endpoint, int | None]:

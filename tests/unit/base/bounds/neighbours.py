@@ -173,7 +173,7 @@ def _(amount: int) -> bool:
 def _courier() -> PeerSocket:
     """It has opened nothing yet."""
     own = Identity(Path("/nonexistent"), node_key(1), "node-1", PINNED, ())
-    return PeerSocket(own, port=7471, is_member=lambda _: True, is_removed=lambda _: None)
+    return PeerSocket(own, port=7471, is_member=lambda _: True, is_removed=lambda _: ())
 
 
 def _question_rates() -> TokenBuckets:

@@ -34,7 +34,7 @@ class Courier(PeerSocket):
 
     def __init__(self) -> None:
         own = Identity(Path("/nonexistent"), node_key(1), "node-1", PINNED, ())
-        super().__init__(own, port=7471, is_member=lambda _: True, is_removed=lambda _: None)
+        super().__init__(own, port=7471, is_member=lambda _: True, is_removed=lambda _: ())
         self.answers: list[bytes] = []
         self.handlers: dict[BodyKind, Handler] = {}
 
