@@ -18,6 +18,8 @@ from tests.lab.bed import (
     TWO_SITES,
     a_world,
     everybody_reaches_everybody,
+    findings,
+    limpet,
     listening,
     remember,
     route_devices,
@@ -206,6 +208,8 @@ def test_new_hardware_that_is_cut_off_after_its_join_is_under_the_clusters_polic
         node.power_on()
         one, other = node.pods.values()
         assert listed(node) == (["not-heard-yet"], [UNHEARD])
+        assert f"PODS ARE CLOSED: {UNHEARD}" in limpet(node, "status")
+        assert findings(node)["policies-unheard"] == UNHEARD
         assert not one.reaches(other.addresses[0].ip, within_s=1)
         alone.restore("cloud")
         wait_until(lambda: listed(node) == ([], []))

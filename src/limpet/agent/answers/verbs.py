@@ -82,6 +82,7 @@ class Admin:
             self._cluster = ClusterAdmin(cluster, node)
         sides = None if cluster is None or self._cluster is None else (cluster, self._cluster)
         self._repair = repair
+        self._policies = policies
         self._started_s = time.monotonic()
         self._verbs: dict[str, Callable[[Arguments], Awaitable[Struct]]] = {
             "status": self._status,
@@ -153,6 +154,7 @@ class Admin:
             why_full=why_full,
             networks=[_network(ledger) for ledger in node.ledgers],
             attachments=len(node.attachments),
+            closed=self._policies.unheard,
             unknown_keys=[
                 UnknownKey(network=network, key=key)
                 for network, keys in sorted(node.unknown_keys.items())

@@ -117,6 +117,11 @@ class PolicySlot:
 
         return OwnPolicies(loop, self._path, pods, bridge_mac)
 
+    @property
+    def unheard(self) -> str:
+        """As of its policies; empty also where there are none."""
+        return "" if self.policies is None else self.policies.unheard
+
     def close(self) -> None:
         """What is in the kernel stays."""
         if self.policies is not None:

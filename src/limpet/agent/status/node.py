@@ -96,19 +96,26 @@ class Process(Said, frozen=True, kw_only=True):
     reasons: list[str]
 
 
-class Status(Process, frozen=True, kw_only=True):
+class PodsHere(Process, frozen=True, kw_only=True):
+    """What this node's pods are attached to, and whether they are reached."""
+
+    bridge: str
+    mtu_bytes: int
+    attachments: int
+    closed: str
+    """Why all pods of this node are closed, whatever policies say; empty: they are not."""
+
+
+class Status(PodsHere, frozen=True, kw_only=True):
     """`limpet status`."""
 
     cluster: ClusterStatus | None
-    bridge: str
-    mtu_bytes: int
     cluster_cidrs: list[str]
     segments: list[SegmentUse]
     room: Room
     why_full: str
     """Also of a node that is nearly full; empty: there is room."""
     networks: list[NetworkUse]
-    attachments: int
     unknown_keys: list[UnknownKey]
     findings: list[RecordFinding]
     last_round: LastRound

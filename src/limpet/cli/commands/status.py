@@ -150,6 +150,8 @@ def _print_table(status: Status) -> None:
     put(f"agent {status.version}, process {status.pid}, up {duration(status.uptime_s)}")
     put(_readiness(status))
     put(f"{counted(status.attachments, 'pod')} attached, bridge {status.bridge}")
+    if status.closed:
+        put(f"PODS ARE CLOSED: {status.closed}")
     last = status.last_round
     changes = counted(last.changes, "change")
     put(f"last round: {changes}, {len(last.failed)} failed, {last.took_ms:.1f} ms")

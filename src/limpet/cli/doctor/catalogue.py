@@ -76,6 +76,7 @@ KINDS: dict[str, FindingKind] = {
             "rule-before-ours leftover-links stale-neighbour pod-mtu no-default-route "
             "conntrack-full bridge-leads-out"
         ),
+        policies="policies-unheard",
         configuration="host-port-shared",
     ),
     **_of(Harm.STRANGERS, security="key-revoked peer-claims"),

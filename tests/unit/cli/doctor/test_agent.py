@@ -28,6 +28,7 @@ SOUND: dict[str, Any] = {
     "cluster_cidrs": [],
     "reasons": [],
     "attachments": 3,
+    "closed": "",
     "segments": [
         {"prefix": "10.244.7.0/24", "size": 253, "live": 3, "resting": 0, "bound": 9, "free": 241}
     ],
@@ -77,6 +78,7 @@ def test_a_sound_agent_is_all_ok() -> None:
     ("changes", "level", "words"),
     [
         ({"ready": False, "reasons": ["no segments"]}, "error", "no segments"),
+        ({"closed": "policies were not heard yet"}, "error", "not heard yet"),
         ({"version": "0.0.1"}, "warn", "0.0.1"),
         (
             {"last_round": {"changes": 1, "failed": ["set up bridge x: EPERM"], "took_ms": 1}},

@@ -51,6 +51,14 @@ def agent_findings(status: Status) -> Iterator[Finding]:
             "pods cannot be started",
             "do what it says; `limpet status` shows whether that was it",
         )
+    if status.closed:
+        yield error(
+            "policies-unheard",
+            status.closed,
+            "nothing but this node itself reaches its pods, and they reach nothing",
+            "the cloud, or a neighbour that has all, tells them: limpet status says whether one is "
+            "reached; with policies = true it is the API server",
+        )
     if status.version != __version__:
         yield warn(
             "agent-version",
