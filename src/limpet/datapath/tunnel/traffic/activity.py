@@ -21,11 +21,13 @@ ACTIVE_S = 10.0
 UNANSWERED_S = 1.0
 """A handshake is answered within a round trip; a peer that takes longer counts as unanswered."""
 CROSSED_S = 1.0
-"""Initiations have crossed if both ends have said something and there is no session for so long."""
+"""So long after two initiations have crossed the one end begins anew; each time twice as long."""
 CROSSED_FOLLOWS_S = 3.0
 """As CROSSED_S, at the end that lets the other one begin anew. Less than the five seconds until a
 device tries again by itself: with traffic both ways the two would cross again at that moment.
 Source: REKEY_TIMEOUT in section 6.4, from which packets that wait do not differ by any chance."""
+_LONGEST_FACTOR = 16
+"""Where an answer takes longer than all pauses, or goes one way only, resets must not add up."""
 _ASK_AGAIN_S = 5.0
 _PATIENCE_S = 30.0
 """A peer that is sent to in vain counts as active for so long, time to find another way."""
@@ -35,6 +37,7 @@ Source: WireGuard's paper, section 6.1."""
 _KEEPALIVE_BYTES = 32
 _KEEPALIVE_S = 10.0
 """The shortest time between two that nobody has configured. Source: section 6.5."""
+_INITIATION_BYTES, _RESPONSE_BYTES = 148, 92
 _HANDSHAKES_BYTES = {0: 0, 4: 148, 8: 2 * 148, 12: 92}
 """Bytes of handshake messages in a sum, told by its remainder modulo 16."""
 _NO_PACKETS = InnerPackets()
@@ -44,6 +47,17 @@ _NOTHING: Mapping[bytes, InnerPackets] = {}
 def data_bytes(packets_bytes: Iterable[int]) -> int:
     """What the device counts for inner packets of these sizes."""
     return sum(32 + -(-each // 16) * 16 for each in packets_bytes)
+
+
+def began_and_answered(sent_bytes: int) -> bool:
+    """Whether what was sent without a session is initiations and responses, of both at least one.
+
+    Up to 22 initiations no other sum is the same.
+    """
+    return any(
+        sent_bytes > begun_bytes and (sent_bytes - begun_bytes) % _RESPONSE_BYTES == 0
+        for begun_bytes in range(_INITIATION_BYTES, 23 * _INITIATION_BYTES, _INITIATION_BYTES)
+    )
 
 
 def _handshakes_bytes(moved_bytes: int) -> int:
@@ -108,10 +122,15 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Crossed:
-    since_s: float
-    """The first reading by which both ends had said something, or when this was told last."""
-    heard_at_s: float
+class _Begun:
+    """Handshakes with a peer that have led to no session yet."""
+
+    sent_bytes: int = 0
+    moved_at_s: float = float("-inf")
+    crossed_at_s: float = float("inf")
+    """The first reading by which this end had begun, and had answered the other's beginning."""
+    factor: int = 1
+    """On what is waited now."""
 
 
 class TunnelActivity:
@@ -123,7 +142,7 @@ class TunnelActivity:
         self._seen: dict[bytes, _Seen] = {}
         self._payload_at_s: dict[bytes, float] = {}
         self._waiting: dict[bytes, _Asked] = {}
-        self._crossed: dict[bytes, _Crossed] = {}
+        self._begun: dict[bytes, _Begun] = {}
         self._astray: dict[bytes, tuple[Endpoint, float]] = {}
         """Planned endpoints that the last reading did not show, and since when."""
         self._read_at_s: float | None = None
@@ -131,7 +150,9 @@ class TunnelActivity:
     @property
     def waits(self) -> bool:
         """Something was sent that has led to no session yet, so peers have to be read."""
-        return bool(self._waiting or self._crossed)
+        return bool(self._waiting) or any(
+            each.crossed_at_s < float("inf") for each in self._begun.values()
+        )
 
     def begin(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
         """Takes the first reading: what was counted before does not count as traffic."""
@@ -157,7 +178,7 @@ class TunnelActivity:
             del self._seen[key]
             self._payload_at_s.pop(key, None)
             self._waiting.pop(key, None)
-            self._crossed.pop(key, None)
+            self._begun.pop(key, None)
         for key, reading in readings.items():
             self._take(key, reading, agents.get(key, _NO_PACKETS), within_s, now_s)
 
@@ -172,6 +193,8 @@ class TunnelActivity:
         seen = self._seen.get(key)
         if seen is None or reading.sent_bytes < seen.sent_bytes:  # made anew meanwhile
             seen = self._seen[key] = _Seen()
+            if key in self._begun:
+                self._begun[key].sent_bytes = 0
         received_bytes = reading.received_bytes - seen.received_bytes
         sent_bytes = reading.sent_bytes - seen.sent_bytes
         seen.received_bytes, seen.sent_bytes = reading.received_bytes, reading.sent_bytes
@@ -194,17 +217,11 @@ class TunnelActivity:
     def _await(
         self, key: bytes, seen: _Seen, received_bytes: int, sent_bytes: int, now_s: float
     ) -> None:
-        has_session = seen.handshake_ns and now_s - seen.handshake_at_s < _SESSION_S
+        has_session = bool(seen.handshake_ns) and now_s - seen.handshake_at_s < _SESSION_S
+        self._begin(key, has_session, received_bytes + sent_bytes, sent_bytes, now_s)
         if has_session or received_bytes:
-            waited = self._waiting.pop(key, None)
-            if has_session:
-                self._crossed.pop(key, None)
-            elif sent_bytes or waited is not None:
-                self._crossed.setdefault(key, _Crossed(now_s, now_s)).heard_at_s = now_s
+            self._waiting.pop(key, None)
             return
-        crossed = self._crossed.get(key)
-        if crossed is not None and now_s - crossed.heard_at_s > ACTIVE_S:
-            del self._crossed[key]
         waiting = self._waiting.get(key)
         if sent_bytes and waiting is None:
             self._waiting[key] = _Asked(now_s, now_s)
@@ -212,6 +229,22 @@ class TunnelActivity:
             waiting.sent_at_s = now_s
         elif waiting is not None and now_s - waiting.sent_at_s > ACTIVE_S:
             del self._waiting[key]
+
+    def _begin(
+        self, key: bytes, has_session: bool, moved_bytes: int, sent_bytes: int, now_s: float
+    ) -> None:
+        begun = self._begun.get(key)
+        if has_session or (begun is not None and now_s - begun.moved_at_s > _PATIENCE_S):
+            self._begun.pop(key, None)
+            begun = None
+        if has_session or not moved_bytes:
+            return
+        if begun is None:
+            begun = self._begun[key] = _Begun()
+        begun.sent_bytes += sent_bytes
+        begun.moved_at_s = now_s
+        if began_and_answered(begun.sent_bytes):
+            begun.crossed_at_s = min(begun.crossed_at_s, now_s)
 
     def active(self, now_s: float) -> frozenset[bytes]:
         """Peers with payload in the last ten seconds, and for a while those whose handshakes are
@@ -233,16 +266,18 @@ class TunnelActivity:
         return found
 
     def crossed(self, now_s: float, *, own_key: bytes) -> list[bytes]:
-        """Peers that no session begins with, although both ends have said something.
+        """Peers to be made anew: both ends have begun, and no session came of it.
 
         Two initiations that cross make a responder of each end, and both refuse the response.
         Whoever has the lower key is to begin anew; each peer is returned again after a while only.
         Source: wg_noise_handshake_consume_response in drivers/net/wireguard/noise.c.
         """
         found = []
-        for key, crossed in self._crossed.items():
-            if now_s - crossed.since_s >= (CROSSED_S if own_key < key else CROSSED_FOLLOWS_S):
-                crossed.since_s = now_s
+        for key, begun in self._begun.items():
+            wait_s = (CROSSED_S if own_key < key else CROSSED_FOLLOWS_S) * begun.factor
+            if now_s - begun.crossed_at_s >= wait_s:
+                begun.sent_bytes, begun.crossed_at_s = 0, float("inf")
+                begun.factor = min(2 * begun.factor, _LONGEST_FACTOR)
                 found.append(key)
         return found
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from limpet.cluster.exchange.inner_traffic import InnerPackets
 from limpet.datapath.tunnel.state import PeerReading, TunnelPeer
-from limpet.datapath.tunnel.traffic.activity import ACTIVE_S, TunnelActivity, has_payload
+from limpet.datapath.tunnel.traffic.activity import (
+    ACTIVE_S,
+    TunnelActivity,
+    began_and_answered,
+    has_payload,
+)
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 HERE, THERE = (ip_address("192.0.2.1"), 7000), (ip_address("192.0.2.2"), 7000)
@@ -102,27 +107,56 @@ def test_who_never_answers_is_told_after_a_second_and_again_after_five() -> None
     assert activity.unanswered(7.0) == [KEY]
 
 
-def test_ends_that_have_both_begun_without_a_session_are_crossed_first_for_the_lower_key() -> None:
-    lower, higher = TunnelActivity(), TunnelActivity()
-    for activity in (lower, higher):
-        activity.take(reading(sent=INITIATION), 10.0)
-        activity.take(reading(INITIATION, INITIATION + RESPONSE), 10.5)
-        assert activity.waits
-        assert activity.unanswered(12.0) == []
+def both_began(now_s: float) -> TunnelActivity:
+    activity = TunnelActivity()
+    activity.take(reading(sent=INITIATION), now_s - 0.5)
+    activity.take(reading(INITIATION, INITIATION + RESPONSE), now_s)
+    return activity
 
-    def crossed(now_s: float) -> tuple[bool, bool]:
-        return (
-            lower.crossed(now_s, own_key=bytes(32)) == [KEY],
-            higher.crossed(now_s, own_key=b"z" * 32) == [KEY],
-        )
 
-    assert crossed(11.4) == (False, False)
-    assert crossed(11.5) == (True, False)
-    assert crossed(12.4) == (False, False)
-    assert crossed(13.5) == (True, True)
-    lower.take(reading(RESPONSE, INITIATION, handshake_ns=1), 14.0)
+def crossed(activity: TunnelActivity, now_s: float, *, lower: bool = True) -> bool:
+    return activity.crossed(now_s, own_key=bytes(32) if lower else b"z" * 32) == [KEY]
+
+
+def test_initiations_that_have_crossed_are_told_first_at_the_end_with_the_lower_key() -> None:
+    lower, higher = both_began(10.0), both_began(10.0)
+
+    assert lower.waits
+    assert lower.unanswered(12.0) == []
+    assert not crossed(lower, 10.9)
+    assert crossed(lower, 11.0)
+    assert not crossed(higher, 12.9, lower=False)
+    assert crossed(higher, 13.0, lower=False)
+    lower.take(reading(RESPONSE, INITIATION, handshake_ns=1), 12.0)
     assert not lower.waits
-    assert crossed(20.0) == (False, True)
+    assert not crossed(lower, 30.0)
+
+
+def test_whoever_was_made_anew_is_waited_for_twice_as_long_each_time() -> None:
+    activity, now_s = both_began(10.0), 10.0
+    for wait_s in (1, 2, 4, 8, 16, 16):
+        assert not crossed(activity, now_s + wait_s - 0.1)
+        assert crossed(activity, now_s + wait_s)
+        assert not crossed(activity, now_s + wait_s)
+        activity.take(reading(0, INITIATION), now_s + wait_s + 1)
+        now_s += wait_s + 2
+        activity.take(reading(INITIATION, INITIATION + RESPONSE), now_s)
+
+
+@pytest.mark.parametrize(
+    ("received", "sent"),
+    [
+        (INITIATION, RESPONSE),  # the other has begun, and its confirmation may take a while
+        (2 * INITIATION, 2 * RESPONSE),
+        (0, 2 * INITIATION),
+        (INITIATION, 0),
+    ],
+)
+def test_where_one_end_alone_has_begun_nothing_has_crossed(received: int, sent: int) -> None:
+    activity = TunnelActivity()
+    activity.take(reading(received, sent), 10.0)
+
+    assert not crossed(activity, 30.0)
 
 
 def test_an_answer_in_the_same_second_is_no_crossing_and_silence_ends_one() -> None:
@@ -130,14 +164,19 @@ def test_an_answer_in_the_same_second_is_no_crossing_and_silence_ends_one() -> N
     activity.take(reading(RESPONSE, INITIATION, handshake_ns=1), 10.0)
     assert not activity.waits
 
-    activity = TunnelActivity()
-    activity.take(reading(INITIATION), 10.0)
-    assert not activity.waits, "a device that cannot answer is not asked to"
-    activity.take(reading(2 * INITIATION, RESPONSE), 15.0)
-    assert activity.waits
-    activity.take(reading(2 * INITIATION, RESPONSE), 15.0 + ACTIVE_S + 1)
-    assert activity.crossed(30.0, own_key=bytes(32)) == []
+    activity = both_began(10.0)
+    activity.take(reading(INITIATION, INITIATION + RESPONSE), 50.0)
     assert not activity.waits
+    assert not crossed(activity, 60.0)
+
+
+@given(st.integers(0, 22), st.integers(0, 30))
+def test_what_was_sent_tells_whether_this_end_has_begun_and_answered(
+    initiations: int, responses: int
+) -> None:
+    sent = initiations * INITIATION + responses * RESPONSE
+
+    assert began_and_answered(sent) is (initiations > 0 and responses > 0)
 
 
 def test_a_handshake_ends_the_waiting_and_so_does_silence() -> None:
