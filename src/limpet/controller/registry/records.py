@@ -81,6 +81,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """Uid of its Node, as it was seen last; empty: it never had one."""
     node_gone_at_s: float | None = None
     """When its Node was deleted, if it was and is not there again."""
+    joined_by: str = ""
+    """Id of the token that let it in; empty: it came by an account, or was shown."""
 
 
 class CommunityRecord(msgspec.Struct, frozen=True, omit_defaults=True):

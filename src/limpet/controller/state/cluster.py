@@ -28,6 +28,7 @@ from limpet.cluster.kinds.network import (
 from limpet.controller.api.feed import DocumentFeed
 from limpet.controller.communities import communities
 from limpet.controller.node_objects.node import NO_NODES, KnownNodes
+from limpet.controller.orchestrator.node_keeper.segments import give_back
 from limpet.controller.picture.reported import ReportedPaths
 from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.registry import rotation
@@ -172,6 +173,8 @@ class Cluster:
         missing = recovery.reclaim(tables, segments, now_s)
         if missing:
             _log.error("records of segments were taken away: made again", segments=missing)
+        if given_back := give_back(tables):
+            _log.warning("a replacement was cut off: what it took is given back", count=given_back)
         if resting := nodes.finish_removals(tables, now_s):
             _log.warning("a removal was cut off: what was held rests now", segments=resting)
         # A state that was written last, and was cut off, is behind what lies beside it.

@@ -25,14 +25,25 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
     awaits_replacement,
     how_to_replace,
 )
-from limpet.controller.orchestrator.node_keeper.segments import Taken, first_segments, more_segments
+from limpet.controller.orchestrator.node_keeper.segments import (
+    Taken,
+    first_segments,
+    give_back,
+    more_segments,
+)
 from limpet.controller.registry.records import (
     TOKEN,
     NodeRecord,
+    TokenRecord,
 )
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state.tokens import check_claim, check_communities, check_proof
+from limpet.controller.state.tokens import (
+    check_claim,
+    check_communities,
+    check_proof,
+    holder_of,
+)
 from limpet.controller.state.vtep_macs import first_macs
 
 
@@ -98,15 +109,24 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
     uid = check_claim(tables, request, ca_digest, now_s)
     token_id = parse_token(request.token).id
     token = tables.tokens[token_id]
-    former = token.used_by
-    if former != uid:
+    if token.used_by != uid:
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=now_s))
-    if (known := _known(tables, request, uid, now_s)) is not None:
-        return known
-    if former not in ("", uid):  # its own: a writer was stopped between token and grant
-        return _take_over(tables, former, request, uid, now_s)
-    if former and (dead_uid := _begun_with(tables, request.name, uid)):
-        return _take_over(tables, dead_uid, request, uid, now_s)
+    joined = _known(tables, request, uid, now_s)
+    if joined is None:
+        joined = _join_by_token(tables, request, token, now_s)
+    if joined.is_new:
+        tables.put_node(uid, joined_by=token_id)
+    return joined
+
+
+def _join_by_token(
+    tables: Tables, request: JoinRequest, token: TokenRecord, now_s: float
+) -> JoinedNode:
+    """`token`: as it was before. Raises: RefusedError."""
+    uid, token_id = uid_of(request.public_key), parse_token(request.token).id
+    # Also where the token names this machine already: a writer was stopped before the grant.
+    if former := holder_of(tables, token_id, token):
+        return _take_over(tables, former.uid, request, uid, now_s)
     _check_name(tables, request.name)
     check_communities(tables, request.name, token)
     roles = frozenset(map(Role, token.roles))
@@ -165,6 +185,7 @@ def _let_in(tables: Tables, request: JoinRequest, admission: JoinTerms, now_s: f
             "under another name: limpet join --name NAME)",
         )
     taken = _from_flannel(tables, name, uid)
+    give_back(tables, [uid])
     taken += first_segments(tables, name, uid, [prefix for prefix, _ in taken], now_s)
     grant = Grant(
         uid=uid,
@@ -225,14 +246,6 @@ def _take_over(
     )
     first = _put_first(tables, grant, record.communities, now_s, record.node_labels)
     return JoinedNode(uid, first, dead_uid)
-
-
-def _begun_with(tables: Tables, name: str, uid: str) -> str:
-    """The machine whose place this one was taking when a writer was stopped, or nothing: it holds
-    what that one was granted."""
-    held = {each.prefix for each in tables.space.holdings.values() if each.uid == uid}
-    dead = (each for each in tables.uids_of(name) if held & set(tables.grants[each].segments))
-    return next(dead, "")
 
 
 def finish_replacements(tables: Tables) -> int:

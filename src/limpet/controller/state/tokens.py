@@ -21,6 +21,7 @@ from limpet.cluster.api import (
     secret_digest,
 )
 from limpet.cluster.keys import uid_of
+from limpet.cluster.kinds.grant import Grant
 from limpet.controller.registry.records import TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
@@ -54,26 +55,32 @@ def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: f
     if not is_in and token.removed_at_s is not None:
         ago_s = max(0.0, now_s - token.removed_at_s)
         raise _bad_token(request, f"an administrator removed the token {ago_s:.0f} s ago")
-    if token.used_by and token.used_by != uid:
-        _check_hold(tables, request, token, now_s)
+    if token.used_by and not is_in:
+        _check_hold(tables, request, token, uid, now_s)
     if not is_in and now_s > token.expires_at_s:
         ago_s = now_s - token.expires_at_s
         raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
     return uid
 
 
-def _check_hold(tables: Tables, request: JoinRequest, token: TokenRecord, now_s: float) -> None:
-    """Returns if another machine was answered with this token, and has not confirmed it for long.
+def _check_hold(
+    tables: Tables, request: JoinRequest, token: TokenRecord, uid: str, now_s: float
+) -> None:
+    """Returns if another machine was answered with this token, and has not confirmed it for long;
+    and if the token was to let in this one when a writer was stopped.
 
     Raises: RefusedError.
     """
-    holder = tables.grants.get(token.used_by)
-    if token.held_since_s is None or holder is None or holder.tombstone:
+    holder = holder_of(tables, parse_token(request.token).id, token)
+    is_own = token.used_by == uid
+    if not is_own and (token.held_since_s is None or holder is None):
         raise _bad_token(request, "the token was used by another node; each lets one in")
-    if holder.name != request.name:
+    if holder is not None and holder.name != request.name:
         raise _bad_token(
             request, f"another machine is about to join with this token, as {holder.name}"
         )
+    if is_own or token.held_since_s is None:
+        return
     left_s = HELD_S - abs(now_s - token.held_since_s)
     if left_s > 0:
         raise RefusedError(
@@ -82,6 +89,17 @@ def _check_hold(tables: Tables, request: JoinRequest, token: TokenRecord, now_s:
             f"confirmed it; if it gave up, ask again in {left_s:.0f} s",
             after_s=left_s,
         )
+
+
+def holder_of(tables: Tables, token_id: str, token: TokenRecord) -> Grant | None:
+    """The node that the token let in, which may not have confirmed it; None: it let in none, or
+    that was removed. The token names another one where that was about to take this one's place when
+    a writer was stopped."""
+    if not token.used_by:
+        return None
+    let_in = (uid for uid, record in tables.nodes.items() if record.joined_by == token_id)
+    found = (tables.grants.get(uid) for uid in (token.used_by, *let_in))
+    return next((grant for grant in found if grant is not None and not grant.tombstone), None)
 
 
 def check_proof(request: JoinRequest) -> str:
@@ -111,10 +129,14 @@ def check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
 
 
 def spend_token(tables: Tables, uid: str) -> None:
-    """The node has confirmed its answer: the token that let it in lets in nobody else."""
+    """The node has confirmed its answer: the token that let it in lets in nobody else, also not
+    one that was taking its place when a writer was stopped."""
     for token_id, token in list(tables.tokens.items()):
-        if token.used_by == uid and token.held_since_s is not None:
-            tables.put(TOKEN, token_id, replace_fields(token, held_since_s=None))
+        is_its_own = token.used_by == uid or (
+            token_id == tables.nodes[uid].joined_by and token.used_by not in tables.grants
+        )
+        if is_its_own and token.held_since_s is not None:
+            tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=None))
 
 
 def forget_tokens(tables: Tables, now_s: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import JoinRequest, join_proof, token_id
 from limpet.cluster.documents import Known
@@ -28,13 +29,13 @@ from limpet.controller.registry.records import (
     record_types,
 )
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, live_uids
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import JoinedNode
 from limpet.controller.state.published import publish
-from limpet.controller.state.tokens import HELD_S, remove_tokens
+from limpet.controller.state.tokens import HELD_S, remove_tokens, spend_token
 from limpet.controller.store.interface import Change, ConflictError, Delete, Item, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence, seal_presence
@@ -436,6 +437,69 @@ def test_who_replaces_a_machine_has_all_of_it_where_that_is_cut_off_anywhere(
         assert known[dead.uid].tombstone
         assert await following.change(lambda tables: tables.nodes[dead.uid].replaced_by) == uid
         assert {each for each, _ in await following.change(holders)} == {uid}
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def segments_of_several(tables: Tables) -> set[Prefix]:
+    """Those that more than one node has."""
+    live = [prefix for uid in live_uids(tables) for prefix in tables.grants[uid].segments]
+    return {prefix for prefix in live if live.count(prefix) > 1}
+
+
+@pytest.mark.parametrize("written", range(5))
+@pytest.mark.parametrize("called_off", [True, False])
+def test_who_took_no_place_in_the_end_has_nothing_of_the_node_that_is_there(
+    tmp_path: Path, written: int, *, called_off: bool
+) -> None:
+    """It was cut off when it took that one's place, and comes by another token, or that one is
+    back."""
+
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+
+        def first(tables: Tables) -> Grant:
+            grant = join(tables, 1, "n1") if called_off else join_with(tables, token, 1, "n1")
+            nodes.await_replacement(tables, grant.uid, wanted=called_off)
+            return grant
+
+        there = await cluster.change(first)
+        store.cut_off(after=written)
+        await fails(cluster.change(lambda tables: join_with(tables, token, 2, "n1", 2 * HELD_S)))
+        following = await next_leader(store)
+        if called_off:
+            await following.change(
+                lambda tables: nodes.await_replacement(tables, there.uid, wanted=False)
+            )
+        again = token if called_off else await following.change(lasting_token)
+        came = await following.change(lambda tables: join_with(tables, again, 2, "n1", 3 * HELD_S))
+        known = await following.change(lambda tables: tables.grants[there.uid])
+        assert (known.tombstone, known.segments) == (False, there.segments)
+        assert len(came.segments) == len(there.segments)
+        assert not await following.change(segments_of_several)
+        await following.remove(came.uid)
+        assert sorted(await following.change(holders)) == sorted(
+            [(there.uid, False)] * 2 + [(came.uid, True)] * 2
+        )
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_who_confirms_while_another_is_cut_off_in_taking_its_place_stays(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        there = await cluster.change(lambda tables: join_with(tables, token, 1, "n1"))
+        store.fails = lambda change: change.kind == NODE
+        await fails(cluster.change(lambda tables: join_with(tables, token, 2, "n1", 2 * HELD_S)))
+        following = await next_leader(store)
+        with pytest.raises(RefusedError, match="as n1"):
+            await following.change(lambda tables: join_with(tables, token, 2, "n2", 3 * HELD_S))
+        await following.change(lambda tables: spend_token(tables, there.uid))
+        with pytest.raises(RefusedError, match="used by another node"):
+            await following.change(lambda tables: join_with(tables, token, 2, "n1", 3 * HELD_S))
+        assert await following.change(live_uids) == [there.uid]
         await following.stop()
 
     with_cluster(tmp_path, body)

@@ -58,6 +58,7 @@ def items(draw: st.DrawFn) -> tuple[str, str, Record]:
             draw(TEXTS),
             draw(st.text(max_size=4)),
             draw(st.none() | SECONDS),
+            draw(st.text(max_size=4)),
         )
         return what, document.name, node
     if what == PRESENCE.name:

@@ -3,7 +3,7 @@ Operations on the tables, as those of state/grants.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ExhaustedError
@@ -11,7 +11,7 @@ from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer, waiting_words
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, live_uids
 
 Taken = tuple[Prefix, str]
 """A segment that is the node's now, and the uid of who had it before; empty: nobody."""
@@ -77,6 +77,28 @@ def hold_cidr(tables: Tables, prefix: Prefix, uid: str) -> Taken:
     before = tables.space.holdings.get(prefix)
     tables.hold(prefix, uid)
     return prefix, before.uid if before is not None and before.uid != uid else ""
+
+
+def give_back(tables: Tables, uids: Collection[str] | None = None) -> int:
+    """What is held for a machine that is no node, and named by a node's grant, is that node's: a
+    writer was stopped when the machine was about to take the node's place. Returns how many
+    segments.
+
+    `uids`: of those machines; None: of all.
+    """
+    live = set(live_uids(tables))
+    lost = [
+        each.prefix
+        for each in tables.space.holdings.values()
+        if each.resting_since_s is None
+        and each.uid not in live
+        and (uids is None or each.uid in uids)
+    ]
+    named = {prefix: uid for uid in live for prefix in tables.grants[uid].segments} if lost else {}
+    found = [prefix for prefix in lost if prefix in named]
+    for prefix in found:
+        tables.hold(prefix, named[prefix])
+    return len(found)
 
 
 def _take(tables: Tables, uid: str, version: int, now_s: float) -> Taken:

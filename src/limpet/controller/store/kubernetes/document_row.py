@@ -41,6 +41,7 @@ class _GrantExtra(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     node_labels: tuple[str, ...] = ()
     node_uid: str = msgspec.field(default="", name="nodeUID")
     node_gone_at_seconds: float | None = None
+    joined_by: str = ""
 
 
 class _PresenceExtra(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,6 +103,7 @@ class DocumentRow:
                     node.node_labels,
                     node.node_uid,
                     node.node_gone_at_s,
+                    node.joined_by,
                 )
             )
         if self.kind == PRESENCE:
@@ -137,6 +139,7 @@ class DocumentRow:
                 kept.node_labels,
                 kept.node_uid,
                 kept.node_gone_at_seconds,
+                kept.joined_by,
             )
         elif self.kind == PRESENCE:
             heard = read_field(what, body, "record", _PresenceExtra)
