@@ -13,9 +13,9 @@ from msgspec.structs import replace as replace_fields
 from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import JoinRequest, join_proof, token_id
-from limpet.cluster.documents import Known
+from limpet.cluster.documents import Known, Sealed
 from limpet.cluster.keys import public_key_of, uid_of
-from limpet.cluster.kinds import KINDS, NETWORK
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
@@ -25,6 +25,7 @@ from limpet.controller.registry.records import (
     NODE,
     STATE,
     TOKEN,
+    NodeRecord,
     SegmentRecord,
     record_types,
 )
@@ -500,6 +501,40 @@ def test_who_confirms_while_another_is_cut_off_in_taking_its_place_stays(tmp_pat
         with pytest.raises(RefusedError, match="used by another node"):
             await following.change(lambda tables: join_with(tables, token, 2, "n1", 3 * HELD_S))
         assert await following.change(live_uids) == [there.uid]
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def run_by_flannel(tables: Tables) -> None:
+    prefix, key = tables.space.segment(4, 7), node_key(9)
+    flannel = Grant(
+        uid=uid_of(public_key_of(key)),
+        name="n1",
+        public_key=public_key_of(key),
+        generation=1,
+        revision=tables.next_revision(),
+        segments=(prefix,),
+        roles=frozenset({Role.FLANNEL}),
+    )
+    tables.hold(prefix, flannel.uid)
+    tables.sign(GRANT, flannel, NodeRecord(Sealed(GRANT.name, b"", b""), 0.0))
+
+
+@pytest.mark.parametrize("written", range(6))
+def test_who_joins_where_flannel_ran_is_no_node_of_flannels_where_that_is_cut_off_anywhere(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(run_by_flannel)
+        token = await cluster.change(lasting_token)
+        store.cut_off(after=written)
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        following = await next_leader(store)
+        grant = await following.change(lambda tables: join_with(tables, token, 1, "n1"))
+        assert grant.roles == {Role.EDGE}
+        assert await following.change(lambda tables: tables.space.segment(4, 7)) in grant.segments
+        assert await following.change(live_uids) == [grant.uid]
         await following.stop()
 
     with_cluster(tmp_path, body)
