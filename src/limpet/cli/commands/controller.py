@@ -92,9 +92,20 @@ def controller_restore(
 
 @controller.command("rotate-key")
 @reaching
-def controller_rotate_key(reach: ReachOptions = HERE, output: Format = Output.TABLE) -> None:
+def controller_rotate_key(
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="End an open recovery, too: what this controller does not know by then does not "
+            "count any more.",
+        ),
+    ] = False,
+    reach: ReachOptions = HERE,
+    output: Format = Output.TABLE,
+) -> None:
     """Sign with a new cluster key from now on, and everything anew; the former key is revoked."""
-    answer = ask(reach, "rotate-key", KeyRotated)
+    answer = ask(reach, "rotate-key", KeyRotated, force=force)
     show(
         answer,
         output,

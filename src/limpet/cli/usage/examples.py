@@ -273,7 +273,10 @@ _PROCESSES = {
     "controller uninstall": (("sudo limpet controller uninstall", "The database stays."),),
     "controller backup": (("limpet controller backup /root/limpet.db", "Also while it runs."),),
     "controller restore": (("limpet controller restore /root/limpet.db", "While it is stopped."),),
-    "controller rotate-key": (("limpet controller rotate-key", "After a theft of the key."),),
+    "controller rotate-key": (
+        ("limpet controller rotate-key", "After a theft of the key."),
+        ("limpet controller rotate-key --force", "Where the thief holds a recovery open."),
+    ),
     "controller recovery": (
         ("limpet controller recovery", "Which nodes a restored one waits for."),
         ("limpet controller recovery --resume", "Grant what was never used meanwhile."),

@@ -268,8 +268,8 @@ class Admin:
 
         return await self._cluster.change(make)
 
-    async def _rotate_key(self) -> KeyRotated:
-        count = await self._cluster.rotate_key()
+    async def _rotate_key(self, force: bool = False) -> KeyRotated:
+        count = await self._cluster.rotate_key(force=force)
 
         def make(tables: Tables) -> KeyRotated:
             key = key_name(signing_keys(tables)[-1])

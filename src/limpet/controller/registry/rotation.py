@@ -21,7 +21,7 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import signing_keys
 from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import is_signed_by
-from limpet.controller.registry.records import AUTHORITY, AuthorityRecord, NodeRecord
+from limpet.controller.registry.records import AUTHORITY, STATE, AuthorityRecord, NodeRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 
@@ -41,9 +41,15 @@ def has_signing_key(tables: Tables) -> bool:
     return public_key_of(tables.authority.cluster_keys[-1]) == signing_keys(tables)[-1]
 
 
-def rotate_key(tables: Tables, private_key: bytes) -> int:
+def rotate_key(tables: Tables, private_key: bytes, *, force: bool = False) -> int:
     """Signs with a new key from now on, and everything anew: nodes that have heard of it take
-    nothing new that a former key has signed. Returns how many documents. Raises: RefusedError."""
+    nothing new that a former key has signed. Returns how many documents. Raises: RefusedError.
+
+    `force`: also in a recovery, which is over then: whoever has the former key can begin another
+    again and again, by documents that it shows. What is held back stays so.
+    """
+    if force:
+        tables.put(STATE, STATE, replace_fields(tables.state, recovery=None))
     if tables.state.recovery is not None:
         raise RefusedError(
             Code.BAD_REQUEST,
@@ -51,8 +57,9 @@ def rotate_key(tables: Tables, private_key: bytes) -> int:
             "granted and removed since. What it signed with a new key would count before that: "
             "removed nodes would be members again, and nodes that have joined since would be "
             "removed. Wait until every node has reported (limpet controller recovery says which is "
-            "missing; remove one that is gone for good), or end it (limpet controller recovery "
-            "--force)",
+            "missing; remove one that is gone for good). If nothing was restored, somebody has "
+            "shown what this controller never signed, and has the key: end the recovery and rotate "
+            "in one (limpet controller rotate-key --force)",
         )
     authority = tables.authority
     if len(authority.cluster_keys) > MAX_ERA.most:

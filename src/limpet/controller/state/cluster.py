@@ -295,8 +295,8 @@ class Cluster:
         )
         return network
 
-    async def rotate_key(self) -> int:
+    async def rotate_key(self, *, force: bool = False) -> int:
         key = await asyncio.to_thread(new_key)
-        count = await self.change(lambda tables: rotation.rotate_key(tables, key))
+        count = await self.change(lambda tables: rotation.rotate_key(tables, key, force=force))
         _log.info("rotated the cluster key", signed_again=count)
         return count

@@ -168,6 +168,29 @@ def test_the_key_is_not_rotated_while_what_was_granted_and_removed_since_is_unkn
     assert rotate_key(tables, NEXT) == 5
 
 
+def test_a_thief_of_the_key_who_opens_recoveries_again_and_again_is_shut_out_by_force() -> None:
+    tables = a_cluster()
+    stolen = tables.authority.cluster_keys[-1]
+    for number in (40, 41):
+        revision = tables.state.revision + 1
+        forged = seal(GRANT, grant(number, segments=(), revision=revision), stolen)
+        absorb(tables, [forged.sealed], 10, 0.0)
+        with pytest.raises(RefusedError, match="rotate-key --force"):
+            rotate_key(tables, NEXT)
+    held_back = {each.prefix for each in tables.space.holdings.values() if not each.uid}
+    assert held_back
+
+    rotate_key(tables, NEXT, force=True)
+
+    assert tables.state.recovery is None
+    assert {each.era for each in documents_of(tables)} == {1}
+    assert {each.prefix for each in tables.space.holdings.values() if not each.uid} == held_back
+    forged = seal(GRANT, grant(42, segments=(), revision=tables.state.revision + 1), stolen)
+    absorb(tables, [forged.sealed], 10, 0.0)
+    assert tables.grants[grant(42).uid].tombstone
+    assert tables.state.recovery is None
+
+
 def restored_from_before_a_rotation() -> tuple[Tables, list[Document]]:
     """The tables, and what was signed after the back-up by the key that was rotated away: a
     removal, a newcomer, and a second segment."""
