@@ -232,20 +232,30 @@ class Cluster:
     async def remove(
         self, name_or_uid: str, only_if: Callable[[Tables], bool] = lambda _: True
     ) -> str:
-        """The uid; empty: `only_if`, asked in the change that would remove the node, said no."""
-        begun: list[Grant] = []
+        """The uid; empty: `only_if`, asked in the change that would remove the node, said no.
 
-        def make(tables: Tables) -> Grant | None:
+        Of a machine that holds segments and has no grant those rest.
+        """
+        begun: list[Grant] = []
+        rested: list[str] = []
+
+        def make(tables: Tables) -> bool:
             known = tables.grants.get(begun[0].uid) if begun else None
             if known is None or not known.tombstone:  # else it was cut off, and is made again
                 if not only_if(tables):
-                    return None
-                begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
-            return begun[0]
+                    return False
+                if nodes.rest_of_unknown(tables, name_or_uid, time.time()):
+                    rested.append(name_or_uid)
+                elif name_or_uid in tables.grants or not rested:
+                    begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
+            return True
 
-        grant = await self.change(make)
-        if grant is None:
+        if not await self.change(make):
             return ""
+        if not begun:
+            _log.info("what a machine without a grant has held rests", uid=name_or_uid)
+            return name_or_uid
+        grant = begun[0]
         await self.reports.drop(grant.uid)
         self.paths.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)

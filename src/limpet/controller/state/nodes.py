@@ -10,6 +10,7 @@ from limpet.base.addresses import Prefix
 from limpet.base.bounds.administrators import BEHIND
 from limpet.base.text.nearest import hint
 from limpet.cluster.api import Code
+from limpet.cluster.keys import is_uid
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.segments import behind_problem
 from limpet.controller.communities.membership import communities_of
@@ -69,6 +70,12 @@ def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
         tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
     bury(tables, grant)
     return grant
+
+
+def rest_of_unknown(tables: Tables, uid: str, now_s: float) -> int:
+    """What is held for a machine that was never granted anything rests: its join was cut off behind
+    its segments, and it does not come back. Returns how many segments."""
+    return _rest(tables, [uid], now_s) if is_uid(uid) and uid not in tables.grants else 0
 
 
 def finish_removals(tables: Tables, now_s: float) -> int:

@@ -73,7 +73,8 @@ def _check_hold(
     """
     holder = holder_of(tables, parse_token(request.token).id, token)
     is_own = token.used_by == uid
-    if not is_own and (token.held_since_s is None or holder is None):
+    is_in = holder is not None or token.used_by not in tables.grants  # or is when it asks again
+    if not is_own and (token.held_since_s is None or not is_in):
         raise _bad_token(request, "the token was used by another node; each lets one in")
     if holder is not None and holder.name != request.name:
         raise _bad_token(

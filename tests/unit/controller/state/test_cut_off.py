@@ -538,3 +538,44 @@ def test_who_joins_where_flannel_ran_is_no_node_of_flannels_where_that_is_cut_of
         await following.stop()
 
     with_cluster(tmp_path, body)
+
+
+def test_what_a_machine_holds_that_was_cut_off_and_never_asks_again_rests_when_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        store.fails = lambda change: change.kind == TOKEN
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        gone = uid_of(public_key_of(node_key(1)))
+        following = await next_leader(store)
+        assert await following.change(holders) == [(gone, False)] * 2
+        store.cut_off(after=1)
+        await fails(following.remove(gone))
+        store.fails = lambda change: False
+        assert await following.remove(gone) == gone
+        assert await following.change(holders) == [(gone, True)] * 2
+        with pytest.raises(RefusedError, match="there is none"):
+            await following.remove(gone)
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_token_lets_in_another_where_the_machine_that_holds_it_was_cut_off_and_gave_up(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        store.fails = lambda change: change.kind == NODE
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        following = await next_leader(store)
+        with pytest.raises(RefusedError, match="if it gave up, ask again"):
+            await following.change(lambda tables: join_with(tables, token, 2, "n1", HELD_S - 1))
+        later = await following.change(lambda tables: join_with(tables, token, 2, "n1", HELD_S + 1))
+        with pytest.raises(RefusedError, match="if it gave up, ask again"):
+            await following.change(lambda tables: join_with(tables, token, 1, "n1", HELD_S + 2))
+        assert await following.change(live_uids) == [later.uid]
+        await following.stop()
+
+    with_cluster(tmp_path, body)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.cluster.api import Code
+from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.presence import Presence
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
@@ -326,3 +327,29 @@ def test_nothing_is_held_twice_and_all_is_pods_space_whatever_kubernetes_says(
         assert settle_cidrs(tables, now_s).granted == []
     reread = copy(tables)
     assert reread.space.holdings.keys() == tables.space.holdings.keys()
+
+
+def test_a_cidr_that_a_join_left_behind_is_its_nodes_again_when_that_machine_is_removed() -> None:
+    """The first machine's join was cut off behind its segment, and its disk was emptied."""
+    told = Told()
+    tables = tables_beside(told, "10.244.0.0/16")
+    told.put("n1", "10.244.3.0/24")
+    left = uid_of(public_key_of(node_key(1)))
+    tables.hold(ip_network("10.244.3.0/24"), left)
+
+    join(tables, 2, "n1")
+    assert f"limpet node remove {left}" in problem_of(tables, "n1")
+    assert nodes.rest_of_unknown(tables, left, 10.0) == 1
+    assert "it rests until" in problem_of(tables, "n1", 11.0)
+    assert settle_cidrs(tables, 111.0).granted != []
+    assert texts(grant_of(tables, "n1")) == ["10.244.3.0/24"]
+
+
+def test_nothing_of_a_node_or_of_nobody_rests_as_that_of_a_machine_without_a_grant() -> None:
+    told = Told()
+    tables = tables_beside(told, "10.244.0.0/16")
+    told.put("n1", "10.244.3.0/24")
+    node = join(tables, 1, "n1")
+    tables.put_segment(ip_network("10.244.4.0/24"), SegmentRecord(""))
+    for uid in (node.uid, "", "n1"):
+        assert nodes.rest_of_unknown(tables, uid, 10.0) == 0
