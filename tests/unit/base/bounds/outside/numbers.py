@@ -87,7 +87,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "controller/store/kubernetes/store.py": "_ATTEMPTS",
         "datapath/node/pod/interface.py": "_OPERATIONAL_TRIES",
         "datapath/services/kube_proxy.py": "_TRIES",
-        "datapath/tunnel/traffic/activity.py": "_PATIENCE_S",
+        "datapath/tunnel/traffic/activity.py": "_LONGEST_FACTOR _PATIENCE_S",
         "datapath/tunnel/wireguard/process.py": (
             "_ANSWER_TIMEOUT_S _SET_TIMEOUT_S _VERSION_TIMEOUT_S"
         ),
