@@ -19,6 +19,7 @@ from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.controller.node_objects.node import NodeSource
+from limpet.controller.registry.batch import Waiting, answer_each, fail, make_each
 from limpet.controller.registry.each import write_each
 from limpet.controller.registry.order import order
 from limpet.controller.registry.reading import keep_known, read_all
@@ -37,17 +38,6 @@ _AT_ONCE = 256
 _ATTEMPTS = 4
 
 T = TypeVar("T")
-_Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What was asked for, as far as it is in memory."""
-
-    done: asyncio.Future[Any]
-    answer: Any
-    keys: frozenset[Key]
-    """Items that it put."""
 
 
 @dataclass(slots=True)
@@ -86,7 +76,7 @@ class Registry:
         self._new_tables = partial(Tables, quarantine_s, source)
         self._tables = self._new_tables()
         self._versions: dict[Key, str] = {}
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._queue: asyncio.Queue[Waiting] = asyncio.Queue()
         self._writing: asyncio.Task[None] | None = None
         self._others = _Others()
         self.turn = 0
@@ -278,12 +268,14 @@ class Registry:
             _log.error("not read", error=str(error), exc_info=not is_ours)
             self._others.is_stale = True
 
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
+    async def _write(self, batch: Sequence[Waiting]) -> None:
         """Where another wrote meanwhile (a former leader, or this process with an answer that was
-        lost), all is read and what was asked for is made again of that."""
+        lost), all is read and what was asked for is made again of that; so is what saw something
+        that was not written then."""
+        lost: dict[Key, Exception] = {}
         for _ in range(_ATTEMPTS):
             position = self._tables.position  # before it is what others made necessary
-            answers = self._make(batch)
+            made = make_each(self._tables, batch, lost)
             changed = list(self._tables.changed())
             failed: dict[Key, Exception] = {}
             try:
@@ -293,8 +285,7 @@ class Registry:
             except ConflictError as error:
                 _log.error("another controller wrote", error=str(error))
                 await self._reload(position)
-                made = {each.done for each in answers}
-                batch = [(make, done) for make, done in batch if done in made and not done.done()]
+                batch = [each.waiting for each in made if not each.waiting[1].done()]
             except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
                 self.trouble = str(error)
                 if isinstance(error, StorageError):
@@ -303,47 +294,27 @@ class Registry:
                 else:
                     _log.error("not written", exc_info=True)
                     await self._reload(position)
-                for each in answers:
-                    _fail(each.done, error)
+                for each in made:
+                    fail(each.waiting[1], error)
                 return
             else:
-                self._answer(answers, failed)
-                return
+                self._note_failed(failed)
+                batch = answer_each(self._tables, made, failed)
+                lost.update(failed)
+                if not batch:
+                    return
         refused = RefusedError(
             Code.TRY_AGAIN, "another controller writes at the same time: ask again"
         )
         for _, done in batch:
-            _fail(done, refused)
+            fail(done, refused)
 
-    def _make(self, batch: Sequence[_Waiting]) -> list[_Made]:
-        answers = []
-        for make, done in batch:
-            position = self._tables.position
-            try:
-                answer = make(self._tables)
-                answers.append(_Made(done, answer, self._tables.put_since(position)))
-            except Exception as error:  # noqa: BLE001 - it is the asker's
-                self._tables.undo(position)
-                _fail(done, error)
-        return answers
-
-    def _answer(self, answers: Sequence[_Made], failed: dict[Key, Exception]) -> None:
-        """`failed`: what was not written of that which nodes write, too: those who asked for it
-        hear of it, and nobody else; nor who removed the node, which is removed."""
+    def _note_failed(self, failed: dict[Key, Exception]) -> None:
+        """`failed`: of what nodes write too, and why."""
         for key, error in failed.items():
             self._others.heard.add(key)
             self._versions[key] = ""  # whatever it is now
             _log.warning("not written", kind=key[0], name=key[1], error=str(error))
-        for each in answers:
-            errors = [
-                failed[key]
-                for key in each.keys
-                if key in failed and not self._tables.is_under_removed(*key)
-            ]
-            if errors:
-                _fail(each.done, errors[0])
-            elif not each.done.done():
-                each.done.set_result(each.answer)
 
     async def _reload(self, position: int) -> None:
         self._tables.undo(position)
@@ -391,9 +362,3 @@ class Registry:
         if record is None:
             return Delete(kind, name, version) if version is not None else None
         return StorePut(kind, name, msgspec.json.encode(record), version)
-
-
-def _fail(done: asyncio.Future[Any], error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
-        done.exception()  # told, even where nobody waits any more
