@@ -281,7 +281,6 @@ class Registry:
             try:
                 if changed:
                     failed = await self._commit(changed)
-                    self.trouble = ""
             except ConflictError as error:
                 _log.error("another controller wrote", error=str(error))
                 await self._reload(position)
@@ -343,6 +342,10 @@ class Registry:
             else:
                 failed[change.kind, change.name] = outcome
         self._tables.commit(but=failed)
+        # That another wrote is no trouble, nor does it say that the store takes anything.
+        troubles = [each for each in failed.values() if not isinstance(each, RefusedError)]
+        if troubles or len(changes) > len(failed):
+            self.trouble = str(troubles[0]) if troubles else ""
         self._others.is_put_right, self._others.best = False, None
         self._others.gone.clear()
         self._note_revision()

@@ -9,7 +9,7 @@ import pytest
 
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.documents import Sealed
-from limpet.controller.registry.records import NODE, PRESENCE
+from limpet.controller.registry.records import NODE, PRESENCE, TOKEN
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes
@@ -18,7 +18,7 @@ from limpet.controller.state.grants import live_grant
 from limpet.controller.state.published import publish
 from limpet.controller.store.interface import Change
 from tests.unit.cluster_values import node_key, presence, seal_presence
-from tests.unit.controller.state.cluster_tables import join
+from tests.unit.controller.state.cluster_tables import join, new_token
 from tests.unit.controller.state.test_cut_off import OneByOneStore, with_cluster
 
 UID = presence(1).uid
@@ -123,5 +123,48 @@ def test_who_is_refused_by_what_is_written_is_told_so_while_the_store_fails(
         )
         assert isinstance(refused, RefusedError)
         assert isinstance(failed, StorageError)
+
+    with_cluster(tmp_path, body)
+
+
+def test_trouble_with_the_store_is_over_when_something_is_written_and_not_before(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(lambda tables: join(tables, 1, "n1"))
+        store.fails = lambda change: True
+        with pytest.raises(StorageError):
+            await cluster.change(lambda tables: join(tables, 2, "n2"))
+        joining = cluster.store_trouble
+        assert joining
+        with pytest.raises(StorageError):
+            await cluster.change(publish_it)
+        assert cluster.store_trouble not in ("", joining)
+        await cluster.change(lambda tables: tables.put(TOKEN, "nobodys", None))
+        assert cluster.store_trouble
+
+        store.fails, store.conflicts = lambda change: False, is_presence
+        with pytest.raises(RefusedError):
+            await cluster.change(publish_it)
+        assert cluster.store_trouble
+        await cluster.change(new_token)
+        assert not cluster.store_trouble
+        with pytest.raises(RefusedError):  # the node writes it itself at the same time
+            await cluster.change(publish_it)
+        assert not cluster.store_trouble
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_presence_that_the_store_does_not_take_is_trouble_beside_what_it_takes(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(lambda tables: join(tables, 1, "n1"))
+        store.fails = is_presence
+        await asyncio.gather(
+            cluster.change(new_token), cluster.change(publish_it), return_exceptions=True
+        )
+        assert PRESENCE in cluster.store_trouble
 
     with_cluster(tmp_path, body)
