@@ -27,6 +27,7 @@ from limpet.cluster.kinds.network import (
 )
 from limpet.controller.api.feed import DocumentFeed
 from limpet.controller.communities import communities
+from limpet.controller.communities.namesakes import settle_namesakes
 from limpet.controller.node_objects.node import NO_NODES, KnownNodes
 from limpet.controller.orchestrator.node_keeper.segments import give_back
 from limpet.controller.picture.reported import ReportedPaths
@@ -248,6 +249,8 @@ class Cluster:
                     rested.append(name_or_uid)
                 elif name_or_uid in tables.grants or not rested:
                     begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
+            else:
+                settle_namesakes(tables, known.name)
             return True
 
         if not await self.change(make):

@@ -14,6 +14,7 @@ from limpet.cluster.keys import is_uid
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.segments import behind_problem
 from limpet.controller.communities.membership import communities_of
+from limpet.controller.communities.namesakes import settle_namesakes
 from limpet.controller.registry.records import SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
@@ -69,6 +70,7 @@ def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
     for prefix in dict.fromkeys((*grant.segments, *held)):
         tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
     bury(tables, grant)
+    settle_namesakes(tables, grant.name)
     return grant
 
 

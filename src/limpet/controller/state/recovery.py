@@ -21,6 +21,7 @@ from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import check, read_sealed
 from limpet.controller.communities.membership import learn_communities
+from limpet.controller.communities.namesakes import settle_namesakes
 from limpet.controller.registry.records import (
     NODE,
     STATE,
@@ -264,6 +265,7 @@ def _absorb_former(tables: Tables, document: Document, margin: int, now_s: float
         tombstone = replace(grant, generation=known.generation + 1, revision=tables.next_revision())
         _rest_segments(tables, known, now_s)
         tables.sign(GRANT, tombstone, awaits_replacement=False, communities=())
+        settle_namesakes(tables, known.name)
         return True
     lost = [each for each in grant.segments if known is None or each not in known.segments]
     if known is not None and not lost:
@@ -334,6 +336,8 @@ def _absorb_tombstone(
         _rest_segments(tables, known, now_s)
     record = tables.nodes.get(uid) or NodeRecord(document.sealed, now_s)
     tables.put_document(document, record, awaits_replacement=False, communities=())
+    if known is not None:
+        settle_namesakes(tables, known.name)
 
 
 def _rest_segments(tables: Tables, removed: Grant, now_s: float) -> None:

@@ -25,6 +25,7 @@ from limpet.controller.registry.records import (
     TokenRecord,
 )
 from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.rotation import rotate_key, take_keys
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
@@ -318,3 +319,65 @@ def test_of_two_machines_of_one_name_a_community_that_names_it_takes_in_the_firs
     nodes.remove(tables, heir.uid, 40.0)
     communities.declare(tables, "vault")
     assert tables.grants[second.uid].communities == ("vault",)
+
+
+def two_machines_of_a_name() -> tuple[Tables, str, str]:
+    """Their uids, in the order in which they joined; one community's object names them."""
+    tables = new_tables()
+    tables.put(COMMUNITY, "vault", CommunityRecord(members=("edge-7",)))
+    uids = [join(tables, number, "edge-7", 10.0 * number).uid for number in (1, 2)]
+    assert [tables.grants[uid].communities for uid in uids] == [("vault",), ()]
+    return tables, *uids  # type: ignore[return-value]
+
+
+def test_when_the_first_machine_of_a_name_is_removed_the_next_is_in_what_names_it() -> None:
+    tables, first, second = two_machines_of_a_name()
+    nodes.remove(tables, first, 30.0)
+    assert tables.grants[second].communities == ("vault",)
+
+    tables, first, second = two_machines_of_a_name()
+    nodes.remove(tables, second, 30.0)
+    assert tables.grants[first].communities == ("vault",)
+    assert tables.grants[first].generation == 1
+
+
+@pytest.mark.parametrize("is_rotated", [True, False])
+def test_so_it_is_where_a_restored_controller_hears_of_the_removal(*, is_rotated: bool) -> None:
+    tables, first, second = two_machines_of_a_name()
+    backup = copy(tables)
+    nodes.remove(tables, first, 30.0)
+    removed = tables.nodes[first].sealed
+    if is_rotated:
+        rotate_key(tables, node_key(99))
+    recovery.begin(backup, 2, 40.0, paused=False, former=tables.state)
+    take_keys(backup, tables.authority)
+
+    recovery.absorb(backup, [removed], 2, 50.0)
+
+    assert backup.grants[first].tombstone
+    assert backup.grants[second].communities == ("vault",)
+
+
+def test_a_removal_is_heard_of_also_where_nothing_can_be_signed() -> None:
+    tables, first, second = two_machines_of_a_name()
+    backup = copy(tables)
+    rotate_key(tables, node_key(99))
+    nodes.remove(tables, first, 30.0)
+    recovery.begin(backup, 2, 40.0, paused=False)
+
+    recovery.absorb(backup, [*tables.first_documents, tables.nodes[first].sealed], 2, 50.0)
+
+    assert backup.grants[first].tombstone
+    assert backup.grants[second].communities == ()
+
+
+def test_a_node_that_would_be_in_too_many_communities_then_is_no_reason_against_a_removal() -> None:
+    tables, first, second = two_machines_of_a_name()
+    named = tuple(f"c{number}" for number in range(COMMUNITIES.most))
+    for name in named:
+        communities.create(tables, name, [second])
+
+    nodes.remove(tables, first, 30.0)
+
+    assert tables.grants[first].tombstone
+    assert tables.grants[second].communities == tuple(sorted(named))

@@ -22,9 +22,11 @@ from limpet.cluster.seal import open_sealed
 from limpet.controller.communities import communities
 from limpet.controller.registry.records import (
     AUTHORITY,
+    COMMUNITY,
     NODE,
     STATE,
     TOKEN,
+    CommunityRecord,
     NodeRecord,
     SegmentRecord,
     record_types,
@@ -227,6 +229,26 @@ def test_a_removal_that_is_cut_off_anywhere_leaves_the_removed_node_nothing(
         assert await cluster.remove(uid) == uid  # which knows nothing of it as yet
         assert await cluster.change(holders) == [(uid, True)] * 2
         await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_after_a_removal_that_is_cut_off_anywhere_the_next_machine_of_the_name_is_in_what_names_it(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        def two_of_a_name(tables: Tables) -> tuple[str, str]:
+            tables.put(COMMUNITY, "vault", CommunityRecord(members=("n1",)))
+            return join(tables, 1, "n1", 1.0).uid, join(tables, 2, "n1", 2.0).uid
+
+        first, second = await cluster.change(two_of_a_name)
+        store.cut_off(after=written)
+        await fails(cluster.remove(first))
+        store.fails = lambda change: False
+        await cluster.remove(first)
+        grant = await cluster.change(lambda tables: tables.grants[second])
+        assert grant.communities == ("vault",)
 
     with_cluster(tmp_path, body)
 
