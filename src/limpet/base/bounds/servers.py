@@ -106,6 +106,7 @@ EARLY_DOCUMENTS = Bound(
     "documents",
     Above.NOT_KEPT,
 )
+"""All of their kind is listed again when that has come."""
 UNUSABLE_OBJECTS = Bound(
     "objects of an API server that no node can use, in words", 1024, "objects", Above.NOT_KEPT
 )

@@ -45,6 +45,8 @@ _BATCH = 100
 _MOST_TOLD = 8
 _TAKEN_S = 5.0
 """After a whole list, for what is done because of it."""
+_SPREAD_S = 10.0
+"""All nodes hear of a network in one moment, and would list in one."""
 
 
 CARRIERS = {
@@ -283,8 +285,14 @@ class ApiServerSource:
     async def _offer_late(self) -> None:
         while True:
             await self._offer(await self._untaken.some_late())
+            if kinds := self._untaken.take_untold():
+                await asyncio.sleep(_SPREAD_S * self._random())
+                for kind in kinds:
+                    self._reflectors[kind].list_again()
 
     def _judge(self, name: tuple[str, str], document: Sealed, outcome: Outcome) -> None:
+        if outcome is Outcome.FRESH:
+            self._untaken.note_taken(name)
         self._untaken.forget(name)
         if outcome is Outcome.LATER:
             self._untaken.put_late(name, document)

@@ -26,6 +26,10 @@ class Untaken:
         self.late: dict[ObjectName, Sealed] = {}
         """A node says it of itself, and changes it too often."""
         self._has_late = asyncio.Event()
+        self._crowded: set[str] = set()
+        """Kinds of which something had no room in `early`."""
+        self._untold: set[str] = set()
+        """Those of them that are to be told again."""
 
     def has_room(self, now_s: float, document: Document) -> bool:
         """Whether what one node says of itself may change once more."""
@@ -38,13 +42,34 @@ class Untaken:
     def put_early(self, name: ObjectName, document: Sealed, *, era: int) -> None:
         """Where there is room, what may be good once more is known. `era`: of the cluster's last
         key that is known here; the network with the next one comes by another watch."""
-        if _may_be_good(document, era) and len(self.early) < EARLY_DOCUMENTS.most:
+        if not _may_be_good(document, era):
+            return
+        if len(self.early) < EARLY_DOCUMENTS.most:
             self.early[name] = document
+        else:
+            self._crowded.add(document.kind)
 
     def look_at_early(self) -> None:
         """Somebody else has told what they may stand under."""
         for name, document in self.early.items():
             self.put_late(name, document)
+        self._tell_again()
+
+    def note_taken(self, name: ObjectName) -> None:
+        """Where it was early, what had no room beside it may count now, too."""
+        if name in self.early:
+            self._tell_again()
+
+    def take_untold(self) -> list[str]:
+        """Kinds that are to be told again, since something of them had no room."""
+        untold, self._untold = self._untold, set()
+        return sorted(untold)
+
+    def _tell_again(self) -> None:
+        if self._crowded:
+            self._untold |= self._crowded
+            self._crowded.clear()
+            self._has_late.set()
 
     def put_late(self, name: ObjectName, document: Sealed) -> None:
         """Where there is room."""
@@ -58,7 +83,7 @@ class Untaken:
         self.late.pop(name, None)
 
     async def some_late(self) -> dict[ObjectName, Sealed]:
-        """What changes too often, a little after there is something of it."""
+        """What changes too often, a little after there is something of it, or of `take_untold`."""
         await self._has_late.wait()
         await asyncio.sleep(_AGAIN_S)
         self._has_late.clear()
