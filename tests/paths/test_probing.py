@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from limpet.cluster.datagrams.unproven_budget import ADDRESS_BURST
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.datapath.event import Event, TunnelOnlyChanged
+from limpet.datapath.event import Event, PathsChanged, TunnelOnlyChanged
 from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
@@ -100,6 +100,31 @@ def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: PathBed) -> None:
         async with running(one, two):
             wanted = PeerPath(transports.VXLAN, 1500, underlay=ip_address("10.2.0.2"))
             await one.has_path(two, wanted)
+
+    run(scenario)
+
+
+def test_a_path_past_a_router_outlasts_an_address_that_goes_from_node_to_node(
+    bed: PathBed,
+) -> None:
+    router = bed.router()
+    one, two = bed.node(1), bed.node(2)
+    one.wire("eth0", router, "10.1.0.2/16", "10.1.0.1/16")
+    two.wire("eth0", router, "10.2.0.2/16", "10.2.0.1/16")
+    one.set_addresses("eth0", "10.3.0.200/32")
+
+    async def scenario() -> None:
+        async with running(one, two):
+            wanted = PeerPath(transports.VXLAN, 1500, underlay=ip_address("10.2.0.2"))
+            await one.has_path(two, wanted)
+            assert one.probing.paths[two.uid].prefixes == (ip_network("10.1.0.0/16"),)
+            two.netns.ip("link set eth0 down")  # nothing can prove it anew
+            one.netns.ip("addr del 10.3.0.200/32 dev eth0")
+            one.told.clear()
+            one.read_links()
+            await one.has_asked(ProbeKind.SITE, 1)
+            assert one.path(two) == wanted
+            assert not any(isinstance(event, PathsChanged) for event in one.told)
 
     run(scenario)
 

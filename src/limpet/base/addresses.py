@@ -84,6 +84,12 @@ def bounds_of(prefix: Prefix) -> tuple[int, int]:
     return first, first | (1 << (prefix.max_prefixlen - prefix.prefixlen)) - 1
 
 
+def smallest_around(address: Address | None, prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    """The one that a route to the address goes by: the smallest that it is in, if it is in any."""
+    around = [each for each in prefixes if address is not None and address in each]
+    return (max(around, key=lambda each: each.prefixlen),) if around else ()
+
+
 Bounds = tuple[tuple[int, int], ...]
 """First and last addresses of some prefixes of one IP version."""
 

@@ -28,7 +28,7 @@ from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.codec import encode_answer, parse_answer
-from limpet.paths.probe.messages import ProbeAnswer
+from limpet.paths.probe.messages import AnsweredBy, ProbeAnswer
 from limpet.paths.proven import read_paths, write_paths
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.web.live.map_rows import map_rows, worse
@@ -82,7 +82,9 @@ def climbed(devices: frozenset[tuple[str, int]]) -> PeerPath | None:
     for now_s in (0.0, 0.5, 1.0, 1.5):
         for question in ladder.take_due(now_s, vital=True):
             if question.candidate.kind is ProbeKind.SITE:
-                ladder.answered(question.candidate, now_s + 0.01, rtt_s=0.01, via="eth0")
+                ladder.answered(
+                    question.candidate, now_s + 0.01, rtt_s=0.01, via=AnsweredBy("eth0")
+                )
     return replace(ladder.path, prefixes=()) if ladder.path is not None else None
 
 

@@ -19,6 +19,7 @@ from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import RATE_PER_S
 from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.messages import AnsweredBy
 from limpet.paths.watching import (
     DOUBT_S,
     MOST_IN_DOUBT,
@@ -161,7 +162,7 @@ class Asked:
                 _, _, uid, question = heapq.heappop(self._coming)
                 peer = self.ladders.get(uid)
                 assert peer is not None
-                self.ladders.answered(peer, question, self.now_s, RTT_S, "eth0")
+                self.ladders.answered(peer, question, self.now_s, RTT_S, AnsweredBy("eth0"))
                 self._settle(peer)
             while (found := self.ladders.take(self.now_s)) is not None:
                 peer, vital = found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink
+from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink, smallest_around
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 
@@ -29,19 +29,51 @@ class PeerPath:
     relay: str = ""
     """Uid of the relay."""
     prefixes: tuple[Prefix, ...] = ()
-    """In clear: subnets of the link that it was proven by, which tell that it is there still;
-    empty: it was kept by a Limpet of before they were."""
+    """In clear: subnets of the node by which its ends were reached when it was proven, which tell
+    that it is there still: what an end is in or, where routers are between, what the node's own
+    address towards it is in. Empty: it was kept by a Limpet of before they were."""
 
-    def is_here(self, links: Collection[UnderlayLink]) -> bool:
-        """Whether the node is where it was proven. Without any link it is not known to be gone."""
-        if self.rung.encrypted or not self.prefixes or not links:
-            return True
-        return {
-            own.network
-            for link in links
-            if self.device in ("", link.ifname)
-            for own in link.addresses
-        }.issuperset(self.prefixes)
+    def left_on(self, links: Collection[UnderlayLink]) -> PeerPath | None:
+        """What of it leads to the peer where the node is now; None: nothing, it was moved.
+
+        Without any link it is not known to be gone. Once the path's own link is, VXLAN goes by
+        whatever link there is with the subnet.
+        """
+        if self.rung.encrypted:
+            return self
+        by = {link.ifname: {own.network for own in link.addresses} for link in links}
+        if not links or not self.prefixes:
+            stays = not self.device or self.device in by or self.underlay is None
+            return self if stays else self._by_any_link()
+        every = set[Prefix]().union(*by.values())
+        on_link = by.get(self.device, set())
+        next_hops = tuple(hop for hop in self.next_hops if self._is_by(hop, on_link))
+        underlay = self.underlay if self._is_by(self.underlay, every) else None
+        if (next_hops, underlay) == (self.next_hops, self.underlay):
+            return self
+        left = replace(self, next_hops=next_hops, underlay=underlay)
+        if next_hops:
+            ends = (*next_hops, underlay)
+            needed = frozenset[Prefix]().union(*map(self._subnets_to, ends))
+            return replace(left, prefixes=tuple(each for each in self.prefixes if each in needed))
+        return left._by_any_link() if self.device and underlay is not None else None
+
+    def _by_any_link(self) -> PeerPath:
+        """Once it has no next hop."""
+        needed = self._subnets_to(self.underlay)
+        prefixes = tuple(each for each in self.prefixes if each in needed)
+        return replace(
+            self, rung=transports.VXLAN, device="", next_hops=(), prefixes=prefixes or self.prefixes
+        )
+
+    def _is_by(self, end: Address | None, subnets: Collection[Prefix]) -> bool:
+        needed = self._subnets_to(end)
+        return bool(needed) and needed.issubset(subnets)
+
+    def _subnets_to(self, end: Address | None) -> frozenset[Prefix]:
+        """Those of `prefixes` that the end was reached by."""
+        same = [each for each in self.prefixes if end is not None and each.version == end.version]
+        return frozenset(smallest_around(end, same) or same)
 
 
 @dataclass(frozen=True, slots=True)

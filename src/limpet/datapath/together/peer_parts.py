@@ -62,9 +62,10 @@ class PeerParts:
         self.overlay.begin(self._membership, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()
-        here = {uid: path for uid, path in paths.items() if path.is_here(self.own.links)}
-        if len(here) < len(paths):
-            self.peers.set_paths(here)  # the node was elsewhere
+        left = ((uid, path.left_on(self.own.links)) for uid, path in paths.items())
+        here = {uid: path for uid, path in left if path is not None}
+        if here != paths:
+            self.peers.set_paths(here)  # the node was elsewhere, or has less than it had
         self.loop.run("start", self.overlay)
         self.watch.start()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from limpet.base.addresses import Address, Prefix, UnderlayLink
+from limpet.base.addresses import Address, Prefix, UnderlayLink, smallest_around
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference
@@ -21,7 +21,7 @@ from limpet.paths.ladder.candidates import (
 )
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import FIRM, MEASURED, SHAKY, ProbeState
-from limpet.paths.probe.messages import Candidate
+from limpet.paths.probe.messages import AnsweredBy, Candidate
 
 _MTU_BYTES = 1500
 _MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
@@ -91,14 +91,17 @@ class PathChoice:
                         found.setdefault(version, address)
             next_hops = joined_hops(found, self.facts.overlay)
             if next_hops:
-                underlay = self._underlay(transports.VXLAN, named, grade, first=next_hops[0])
+                beside = self._underlay(transports.VXLAN, named, grade, first=next_hops[0])
+                on_link = [own.network for own in link.addresses]
+                subnets = [each for hop in next_hops for each in smallest_around(hop, on_link)]
+                subnets += self._subnets_to(*beside) if beside is not None else ()
                 return PeerPath(
                     rung,
                     link.mtu_bytes,
                     link.ifname,
                     next_hops,
-                    underlay[0] if underlay is not None else None,
-                    prefixes=_prefixes_of((link,), next_hops),
+                    beside[0] if beside is not None else None,
+                    prefixes=tuple(dict.fromkeys(subnets)),
                 )
         return None
 
@@ -111,13 +114,30 @@ class PathChoice:
         address, via = found
         now = self.path
         kept = now if now is not None and not now.rung.encrypted else None
-        by = [link for link in self.links if link.ifname == via]
+        by = [link for link in self.links if link.ifname == via.ifname]
         mtu_bytes = by[0].mtu_bytes if by else kept.mtu_bytes if kept else _MTU_BYTES
         if not by and kept is not None and kept.underlay == address:
             prefixes = kept.prefixes
         else:
-            prefixes = _prefixes_of(by or self.links, (address,))
+            prefixes = self._subnets_to(address, via)
         return PeerPath(rung, mtu_bytes, underlay=address, prefixes=prefixes)
+
+    def _subnets_to(self, end: Address, via: AnsweredBy) -> tuple[Prefix, ...]:
+        """Subnets of the node by which the end is reached: the one that it is in or, where routers
+        are between, that of our own address towards it; all of the link, if that is none's."""
+        every = {
+            own.network: link.ifname
+            for link in self.links
+            for own in link.addresses
+            if own.version == end.version
+        }
+        by_link = tuple(each for each, ifname in every.items() if ifname == via.ifname)
+        return (
+            smallest_around(end, every)
+            or smallest_around(via.own, every)
+            or by_link
+            or tuple(every)
+        )
 
     def _underlay(
         self,
@@ -126,9 +146,9 @@ class PathChoice:
         grade: int,
         *,
         first: Address | None = None,
-    ) -> tuple[Address, str] | None:
-        """Where packets of the peer's device may go, and the link that they take."""
-        best: tuple[tuple[bool, bool, bool], Address, str] | None = None
+    ) -> tuple[Address, AnsweredBy] | None:
+        """Where packets of the peer's device may go, and how an answer came from there."""
+        best: tuple[tuple[bool, bool, bool], Address, AnsweredBy] | None = None
         now = self.path.underlay if self.path is not None else None
         for address in addresses:
             if (rung.name, address.version) not in self.facts.devices:
@@ -233,17 +253,6 @@ class PathChoice:
             for proof in self.proofs(best)
         )
 
-    def without_link(self, path: PeerPath) -> PeerPath:
-        """The path, once its link is gone: VXLAN goes by whatever link there will be."""
-        if not path.device or path.underlay is None:
-            return path
-        if any(link.ifname == path.device for link in self.links):
-            return path
-        own = tuple(each for each in path.prefixes if each.version == path.underlay.version)
-        return replace(
-            path, rung=transports.VXLAN, device="", next_hops=(), prefixes=own or path.prefixes
-        )
-
     # What a path stands on
 
     def proofs(self, path: PeerPath) -> list[list[ProbeState]]:
@@ -288,16 +297,6 @@ class PathChoice:
 
     def _port(self, address: Address) -> int:
         return port_of(self.facts, address)
-
-
-def _prefixes_of(links: Iterable[UnderlayLink], ends: Iterable[Address]) -> tuple[Prefix, ...]:
-    """Subnets of the links that the ends are in; of its version, for one behind a router."""
-    every = [own.network for link in links for own in link.addresses]
-    found: dict[Prefix, None] = {}
-    for end in ends:
-        same = [each for each in every if each.version == end.version]
-        found |= dict.fromkeys([each for each in same if end in each] or same)
-    return tuple(found)
 
 
 def _any_of(proof: list[ProbeState], grade: int) -> bool:

@@ -49,7 +49,7 @@ from limpet.paths.ladder.probe_state import (
     way_to_tell,
 )
 from limpet.paths.ladder.silence import is_silent, round_trip_s
-from limpet.paths.probe.messages import Candidate
+from limpet.paths.probe.messages import AnsweredBy, Candidate
 
 PUNCH_EVERY_S = 1.5
 _BELOW_ALL = 1 << 16
@@ -105,8 +105,9 @@ class Ladder:
         withdrawn -= {candidate_of_end(end) for end in facts.relay_ends}
         self._facts, self._links, self._states = facts, links, {}
         path = self.path
-        if path is not None and not (path.rung.encrypted or (facts.clear and path.is_here(links))):
-            self.path = path = None  # it would go unencrypted, maybe to whoever else is here
+        if path is not None:  # it may go unencrypted, but not to whoever else is here
+            path = path.left_on(links) if facts.clear or path.rung.encrypted else None
+            self.path = path
         stands_on = self.choice().stands_on(path)
         for candidate in candidates_for(facts, links, path):
             if candidate in withdrawn:
@@ -134,10 +135,6 @@ class Ladder:
         if path is not None and tunnel_candidate(path) in withdrawn:
             self._look_around(at_s, every=True)
         self._choose(at_s)
-        if self.path is path and path is not None:
-            self.path = self.choice().without_link(path)
-            if self.path is not path:
-                self._mark_used()
 
     def set_active(self, now_s: float, *, active: bool) -> None:
         """Whether pods have traffic with the peer: then its path has to be right at any time."""
@@ -323,12 +320,12 @@ class Ladder:
         now_s: float,
         *,
         rtt_s: float,
-        via: str,
+        via: AnsweredBy,
         stretch: float = 1.0,
         first_share: float = 1.0,
         packet_bytes: int = 0,
     ) -> None:
-        """The peer has answered, by link `via`. `stretch`: factor on what is waited now.
+        """The peer has answered. `stretch`: factor on what is waited now.
 
         `first_share`: how much of that is waited the first time, by chance, so that peers that were
         asked together when the node started are not for ever after.

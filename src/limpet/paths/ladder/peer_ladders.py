@@ -18,7 +18,7 @@ from limpet.paths.ladder.probe_scheduler import UNANSWERED, ProbeScheduler, stre
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.ladder.reach import PeerReach
 from limpet.paths.ladder.silence import is_missed
-from limpet.paths.probe.messages import Candidate
+from limpet.paths.probe.messages import AnsweredBy, Candidate
 
 
 @dataclass(slots=True, eq=False)
@@ -166,9 +166,9 @@ class PeerLadders:
         return self._unproven.has_answered((uid, address), now_s)
 
     def answered(
-        self, peer: Peer, question: Question, now_s: float, rtt_s: float, via: str
+        self, peer: Peer, question: Question, now_s: float, rtt_s: float, via: AnsweredBy
     ) -> None:
-        """The peer has answered, by link `via`."""
+        """The peer has answered."""
         candidate = question.candidate
         peer.ladder.answered(
             candidate,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.path_mtu import SizeSearch
-from limpet.paths.probe.messages import Candidate
+from limpet.paths.probe.messages import AnsweredBy, Candidate
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
@@ -109,8 +109,8 @@ class ProbeState:
     sent_s: float = -math.inf
     rtt_s: float = 0.0
     """Smoothed."""
-    via: str = ""
-    """Link that the last answer came by."""
+    via: AnsweredBy = AnsweredBy()
+    """As the last answer came."""
     used: bool = False
     """The path stands on it."""
     gates: tuple[ProbeState, ...] = ()
@@ -140,7 +140,7 @@ class ProbeState:
 
     def is_of(self, candidate: Candidate, links: Collection[str]) -> bool:
         """Whether it is about a way in clear by one of the links, or by nobody knows which."""
-        by = candidate.device or self.via
+        by = candidate.device or self.via.ifname
         return candidate.kind is not ProbeKind.TUNNEL and bool(links) and (not by or by in links)
 
     def restart(self, at_s: float, *, urgent: bool) -> None:
@@ -198,7 +198,7 @@ class ProbeState:
         self.next_s = now_s + min(delay_s, slowest_s) * stretch
         return lost
 
-    def answer(self, now_s: float, rtt_s: float, via: str) -> None:
+    def answer(self, now_s: float, rtt_s: float, via: AnsweredBy) -> None:
         first = self.streaks.answered_s == -math.inf
         self.waiting, self.streaks.misses = False, 0
         self.streaks.answers += 1

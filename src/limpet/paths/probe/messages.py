@@ -48,6 +48,14 @@ class ProbeAnswer:
     """Path by which the answering node reaches the asking one; None: by none."""
 
 
+class AnsweredBy(NamedTuple):
+    """How an answer came in."""
+
+    ifname: str = ""
+    own: Address | None = None
+    """Address of this node that the question came from, as the peer saw it."""
+
+
 class Candidate(NamedTuple):
     """A probe that is sent again and again."""
 

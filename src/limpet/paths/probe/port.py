@@ -34,7 +34,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Candidate, Probe, ProbeAnswer
+from limpet.paths.probe.messages import NONCE_BYTES, AnsweredBy, Candidate, Probe, ProbeAnswer
 
 _log = structlog.get_logger("probing")
 
@@ -63,8 +63,7 @@ class Proof:
     asked: SentProbe
     answer: ProbeAnswer
     rtt_s: float
-    via: str
-    """Link that it came in by."""
+    via: AnsweredBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +318,7 @@ class ProbePort:
         rtt_s = time.monotonic() - asked.sent_s
         if asked.waiter is not None and not asked.waiter.done():
             asked.waiter.set_result(rtt_s)
-        via = self._links.names.get(received.ifindex, "")
+        via = AnsweredBy(self._links.names.get(received.ifindex, ""), answer.seen_from)
         self._on_proof(Proof(asked, answer, rtt_s, via))
 
     def _proves(self, asked: SentProbe, answer: ProbeAnswer, received: Received) -> bool:

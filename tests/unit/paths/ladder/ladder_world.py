@@ -18,6 +18,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.messages import AnsweredBy
 
 PORT, TUNNEL_PORT = 7471, 51820
 RELAYS = ("relay-one", "relay-two", "relay-tls")
@@ -187,7 +188,7 @@ class End:
             question.candidate,
             now_s,
             rtt_s=now_s - sent_s,
-            via="eth0",
+            via=AnsweredBy("eth0"),
             packet_bytes=question.packet_bytes,
         )
         self.ladder.told(self.other.path)

@@ -19,7 +19,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import MISSES, QUICK_S
-from limpet.paths.probe.messages import Candidate
+from limpet.paths.probe.messages import AnsweredBy, Candidate
 
 PORT = 7471
 A, A6, B = (ip_address(text) for text in ("192.0.2.9", "2001:db8::9", "10.9.0.9"))
@@ -48,7 +48,7 @@ def both() -> PeerPath:
 
 
 def vxlan(address: Address) -> PeerPath:
-    prefixes = {A: (LAN,), A6: (LAN6,), B: (LAN, MORE)}[address]
+    prefixes = {A: (LAN,), A6: (LAN6,), B: (LAN,)}[address]
     return PeerPath(transports.VXLAN, 1500, underlay=address, prefixes=prefixes)
 
 
@@ -125,8 +125,19 @@ class World:
             if self.heard[candidate] >= 16:
                 self.lost.discard(candidate)
             at_s = self.now_s + RTT_S
-            self.ladder.answered(candidate, at_s, rtt_s=RTT_S, via="eth0")
+            self.ladder.answered(candidate, at_s, rtt_s=RTT_S, via=self._answered_by(candidate))
             self._note(before)
+
+    def _answered_by(self, candidate: Candidate) -> AnsweredBy:
+        """By the first link that there is for it."""
+        for link in self.links:
+            for own in link.addresses:
+                if (
+                    candidate.device in ("", link.ifname)
+                    and own.version == candidate.address.version
+                ):
+                    return AnsweredBy(link.ifname, own.ip)
+        return AnsweredBy()
 
     def _note(self, before: PeerPath | None) -> None:
         if self.ladder.path != before:

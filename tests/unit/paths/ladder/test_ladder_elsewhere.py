@@ -11,8 +11,11 @@ from limpet.base.addresses import UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.ladder import Ladder
 from tests.unit.paths.ladder.test_ladder import (
+    A6,
     ETH0,
     FACTS,
+    LAN,
+    LAN6,
     WWAN0,
     A,
     B,
@@ -29,6 +32,13 @@ RENEWED = replace(
 )
 """Another address of the same subnet, and one more."""
 CLEAR = [both(), vxlan(A), vxlan(B)]
+FOUR = replace(ETH0, addresses=tuple(own for own in ETH0.addresses if own.version == 4))
+SIX = replace(ETH0, addresses=tuple(own for own in ETH0.addresses if own.version == 6))
+VIP = replace(ETH0, addresses=(*ETH0.addresses, ip_interface("10.1.0.200/32")))
+"""With an address that goes from node to node."""
+WLAN0 = replace(ETH0, ifname="wlan0", ifindex=9, mac="02:00:00:00:00:09")
+BY_FOUR = replace(both(), next_hops=(A,), prefixes=(LAN,))
+BY_SIX = replace(both(), next_hops=(A6,), underlay=A6, prefixes=(LAN6,))
 
 
 @pytest.mark.parametrize("links", [(ELSEWHERE,), (WWAN0,), (ELSEWHERE, WWAN0)])
@@ -94,3 +104,70 @@ def test_a_lease_that_is_renewed_in_its_subnet_changes_nothing() -> None:
 def test_a_path_that_was_kept_without_its_subnets_has_them_when_it_is_proven_anew() -> None:
     world = World(Ladder(replace(both(), prefixes=())))
     assert world.run(60).path == both()
+
+
+@pytest.mark.parametrize(
+    ("links", "at_start", "underway"),
+    [
+        ((FOUR,), BY_FOUR, BY_FOUR),
+        # That IPv4 gets to the next hop of IPv6 was never proven while there was one of its own.
+        ((SIX,), BY_SIX, vxlan(A6)),
+        ((replace(SIX, addresses=SIX.addresses + ELSEWHERE.addresses),), BY_SIX, vxlan(A6)),
+        ((WLAN0,), vxlan(A), vxlan(A)),
+        ((ELSEWHERE, WLAN0), vxlan(A), vxlan(A)),
+        ((ELSEWHERE, replace(FOUR, ifname="wlan0")), vxlan(A), vxlan(A)),
+        ((ELSEWHERE, replace(SIX, ifname="wlan0")), None, None),
+    ],
+)
+def test_of_a_silent_peers_path_stays_what_goes_by_a_subnet_that_is_there(
+    links: tuple[UnderlayLink, ...], at_start: PeerPath | None, underway: PeerPath | None
+) -> None:
+    assert World(Ladder(both()), answers=only(), links=links).run(3600).path == at_start
+    world = World().run(20)
+    world.answers, world.links = only(), links
+    world.settle()
+    assert world.run(3600).path == underway
+
+
+def test_a_link_that_has_one_ip_version_later_than_the_other_keeps_a_path_all_the_time() -> None:
+    for without in (FOUR, SIX):
+        world = World().run(20)
+        world.changes.clear()
+        for links in ((without,), (ETH0,)):
+            world.links = links
+            world.settle()
+            world.run(60)
+        assert None not in [path for _, path in world.changes]
+        assert world.path == both()
+
+
+def test_an_address_that_comes_and_goes_takes_no_path_along() -> None:
+    for facts, kept in ((replace(FACTS, addresses=(B,)), vxlan(B)), (FACTS, both())):
+        world = World(facts=facts).run(20)
+        world.changes.clear()
+        for links in ((VIP,), (ETH0,)):
+            world.links = links
+            world.settle()
+            assert world.run(60).path == kept
+        assert world.changes == []
+
+
+def test_a_peer_behind_a_router_is_where_it_was_while_our_address_towards_it_has_its_subnet() -> (
+    None
+):
+    later = replace(ETH0, addresses=ETH0.addresses[::-1])
+    for links, stays in (((ETH0,), True), ((later,), False)):
+        world = World(facts=replace(FACTS, addresses=(B,)), answers=only(site(B)), links=links)
+        assert world.run(20).path is not None
+        world.answers, world.links = only(), (replace(ETH0, addresses=ETH0.addresses[:2]),)
+        world.settle()
+        assert (world.run(3600).path is not None) is stays
+
+
+def test_a_cable_that_is_pulled_beside_wlan_on_the_same_lan_leaves_vxlan_at_once() -> None:
+    world = World(links=(ETH0, WLAN0)).run(20)
+    assert world.path == both()
+    world.changes.clear()
+    world.links = (WLAN0,)
+    world.settle()
+    assert [path for _, path in world.changes] == [vxlan(A)]

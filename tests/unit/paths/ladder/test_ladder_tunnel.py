@@ -13,6 +13,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import BESIDE_S, STANDBY_S, Question
+from limpet.paths.probe.messages import AnsweredBy
 from tests.unit.paths.ladder.ladder_world import PUNCHABLE, RELAYS, End, Nat, World, rungs
 
 SILENCE_S = 3.0
@@ -370,7 +371,7 @@ def test_a_thousand_idle_peers_are_asked_a_few_times_a_second() -> None:
                         question.candidate,
                         now_s,
                         rtt_s=0.02,
-                        via="eth0",
+                        via=AnsweredBy("eth0"),
                         stretch=stretch,
                         packet_bytes=question.packet_bytes,
                     )

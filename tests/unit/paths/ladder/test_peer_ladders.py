@@ -20,6 +20,7 @@ from limpet.paths.ladder.path_mtu import SIZES_BYTES
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
 from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.messages import AnsweredBy
 
 PEERS = 1000
 MINUTES = 30
@@ -67,7 +68,7 @@ def asked_per_minute(chance: random.Random, *, kept: bool) -> tuple[Counter[int]
                 again_s = now_s + chance.uniform(180, 220)
                 heapq.heappush(coming, (again_s, next(order), uid, None))
             else:
-                ladders.answered(peer, question, now_s, ROUND_TRIP_S, "eth0")
+                ladders.answered(peer, question, now_s, ROUND_TRIP_S, AnsweredBy("eth0"))
                 peer.ladder.told(PeerPath(transports.TUNNEL, PATH_BYTES, endpoint=OURS))
             ladders.settle(peer)
         before = asked.total()

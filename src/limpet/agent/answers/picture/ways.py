@@ -145,7 +145,7 @@ def _probe(asked: CandidateSummary, nodes: Mapping[str, NodeEntry], ahead_s: flo
         rung=asked.rung.name,
         what=_WORDS[candidate.kind],
         to=to,
-        device=candidate.device or state.via,
+        device=candidate.device or state.via.ifname,
         answered=None if not streaks.loss and not streaks.answers else not streaks.misses,
         asked_at_s=_at(state.sent_s, ahead_s),
         answered_at_s=_at(streaks.answered_s, ahead_s),
