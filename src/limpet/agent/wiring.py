@@ -107,7 +107,9 @@ class ClusterSide:
         self._events: EventQueue[Event | News | Change] = EventQueue(self._pass_on)
         folder = identity.folder
         self.membership = Membership(
-            identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
+            identity,
+            SnapshotFile(folder / "snapshot.log", own_uid=identity.uid, is_joined=True),
+            boot_id=boot_id(),
         )
         for problem in self.membership.replica.problems:
             _log.error("of what this node knew, something is lost", problem=problem)

@@ -70,7 +70,7 @@ class Replica:
         self._changes = EventQueue(self._pass_on)
         self.known, self.problems = file.read(pinned_key)
         """`problems`: of what the disk held, in words."""
-        self.has_heard_all = not completeness.is_doubted(file.folder)
+        self.has_heard_all = not file.is_doubted
         """All that the cluster has to say was told to this node once, and none of it was lost."""
         self._by_signature = {each.sealed.signature: each for each in self.known}
         self._is_held_back = is_held_back

@@ -215,6 +215,18 @@ def test_new_hardware_that_is_cut_off_after_its_join_is_under_the_clusters_polic
         wait_until(lambda: listed(node) == ([], []))
         assert one.reaches(other.addresses[0].ip, within_s=10)
 
+        # So with one that has lost all that the node knew of its cluster.
+        alone.cut("cloud")
+        node.stop_agent()
+        for lost in ("snapshot.log", "own.log"):
+            (node.disk / "state" / "cluster" / lost).unlink()
+        node.start_agent()
+        assert listed(node) == (["not-heard-yet"], [UNHEARD])
+        assert not one.reaches(other.addresses[0].ip, within_s=1)
+        alone.restore("cloud")
+        wait_until(lambda: listed(node) == ([], []))
+        assert one.reaches(other.addresses[0].ip, within_s=10)
+
 
 def listed(machine: Machine) -> tuple[list[str], list[str]]:
     """Names of the policies there, and what is wrong with them."""

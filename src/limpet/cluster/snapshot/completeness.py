@@ -1,7 +1,7 @@
 """Whether a node has heard all that the cluster has to say, once: a file says that it may not have.
 
 What the snapshot lacks, a policy among that, nobody misses otherwise. The file is there from a join
-that could not hear all, or from when the snapshot was found damaged, until all was told.
+that could not hear all, or from when the snapshot was found damaged or gone, until all was told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,26 @@ from limpet.base.disk import remove_durably, write_durably
 
 DOUBT_NAME = "snapshot.lacking"
 _WORDS = b"documents of the cluster may be missing here until its controller has told all of them\n"
+
+
+class Doubt:
+    """A doubt whether something is missing here: it counts at once, whatever the disk says."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the snapshot's."""
+        self.is_there = is_doubted(folder)
+        self._folder = folder
+        self._is_kept = True
+
+    def begin(self) -> None:
+        """`keep` is to come before the snapshot is written, which takes its damage away."""
+        self.is_there, self._is_kept = True, False
+
+    def keep(self) -> None:
+        """For the next start, if it has begun and is not on the disk. Raises: StorageError."""
+        if not self._is_kept:
+            doubt(self._folder)
+            self._is_kept = True
 
 
 def is_doubted(folder: Path) -> bool:

@@ -9,7 +9,7 @@ has lost one lets in whom it must not.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -69,10 +69,12 @@ class SnapshotFile:
         disk: Disk | None = None,
         retry_s: float = _RETRY_S,
         compact_bytes: int = _COMPACT_BYTES,
+        is_joined: bool = False,
     ) -> None:
         """Reads the file; nothing is written before `read` has returned.
 
         `compact_bytes`: a log that is shorter is never begun anew because of its length.
+        `is_joined`: the node has joined, so there was a log.
         Raises: StorageError if it cannot be read, or is of a later Limpet.
         """
         self._path = path
@@ -85,9 +87,11 @@ class SnapshotFile:
         """Writers of the log, and of the node's own."""
         self._compact_at_s = 0.0
         """When it may be tried to begin the log anew."""
-        self._troubles: dict[str, StorageError] = {}
-        """By what was to be done."""
-        self._trouble = ""
+        self._troubles: Mapping[str, StorageError] = {}
+        """By what was to be done; another mapping after each change."""
+        self._doubt = completeness.Doubt(path.parent)
+        if is_joined and self._found is None and not path.with_name(OWN_NAME).exists():
+            self._doubt.begin()
         self._inbox = _Inbox()
         self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
 
@@ -113,8 +117,11 @@ class SnapshotFile:
         own_is_whole = found_own is not None and not damage
         if damage:
             problems.append(f"{own_path}: {damage} (it is made again)")
-        if not own_is_whole and (is_damaged or (self._found is None and own_path.exists())):
-            problems += self._doubt()
+        if self._found is None and self._doubt.is_there and not own_path.exists():
+            problems.append(f"{self._path} and {OWN_NAME} are gone: what they held is told anew")
+        is_lost = is_damaged or (self._found is None and own_path.exists())
+        if is_lost and (not own_is_whole or self._news_for(own, known)):
+            self._doubt.begin()
         of_log = known
         known, lost = merge(known, own)
         if lost and self._found is not None and not is_damaged:
@@ -141,13 +148,15 @@ class SnapshotFile:
         writer.take_up(log, data, known)
         return known, log.damage
 
-    def _doubt(self) -> list[str]:
-        """Before anything is written: the damage is not to be seen after that."""
-        try:
-            completeness.doubt(self.folder)
-        except StorageError as error:
-            return [str(error)]
-        return []
+    def _news_for(self, own: Known, known: Known) -> list[Document]:
+        """What is to be kept twice and is not in the node's own log yet."""
+        needed = kept_twice(known, self._own_uid)
+        return [each for each in needed if each.is_newer(own.find(each.key))]
+
+    @property
+    def is_doubted(self) -> bool:
+        """Once it was read: what it held then may not be all that the cluster had to say."""
+        return self._doubt.is_there
 
     def _keep_damaged(self, damage: str, known: Known) -> str:
         number = 1
@@ -198,7 +207,7 @@ class SnapshotFile:
             if not (inbox.pending or inbox.busy):
                 future.set_result(None)
             elif inbox.closed:
-                why = self._trouble or "it is closed"
+                why = self.trouble or "it is closed"
                 future.set_exception(StorageError("write", str(self._path), why))
             else:
                 inbox.waiters.append(future)
@@ -208,7 +217,7 @@ class SnapshotFile:
     @property
     def trouble(self) -> str:
         """Why it cannot be written now; empty: it can."""
-        return self._trouble
+        return next(map(str, self._troubles.values()), "")
 
     def close(self) -> None:
         """Brings to the disk what it takes, and ends."""
@@ -242,7 +251,7 @@ class SnapshotFile:
             waiters, inbox.waiters = inbox.waiters, []
             inbox.busy = True
         log, _own = self._writers
-        error = self._attempt("write", log, lambda: log.take(batch.values()))
+        error = self._attempt("write", log, lambda: self._write(log, batch.values()))
         with inbox.changed:
             inbox.busy = error is not None
             if error is not None:
@@ -256,11 +265,15 @@ class SnapshotFile:
             self._tidy()
         return closing
 
+    def _write(self, log: LogWriter, batch: Collection[Document]) -> None:
+        """Raises: OSError, StorageError."""
+        self._doubt.keep()
+        log.take(batch)
+
     def _tidy(self) -> None:
         """What nobody waits for."""
         log, own = self._writers
-        needed = kept_twice(log.known, self._own_uid)
-        news = [each for each in needed if each.is_newer(own.known.find(each.key))]
+        news = self._news_for(own.known, log.known)
         self._attempt("write", own, lambda: own.take(news))
         if monotonic() < self._compact_at_s:
             return
@@ -275,14 +288,15 @@ class SnapshotFile:
         except OSError as error:
             cause = error.strerror or str(error)
             refusal = StorageError(what, str(path), cause, hint=_WHAT_TO_DO)
-            self._troubles[key] = refusal
+            self._troubles = {**self._troubles, key: refusal}
+        except StorageError as refusal:
+            self._troubles = {**self._troubles, key: refusal}
         except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept at all
             faults.note("snapshot on the disk", error)
             cause = f"internal error: {error!r} (see the agent's log)"
-            self._troubles[key] = StorageError(what, str(path), cause)
+            self._troubles = {**self._troubles, key: StorageError(what, str(path), cause)}
         else:
-            self._troubles.pop(key, None)
-        self._trouble = next(map(str, self._troubles.values()), "")
+            self._troubles = {each: why for each, why in self._troubles.items() if each != key}
         return self._troubles.get(key)
 
 

@@ -151,6 +151,13 @@ def test_an_agent_that_speaks_as_another_version_does_is_to_be_restarted(lacking
     assert "systemctl restart limpet-agent" in found.advice
 
 
+def test_of_who_can_tell_policies_only_those_are_named_whose_word_opens_the_pods() -> None:
+    found = agent_findings(typed({**SOUND, "closed": "policies were not heard yet"}, Status))
+    (advice,) = [each.advice for each in found if each.id == "policies-unheard"]
+    assert "only the cluster's controller" in advice
+    assert "no neighbour" in advice
+
+
 def test_every_finding_that_is_not_ok_says_why_and_what_to_do() -> None:
     changes = {
         "ready": False,

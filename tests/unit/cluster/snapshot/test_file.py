@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from limpet.base.bounds.words import SNAPSHOT
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Known
+from limpet.cluster.documents import Known, Source
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import POLICY
 from limpet.cluster.kinds.policy import SignedPolicy
+from limpet.cluster.replica import Replica
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
@@ -351,6 +353,72 @@ def test_policies_and_tombstones_are_kept_twice_and_where_both_copies_are_damage
     flip(tmp_path / "own.log", own.index(policy.sealed.body))
     assert read(tmp_path)[0].find(policy.key) is None
     assert completeness.is_doubted(tmp_path)
+
+
+def test_damage_is_noted_where_the_second_copy_lags_behind(tmp_path: Path) -> None:
+    policy, later = (
+        seal(POLICY, SignedPolicy(f"NetworkPolicy/shop/{name}", 5, {}), CLUSTER_KEY)
+        for name in ("web", "db")
+    )
+    write(tmp_path, known_of(documents(1), generation=1))
+    disk = IllDisk()
+    disk.refused = ("own.log",)
+    with opened(tmp_path, disk=disk, retry_s=60) as (file, _, _):
+        for each in (policy, later):
+            put(file, known_of([each]))
+        assert disk.refusals.acquire(timeout=PATIENCE_S)
+    log = tmp_path / NAME
+    flip(log, log.read_bytes().index(policy.sealed.body))
+
+    with opened(tmp_path) as (file, found, _):
+        assert (found.find(policy.key), found.find(later.key)) == (None, later)
+        assert file.is_doubted
+    assert completeness.is_doubted(tmp_path)
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_that_a_node_has_joined_and_neither_copy_is_there_is_noted_and_told(
+    tmp_path: Path, is_joined: bool
+) -> None:
+    write(tmp_path, known_of(documents(1), generation=1))
+    for name in (NAME, "own.log"):
+        (tmp_path / name).unlink()
+    file = SnapshotFile(tmp_path / NAME, own_uid=OWN_UID, is_joined=is_joined)
+    known, problems = file.read(PINNED)
+    file.close()
+    assert known == NOTHING
+    assert ["gone" in problem for problem in problems] == [True] * is_joined
+    assert file.is_doubted is completeness.is_doubted(tmp_path) is is_joined
+
+
+def test_doubt_counts_also_where_the_disk_takes_nothing_and_no_damage_goes_before_it_is_kept(
+    tmp_path: Path,
+) -> None:
+    policy = seal(POLICY, SignedPolicy("NetworkPolicy/shop/web", 5, {}), CLUSTER_KEY)
+    write(tmp_path, known_of([policy], documents(1), generation=1))
+    for name in (NAME, "own.log"):
+        flip(tmp_path / name, (tmp_path / name).read_bytes().index(policy.sealed.body))
+    damaged = (tmp_path / NAME).read_bytes()
+    in_the_way = tmp_path / f"{completeness.DOUBT_NAME}.new"
+    in_the_way.mkdir()
+
+    file = SnapshotFile(tmp_path / NAME, own_uid=OWN_UID)
+    replica = Replica(file, PINNED)
+    assert not replica.has_heard_all
+    with pytest.raises(StorageError, match=completeness.DOUBT_NAME):
+        file.durable().result(10)
+    assert completeness.DOUBT_NAME in file.trouble
+    assert (tmp_path / NAME).read_bytes() == damaged
+    in_the_way.rmdir()
+    file.durable().result(10)
+    assert completeness.is_doubted(tmp_path)
+    assert not file.trouble
+    assert (tmp_path / NAME).read_bytes() != damaged
+    replica.offer([policy.sealed], source=Source.NEIGHBOUR)
+    assert not replica.has_heard_all, "a neighbour may lack some too"
+    asyncio.run(replica.hear_all())
+    assert not completeness.is_doubted(tmp_path)
+    file.close()
 
 
 def test_a_removal_that_was_told_last_outlives_damage_at_the_end_which_is_told(

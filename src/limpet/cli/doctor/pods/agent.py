@@ -56,8 +56,8 @@ def agent_findings(status: Status) -> Iterator[Finding]:
             "policies-unheard",
             status.closed,
             "nothing but this node itself reaches its pods, and they reach nothing",
-            "the cloud, or a neighbour that has all, tells them: limpet status says whether one is "
-            "reached; with policies = true it is the API server",
+            "only the cluster's controller tells all of them, no neighbour does: limpet status "
+            'says whether it is reached; with policies = "on" it is the API server',
         )
     if status.version != __version__:
         yield warn(
