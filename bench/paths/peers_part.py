@@ -55,7 +55,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Candidate, Probe, ProbeAnswer
+from limpet.paths.probe.messages import NONCE_BYTES, AnsweredBy, Candidate, Probe, ProbeAnswer
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""
@@ -160,7 +160,7 @@ class _Peers:
                     question.candidate,
                     now_s,
                     rtt_s=now_s - sent_s,
-                    via="",
+                    via=AnsweredBy(),
                     stretch=self._stretch(),
                     packet_bytes=question.packet_bytes,
                 )
