@@ -126,6 +126,8 @@ class _Begun:
     """Handshakes with a peer that have led to no session yet."""
 
     sent_bytes: int = 0
+    is_heard: bool = False
+    """The peer has begun, too: it is not away altogether."""
     moved_at_s: float = float("-inf")
     crossed_at_s: float = float("inf")
     """The first reading by which this end had begun, and had answered the other's beginning."""
@@ -194,7 +196,7 @@ class TunnelActivity:
         if seen is None or reading.sent_bytes < seen.sent_bytes:  # made anew meanwhile
             seen = self._seen[key] = _Seen()
             if key in self._begun:
-                self._begun[key].sent_bytes = 0
+                self._begun[key].sent_bytes, self._begun[key].is_heard = 0, False
         received_bytes = reading.received_bytes - seen.received_bytes
         sent_bytes = reading.sent_bytes - seen.sent_bytes
         seen.received_bytes, seen.sent_bytes = reading.received_bytes, reading.sent_bytes
@@ -218,7 +220,7 @@ class TunnelActivity:
         self, key: bytes, seen: _Seen, received_bytes: int, sent_bytes: int, now_s: float
     ) -> None:
         has_session = bool(seen.handshake_ns) and now_s - seen.handshake_at_s < _SESSION_S
-        self._begin(key, has_session, received_bytes + sent_bytes, sent_bytes, now_s)
+        self._begin(key, received_bytes, sent_bytes, now_s, has_session=has_session)
         if has_session or received_bytes:
             self._waiting.pop(key, None)
             return
@@ -231,19 +233,20 @@ class TunnelActivity:
             del self._waiting[key]
 
     def _begin(
-        self, key: bytes, has_session: bool, moved_bytes: int, sent_bytes: int, now_s: float
+        self, key: bytes, received_bytes: int, sent_bytes: int, now_s: float, *, has_session: bool
     ) -> None:
         begun = self._begun.get(key)
         if has_session or (begun is not None and now_s - begun.moved_at_s > _PATIENCE_S):
             self._begun.pop(key, None)
             begun = None
-        if has_session or not moved_bytes:
+        if has_session or not (received_bytes or sent_bytes):
             return
         if begun is None:
             begun = self._begun[key] = _Begun()
         begun.sent_bytes += sent_bytes
+        begun.is_heard |= bool(received_bytes)
         begun.moved_at_s = now_s
-        if began_and_answered(begun.sent_bytes):
+        if begun.is_heard and began_and_answered(begun.sent_bytes):
             begun.crossed_at_s = min(begun.crossed_at_s, now_s)
 
     def active(self, now_s: float) -> frozenset[bytes]:
@@ -276,7 +279,7 @@ class TunnelActivity:
         for key, begun in self._begun.items():
             wait_s = (CROSSED_S if own_key < key else CROSSED_FOLLOWS_S) * begun.factor
             if now_s - begun.crossed_at_s >= wait_s:
-                begun.sent_bytes, begun.crossed_at_s = 0, float("inf")
+                begun.sent_bytes, begun.is_heard, begun.crossed_at_s = 0, False, float("inf")
                 begun.factor = min(2 * begun.factor, _LONGEST_FACTOR)
                 found.append(key)
         return found

@@ -159,6 +159,13 @@ def test_where_one_end_alone_has_begun_nothing_has_crossed(received: int, sent: 
     assert not crossed(activity, 30.0)
 
 
+def test_a_peer_that_is_away_is_called_in_vain_for_long_and_nothing_has_crossed() -> None:
+    activity = TunnelActivity()
+    for number in range(1, 400):
+        activity.take(reading(sent=number * INITIATION), 5.0 * number)
+        assert not crossed(activity, 5.0 * number + 4)
+
+
 def test_an_answer_in_the_same_second_is_no_crossing_and_silence_ends_one() -> None:
     activity = TunnelActivity()
     activity.take(reading(RESPONSE, INITIATION, handshake_ns=1), 10.0)
