@@ -124,8 +124,9 @@ class NodeRequests:
     async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
         margin = self._cluster.settings.restore_margin
 
-        def make(tables: Tables) -> HelloAnswer:
+        def make(tables: Tables) -> HelloAnswer | RefusedError:
             now_s = time.time()
+            was_known = uid in tables.grants
             shown = [read_sealed(sealed, KINDS) for sealed in request.documents]
             for each in shown:
                 if each.name != uid and not KINDS[each.kind].root:
@@ -135,7 +136,12 @@ class NodeRequests:
                     )
             _check_keys(tables, uid, shown)
             _absorb(tables, request.documents, margin, now_s)
-            grants.live_grant(tables, uid)
+            try:
+                grants.live_grant(tables, uid)
+            except RefusedError as refusal:
+                if was_known or uid not in tables.grants:
+                    raise
+                return refusal  # not raised: the tombstone that was made of what it shows counts
             # What a node knows that has not heard of the last rotation was all signed anew.
             if not any(KINDS[each.kind].root and is_former(tables, each) for each in shown):
                 _check_revision(tables, request.revision)
@@ -151,6 +157,8 @@ class NodeRequests:
             )
 
         answer = await self._cluster.change(make)
+        if isinstance(answer, RefusedError):
+            raise answer
         with contextlib.suppress(StorageError):  # on a full disk nodes hear what is known, too
             await self.confirm(uid)
         return replace_fields(answer, pods_sequence=await self._cluster.reports.sequence(uid))

@@ -17,6 +17,7 @@ from limpet.cluster.api import (
     JoinRequest,
 )
 from limpet.cluster.documents import Key
+from limpet.cluster.keys import is_uid
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import (
     DefaultCommunity,
@@ -35,7 +36,7 @@ from limpet.controller.picture.timeline import ClusterTimeline
 from limpet.controller.registry import rotation
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.reading import LOST_SECRETS
-from limpet.controller.registry.records import COMMUNITY, NODE, SEGMENT, record_types
+from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE, SEGMENT, record_types
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import has_signing_key
@@ -239,13 +240,14 @@ class Cluster:
         """
         begun: list[Grant] = []
         rested: list[str] = []
+        granted = await self._granted_and_lost(name_or_uid)
 
         def make(tables: Tables) -> bool:
             known = tables.grants.get(begun[0].uid) if begun else None
             if known is None or not known.tombstone:  # else it was cut off, and is made again
                 if not only_if(tables):
                     return False
-                if nodes.rest_of_unknown(tables, name_or_uid, time.time()):
+                if nodes.rest_of_unknown(tables, name_or_uid, time.time(), granted):
                     rested.append(name_or_uid)
                 elif name_or_uid in tables.grants or not rested:
                     begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
@@ -264,6 +266,16 @@ class Cluster:
         _log.info("removed", node=grant.name, uid=grant.uid)
         self.tell(happenings.removed(grant))
         return grant.uid
+
+    async def _granted_and_lost(self, uid: str) -> set[str]:
+        """Uids of nodes whose grant is not known here: what is left of them in the store says that
+        they had one. Of those with a report, `uid` alone."""
+        unreadable = self._registry.unreadable
+        found = {name for kind, name in unreadable if kind in (NODE, PRESENCE)}
+        is_unknown = is_uid(uid) and not self.name_of(uid)
+        if is_unknown and await self.reports.sequence(uid) >= 0:
+            found.add(uid)
+        return found
 
     async def set_network(
         self,

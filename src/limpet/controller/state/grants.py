@@ -27,6 +27,7 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
 )
 from limpet.controller.orchestrator.node_keeper.segments import (
     Taken,
+    disown_resting,
     first_segments,
     give_back,
     more_segments,
@@ -186,6 +187,7 @@ def _let_in(tables: Tables, request: JoinRequest, admission: JoinTerms, now_s: f
         )
     taken = _from_flannel(tables, name, uid)
     give_back(tables, [uid])
+    disown_resting(tables, uid)
     taken += first_segments(tables, name, uid, [prefix for prefix, _ in taken], now_s)
     grant = Grant(
         uid=uid,
@@ -272,7 +274,10 @@ def _has_place(tables: Tables, grant: Grant, former: Grant) -> bool:
     return held.issuperset(former.segments)
 
 
-def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
+def bury(
+    tables: Tables, grant: Grant, *, replaced_by: str = "", record: NodeRecord | None = None
+) -> None:
+    """`record`: for one that nobody knows here."""
     tombstone = Grant(
         uid=grant.uid,
         name=grant.name,
@@ -284,6 +289,7 @@ def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
     tables.sign(
         GRANT,
         tombstone,
+        record,
         awaits_replacement=False,
         replaced_by=replaced_by,
         communities=(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -74,10 +74,35 @@ def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
     return grant
 
 
-def rest_of_unknown(tables: Tables, uid: str, now_s: float) -> int:
-    """What is held for a machine that was never granted anything rests: its join was cut off behind
-    its segments, and it does not come back. Returns how many segments."""
-    return _rest(tables, [uid], now_s) if is_uid(uid) and uid not in tables.grants else 0
+def rest_of_unknown(tables: Tables, uid: str, now_s: float, granted: Collection[str] = ()) -> int:
+    """What is held for a machine without a grant rests: its join was cut off behind its segments,
+    and it does not come back. Should it show a grant after all, it is removed then.
+
+    `granted`: uids of which something lies in the store that a node alone has. Returns how many
+    segments. Raises: RefusedError where its grant may be lost: nobody here can sign its tombstone.
+    """
+    if not is_uid(uid) or uid in tables.grants:
+        return 0
+    has_confirmed = any(
+        each.used_by == uid and each.held_since_s is None for each in tables.tokens.values()
+    )
+    is_held = any(
+        each.uid == uid and each.resting_since_s is None for each in tables.space.holdings.values()
+    )
+    if uid in granted or (is_held and has_confirmed):
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"remove {uid}: it was granted something, and nobody can read its grant here, so "
+            "nobody would hear of the removal; its segments stay held (the grant is written again "
+            "as soon as the node says hello: remove it then)",
+        )
+    if is_held and tables.state.recovery is not None:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"remove {uid}: this controller was restored, and may not know its grant; its segments "
+            "stay held (ask again when the recovery is over: limpet controller recovery)",
+        )
+    return _rest(tables, [uid], now_s)
 
 
 def finish_removals(tables: Tables, now_s: float) -> int:

@@ -38,6 +38,7 @@ from limpet.controller.registry.rotation import (
     may_be_lost,
 )
 from limpet.controller.registry.tables import Tables, by_name
+from limpet.controller.state.grants import bury
 
 _log = structlog.get_logger("cluster")
 
@@ -295,9 +296,10 @@ def _absorb_grant(tables: Tables, document: Document, margin: int, now_s: float)
     known = tables.grants.get(grant.uid)
     if known == grant or (known is not None and known.tombstone):
         return False
-    if known is None and not grant.tombstone and tables.space.is_resting(grant.uid):
-        return False  # it was removed, and somebody took its tombstone away
     _note_lost(tables, grant.revision, margin, now_s)
+    if known is None and not grant.tombstone and tables.space.is_resting(grant.uid):
+        _remove_shown(tables, document, now_s)
+        return True
     if grant.tombstone:
         _absorb_tombstone(tables, known, document, now_s)
         return True
@@ -326,6 +328,16 @@ def _absorb_grant(tables: Tables, document: Document, margin: int, now_s: float)
     )
     tables.sign(GRANT, merged, record)
     return True
+
+
+def _remove_shown(tables: Tables, document: Document, now_s: float) -> None:
+    """It was removed when its grant was not known here, or somebody took its tombstone away."""
+    grant: Grant = document.value
+    bury(tables, grant, record=NodeRecord(document.sealed, now_s))
+    _rest_segments(tables, grant, now_s)
+    for prefix in grant.segments:
+        if tables.space.number(prefix) is not None and prefix not in tables.space.holdings:
+            tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
 
 
 def _absorb_tombstone(

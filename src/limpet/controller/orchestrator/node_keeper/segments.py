@@ -10,6 +10,7 @@ from limpet.base.errors import ExhaustedError
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer, waiting_words
+from limpet.controller.registry.records import SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables, live_uids
 
@@ -99,6 +100,14 @@ def give_back(tables: Tables, uids: Collection[str] | None = None) -> int:
     for prefix in found:
         tables.hold(prefix, named[prefix])
     return len(found)
+
+
+def disown_resting(tables: Tables, uid: str) -> None:
+    """What rests of an earlier join of the machine, which was cut off, rests on as nobody's: a node
+    of which something rests was removed."""
+    for each in list(tables.space.holdings.values()):
+        if each.uid == uid and each.resting_since_s is not None:
+            tables.put_segment(each.prefix, SegmentRecord("", each.resting_since_s))
 
 
 def _take(tables: Tables, uid: str, version: int, now_s: float) -> Taken:
