@@ -106,7 +106,7 @@ class TokenAdmin:
             return [
                 token_line(tables, token_id, token, now_s)
                 for token_id, token in found
-                if every or tokens.state_of(tables, token, now_s).lets_in
+                if every or tokens.state_of(tables, token_id, now_s).lets_in
             ]
 
         return TokensListed(tokens=await self._cluster.change(make))
@@ -137,7 +137,7 @@ def token_line(tables: Tables, token_id: str, token: TokenRecord, now_s: float) 
     """All of it but what is secret."""
     return TokenLine(
         id=token_id,
-        state=tokens.state_of(tables, token, now_s).value,
+        state=tokens.state_of(tables, token_id, now_s).value,
         roles=sorted(token.roles),
         communities=list(token.communities),
         labels=dict(token.labels),

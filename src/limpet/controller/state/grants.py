@@ -110,7 +110,8 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
     uid = check_claim(tables, request, ca_digest, now_s)
     token_id = parse_token(request.token).id
     token = tables.tokens[token_id]
-    if token.used_by != uid:
+    is_spent = token.used_by and token.held_since_s is None
+    if token.used_by != uid and not is_spent:
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=now_s))
     joined = _known(tables, request, uid, now_s)
     if joined is None:

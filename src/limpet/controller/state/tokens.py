@@ -51,7 +51,9 @@ def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: f
     uid = check_proof(request)
     if token.node_name not in ("", request.name):
         raise _bad_token(request, f"the token lets in a node called {token.node_name} alone")
-    is_in = token.used_by == uid and uid in tables.grants
+    is_in = uid in tables.grants and (
+        token.used_by == uid or tables.nodes[uid].joined_by == parsed.id
+    )
     if not is_in and token.removed_at_s is not None:
         ago_s = max(0.0, now_s - token.removed_at_s)
         raise _bad_token(request, f"an administrator removed the token {ago_s:.0f} s ago")
@@ -71,10 +73,11 @@ def _check_hold(
 
     Raises: RefusedError.
     """
-    holder = holder_of(tables, parse_token(request.token).id, token)
+    token_id = parse_token(request.token).id
+    holder = holder_of(tables, token_id, token)
     is_own = token.used_by == uid
-    is_in = holder is not None or token.used_by not in tables.grants  # or is when it asks again
-    if not is_own and (token.held_since_s is None or not is_in):
+    may_hand_on = _may_hand_on(tables, token_id, token)
+    if not may_hand_on or (token.held_since_s is None and not is_own):
         raise _bad_token(request, "the token was used by another node; each lets one in")
     if holder is not None and holder.name != request.name:
         raise _bad_token(
@@ -98,9 +101,21 @@ def holder_of(tables: Tables, token_id: str, token: TokenRecord) -> Grant | None
     a writer was stopped."""
     if not token.used_by:
         return None
-    let_in = (uid for uid, record in tables.nodes.items() if record.joined_by == token_id)
-    found = (tables.grants.get(uid) for uid in (token.used_by, *let_in))
+    found = (tables.grants.get(uid) for uid in _let_in(tables, token_id) or [token.used_by])
     return next((grant for grant in found if grant is not None and not grant.tombstone), None)
+
+
+def _let_in(tables: Tables, token_id: str) -> list[str]:
+    """Uids of those that the token let in, removed or not: one took the place of the other."""
+    return [uid for uid, record in tables.nodes.items() if record.joined_by == token_id]
+
+
+def _may_hand_on(tables: Tables, token_id: str, token: TokenRecord) -> bool:
+    """Whether who holds the token is in, or is when it asks again: a removed one has spent it, also
+    where the token names another that was about to take its place when a writer was stopped."""
+    if holder_of(tables, token_id, token) is not None:
+        return True
+    return token.used_by not in tables.grants and not _let_in(tables, token_id)
 
 
 def check_proof(request: JoinRequest) -> str:
@@ -131,11 +146,9 @@ def check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
 
 def spend_token(tables: Tables, uid: str) -> None:
     """The node has confirmed its answer: the token that let it in lets in nobody else, also not
-    one that was taking its place when a writer was stopped."""
+    one that was taking its place when a writer was stopped, whatever became of that."""
     for token_id, token in list(tables.tokens.items()):
-        is_its_own = token.used_by == uid or (
-            token_id == tables.nodes[uid].joined_by and token.used_by not in tables.grants
-        )
+        is_its_own = token.used_by == uid or token_id == tables.nodes[uid].joined_by
         if is_its_own and token.held_since_s is not None:
             tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=None))
 
@@ -165,15 +178,16 @@ class TokenState(StrEnum):
         return self in (TokenState.UNUSED, TokenState.HELD)
 
 
-def state_of(tables: Tables, token: TokenRecord, now_s: float) -> TokenState:
+def state_of(tables: Tables, token_id: str, now_s: float) -> TokenState:
+    token = tables.tokens[token_id]
     if token.removed_at_s is not None:
         return TokenState.REMOVED
     has_expired = now_s > token.expires_at_s
     if not token.used_by:
         return TokenState.EXPIRED if has_expired else TokenState.UNUSED
-    holder = tables.grants.get(token.used_by)
-    is_held = token.held_since_s is not None and (holder is None or not holder.tombstone)
-    return TokenState.HELD if is_held and not has_expired else TokenState.USED
+    if token.held_since_s is None or has_expired or not _may_hand_on(tables, token_id, token):
+        return TokenState.USED
+    return TokenState.HELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +214,11 @@ def remove_tokens(
     """
     wanted = list(dict.fromkeys(ids))
     if every:
-        wanted = [each for each, of in tables.tokens.items() if state_of(tables, of, now_s).lets_in]
+        wanted = [each for each in tables.tokens if state_of(tables, each, now_s).lets_in]
     found = {each: tables.tokens[each] for each in wanted if each in tables.tokens}
     removed = []
     for token_id, token in found.items():
-        state = state_of(tables, token, now_s)
+        state = state_of(tables, token_id, now_s)
         if state is TokenState.USED:
             continue
         removed.append(token_id)

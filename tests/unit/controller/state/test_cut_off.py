@@ -38,7 +38,13 @@ from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import JoinedNode
 from limpet.controller.state.published import publish
-from limpet.controller.state.tokens import HELD_S, remove_tokens, spend_token
+from limpet.controller.state.tokens import (
+    HELD_S,
+    TokenState,
+    remove_tokens,
+    spend_token,
+    state_of,
+)
 from limpet.controller.store.interface import Change, ConflictError, Delete, Item, StorePut
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence, seal_presence
@@ -598,6 +604,94 @@ def test_a_token_lets_in_another_where_the_machine_that_holds_it_was_cut_off_and
         with pytest.raises(RefusedError, match="if it gave up, ask again"):
             await following.change(lambda tables: join_with(tables, token, 1, "n1", HELD_S + 2))
         assert await following.change(live_uids) == [later.uid]
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+async def cut_off_in_taking_a_place(store: OneByOneStore, cluster: Cluster) -> tuple[str, Cluster]:
+    """Machine 2 was about to take machine 1's place, which has not confirmed its answer. The token
+    of both, and who leads next."""
+    token = await cluster.change(lasting_token)
+    await cluster.change(lambda tables: join_with(tables, token, 1, "n1"))
+    store.fails = lambda change: change.kind == NODE
+    await fails(cluster.change(lambda tables: join_with(tables, token, 2, "n1", 2 * HELD_S)))
+    return token, await next_leader(store)
+
+
+def state_at(tables: Tables, token: str) -> TokenState:
+    return state_of(tables, token_id(token), 2 * HELD_S)
+
+
+def test_a_token_is_spent_when_whom_it_let_in_is_removed_also_where_it_names_another(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token, following = await cut_off_in_taking_a_place(store, cluster)
+        assert await following.change(lambda tables: state_at(tables, token)) is TokenState.HELD
+        await following.remove("n1")
+        assert await following.change(lambda tables: state_at(tables, token)) is TokenState.USED
+        for number, name in ((3, "other"), (3, "n1"), (2, "n1")):
+            with pytest.raises(RefusedError, match="used by another node"):
+                await following.change(
+                    lambda tables: join_with(tables, token, number, name, 4 * HELD_S)  # noqa: B023
+                )
+        assert await following.change(live_uids) == []
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_who_confirms_keeps_its_place_whatever_became_of_who_was_about_to_take_it(
+    tmp_path: Path, *, is_removed: bool
+) -> None:
+    """That one came by a token of its own, and may be removed."""
+
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token, following = await cut_off_in_taking_a_place(store, cluster)
+        (there,) = await following.change(live_uids)
+        other = await following.change(lasting_token)
+        await following.change(lambda tables: join_with(tables, other, 2, "n2", 3 * HELD_S))
+        if is_removed:
+            await following.remove("n2")
+            assert await following.change(lambda tables: state_at(tables, token)) is TokenState.HELD
+        await following.change(lambda tables: spend_token(tables, there))
+        assert await following.change(lambda tables: state_at(tables, token)) is TokenState.USED
+        for name in ("n1", "n2"):
+            with pytest.raises(RefusedError, match="used by another node"):
+                await following.change(
+                    lambda tables: join_with(tables, token, 3, name, 5 * HELD_S)  # noqa: B023
+                )
+        assert there in await following.change(live_uids)
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+@pytest.mark.parametrize("ended", ["removed", "confirmed by the other", "neither"])
+def test_whom_a_token_let_in_has_its_answer_again_where_the_token_names_another(
+    tmp_path: Path, ended: str
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token, following = await cut_off_in_taking_a_place(store, cluster)
+        (there,) = await following.change(live_uids)
+        if ended == "removed":
+            ids = [token_id(token)]
+            await following.change(lambda tables: remove_tokens(tables, ids, 2 * HELD_S))
+        if ended == "confirmed by the other":
+            other = await following.change(lasting_token)
+            came = await following.change(lambda tables: join_with(tables, other, 2, "n2"))
+            await following.change(lambda tables: spend_token(tables, came.uid))
+        again = await following.change(
+            lambda tables: join_with(tables, token, 1, "n1", 2 * HELD_S + 1)
+        )
+        assert again.uid == there
+        with pytest.raises(RefusedError):
+            await following.change(lambda tables: join_with(tables, token, 3, "n1", 3 * HELD_S))
+        if ended == "confirmed by the other":
+            with pytest.raises(RefusedError, match="used by another node"):
+                await following.change(lambda tables: join_with(tables, token, 3, "n1", 9 * HELD_S))
         await following.stop()
 
     with_cluster(tmp_path, body)

@@ -102,7 +102,7 @@ def test_the_place_of_a_dead_machine_goes_on_to_who_joins_in_the_end() -> None:
 
 
 def state(tables: Tables, token: str, now_s: float) -> TokenState:
-    return tokens.state_of(tables, tables.tokens[token_id(token)], now_s)
+    return tokens.state_of(tables, token_id(token), now_s)
 
 
 def test_a_token_goes_from_state_to_state_and_lets_in_as_its_state_says() -> None:
