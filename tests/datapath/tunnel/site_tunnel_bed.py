@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
@@ -294,3 +296,14 @@ class SiteTunnelBed(OverlayBed):
             for other in self.agents:
                 if other is not one:
                     wait_until(lambda o=one, p=other, d=device: o.is_routed_to(p, d))  # type: ignore[misc]
+
+
+def say(one: Agent, other: Agent) -> None:
+    """A pod of the one says something to a pod of the other, which does not answer."""
+    with one.node.pod.open_socket(4, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(100), (other.node.address(4), 9))
+
+
+def look(agent: Agent, *, after_s: float = 0.0) -> None:
+    """At the tunnel's traffic, as if it were so much later."""
+    agent.do(lambda: agent.peer_parts.watch.look(time.monotonic() + after_s))

@@ -4,14 +4,12 @@ refuse that answer, and WireGuard tries again after five seconds, with traffic a
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
+from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed, look, say
 from tests.waiting import wait_until
 
 INITIATION, RESPONSE, UDP_HEADER = 148, 92, 8
@@ -22,17 +20,6 @@ def bed(tmp_path: Path) -> Iterator[SiteTunnelBed]:
     made = SiteTunnelBed(tmp_path)
     with made.undo:
         yield made
-
-
-def say(one: Agent, other: Agent) -> None:
-    """A pod of the one says something to a pod of the other, which does not answer."""
-    with one.node.pod.open_socket(4, socket.SOCK_DGRAM) as sender:
-        sender.sendto(bytes(100), (other.node.address(4), 9))
-
-
-def look(agent: Agent, *, after_s: float = 0.0) -> None:
-    """At the tunnel's traffic, as if it were so much later."""
-    agent.do(lambda: agent.peer_parts.watch.look(time.monotonic() + after_s))
 
 
 def has_session(one: Agent, other: Agent) -> bool:

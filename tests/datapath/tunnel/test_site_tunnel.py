@@ -21,7 +21,7 @@ from tests.beds.overlay_bed import is_lost, ping
 from tests.beds.traffic.tunnel_traffic import fragments, send_bulk
 from tests.beds.tunnel_bed import kernel_has_wireguard, wireguard_go
 from tests.datapath.tunnel.noise import RESPONSE, initiation
-from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
+from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed, look, say
 from tests.waiting import wait_until
 
 
@@ -266,17 +266,6 @@ def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedM
     assert read == []
     look(one, after_s=20)
     assert heard()[-1] == frozenset()
-
-
-def say(one: Agent, other: Agent) -> None:
-    """A pod of the one says something to a pod of the other, which does not answer."""
-    with one.node.pod.open_socket(4, socket.SOCK_DGRAM) as sender:
-        sender.sendto(bytes(100), (other.node.address(4), 9))
-
-
-def look(agent: Agent, *, after_s: float = 0.0) -> None:
-    """At the tunnel's traffic, as if it were so much later."""
-    agent.do(lambda: agent.peer_parts.watch.look(time.monotonic() + after_s))
 
 
 def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: BedMaker) -> None:
