@@ -185,10 +185,11 @@ class Membership:
     def removal_of(self, uid: str) -> tuple[Sealed, ...]:
         """What tells the node that it was removed: the network, as it may have missed the key that
         has signed its tombstone, and that. Empty: it was not removed."""
-        known = self.replica.known
-        networks = known.of(NETWORK.name).values()
         tombstone = self.tombstone_of(uid)
-        return () if tombstone is None else (*(each.sealed for each in networks), tombstone)
+        if tombstone is None:  # as for nearly every datagram
+            return ()
+        networks = self.replica.known.of(NETWORK.name).values()
+        return (*(each.sealed for each in networks), tombstone)
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)

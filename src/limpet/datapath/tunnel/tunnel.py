@@ -194,14 +194,17 @@ class Tunnel:
         """The next round resets the peer's handshake state and calls it at `endpoint`."""
         key = self.planner.key_of(uid)
         if key is not None:
-            self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
+            self._reset_and_call([(key, endpoint)])
             self._wake("a peer asked to be taken anew")
 
     def call_again(self, keys: Iterable[bytes]) -> None:
         """The next round resets the handshakes of these peers and calls them."""
-        for key, endpoint in self.planner.endpoints(keys):
-            self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
+        self._reset_and_call(self.planner.endpoints(keys))
         self._wake("handshakes with peers have crossed")
+
+    def _reset_and_call(self, peers: Iterable[tuple[bytes, Endpoint]]) -> None:
+        for key, endpoint in peers:
+            self._ask(ResetPeer(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
 
     def set_endpoints_again(self, keys: Iterable[bytes]) -> None:
         """The device sends to these peers elsewhere than planned: the next round puts it right."""
