@@ -21,7 +21,7 @@ from tests.beds.page import page_of_the_cloud
 from tests.controller.machines import free_port
 from tests.lab.bed import TWO_SITES, Pinging, a_world, findings, with_endpoint
 from tests.ui.conftest import DESKTOP, PHONE, PICTURES, Links, SignIn, links_of, own_processes
-from tests.ui.turning import TRIES, TURNS_S, cut, turned_s
+from tests.ui.turning import TRIES, TURNS_S, cut, row_of, turned_s
 from tests.ui.waited import Waited
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -49,8 +49,8 @@ def links(world: World) -> Iterator[Links]:
 
 def way_to(seen: Page, name: str) -> str:
     """What the table of pairs says of crane-1's way to that node."""
-    rows = seen.locator("#list tbody tr").filter(has_text=name).filter(has_text="crane-1")
-    return rows.first.inner_text() if rows.count() else ""
+    row = row_of(seen, "crane-1", name)
+    return row.inner_text() if row.count() else ""
 
 
 def is_well(words: str) -> bool:

@@ -15,7 +15,7 @@ from tests.lab.bed import a_world
 from tests.lab.rungs import CLIMBS_WITHIN_S
 from tests.lab.services import ADDRESS, NAME, TARGET_PORT, ipv4, tell, web
 from tests.ui.conftest import Links, SignIn, links_of
-from tests.ui.turning import TRIES, TURNS_S, cut, turned_s
+from tests.ui.turning import TRIES, TURNS_S, cut, row_of, turned_s
 from tests.waiting import wait_until
 
 # Addresses of its own, as in tests/lab/sites/test_services.py.
@@ -103,10 +103,10 @@ def test_a_way_that_leads_out_of_the_site_and_dies_turns(
     digger = world.machine("digger-1")
     seen = sign_in(links["digger-1"].next())
     seen.goto(seen.url.rstrip("/") + "/pairs")
-    rows = seen.locator("#list tbody tr").filter(has_text="digger-1").filter(has_text=peer)
+    row = row_of(seen, "digger-1", peer)
 
     def is_well() -> bool:
-        said = rows.first.inner_text() if rows.count() else ""
+        said = row.inner_text() if row.count() else ""
         return way in said and "lost" not in said
 
     took_s: list[float] = []

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
@@ -16,10 +16,11 @@ from tests.waiting import wait_until
 TURNS_S = 3.0
 TRIES = 3
 
-_WATCH_ROWS = """(words) => {
+_WATCH_ROWS = """(names) => {
   window.turned_ = 0;
+  const isOf = (row) => names.every((name) => row.querySelector("th").innerText.includes(name));
   const lost = () => [...document.querySelectorAll("#list tbody tr")].some((row) =>
-    [...words, "lost"].every((word) => row.innerText.includes(word)));
+    isOf(row) && row.innerText.includes("lost"));
   new MutationObserver(() => { if (!window.turned_ && lost()) window.turned_ = Date.now(); })
     .observe(document.body, { subtree: true, childList: true, characterData: true });
 }"""
@@ -33,6 +34,14 @@ def cut(world: World, link: str) -> Iterator[Callable[[], None]]:
         yield lambda: world.cut(link)
     finally:
         world.restore(link)
+
+
+def row_of(seen: Page, one: str, other: str) -> Locator:
+    """The pair's row in the table of pairs, by its head: another pair's way names its relay."""
+    rows = seen.locator("#list tbody tr")
+    for name in (one, other):
+        rows = rows.filter(has=seen.locator("th", has_text=name))
+    return rows.first
 
 
 def turned_s(

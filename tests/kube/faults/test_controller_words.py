@@ -51,7 +51,7 @@ def test_no_rights_no_namespace_no_definitions_are_told_and_then_it_goes_on(
     says(controller, "make Lease limpet/limpet-controller", "kubectl create namespace limpet")
 
     api.kubectl("create", "namespace", "limpet")
-    says(controller, "not served", "kubectl apply -f deploy/crds")
+    says(controller, "not watched", "kubectl apply -f deploy/crds")
 
     api.kubectl("apply", "-f", str(CRDS))
     assert wait_until(lambda: answers(controller))["cluster"] == "limpet"
