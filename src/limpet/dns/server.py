@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
+from limpet.linux.source_filter import leave_out
 from limpet.linux.underlay import is_beyond
 
 _AT_ONCE = 64
@@ -59,6 +61,8 @@ class DnsServer:
         self._sockets: list[socket.socket] = []
         self._turns: dict[socket.socket, ClientTurns[tuple[bytes, tuple[Any, ...]]]] = {}
         """Questions by UDP that wait for their turn, while more come than are answered."""
+        self._left_out: dict[socket.socket, frozenset[str]] = {}
+        """Clients of whom the kernel takes nothing more for a socket."""
         self._is_reading = False
         self._far = FarClients(is_beyond)
         self.connections: PlacesByAddress[_Connection] = PlacesByAddress(
@@ -94,6 +98,7 @@ class DnsServer:
         """Somebody else reads them; what was asked here is still answered."""
         for each in self._sockets if self._is_reading else ():
             asyncio.get_running_loop().remove_reader(each)
+            self._leave_out(each, ())
         self._is_reading = False
 
     @property
@@ -110,6 +115,7 @@ class DnsServer:
         for each in self._sockets:
             each.close()
         self._sockets = []
+        self._left_out.clear()
 
     def _read(self, at: socket.socket) -> None:
         if at in self._turns:
@@ -136,7 +142,9 @@ class DnsServer:
 
     def _take_turns(self, at: socket.socket) -> None:
         """More come than are answered. What waits in the kernel waits for whoever sends most: it
-        is read, which is quick, and each client's questions are answered in turn."""
+        is read, which is quick, and each client's questions are answered in turn. While too many
+        of one wait the kernel drops what else it sends: a process that has to wait for a processor
+        would find the queue full of them."""
         turns = self._turns.setdefault(at, ClientTurns(DNS_WAITING.most, DNS_WAITING_OF_ONE.most))
         counts = self.resolver.counts
         for _ in range(_READ_AT_ONCE if self._is_reading else 0):
@@ -151,10 +159,20 @@ class DnsServer:
                     break
                 self._take(at, *waiting)
         finally:  # whatever one of them brings about, the others have their turn
+            self._leave_out(at, turns.full if self._is_reading else ())
             if turns:
                 asyncio.get_running_loop().call_soon(self._go_on, at)
             else:
                 del self._turns[at]
+
+    def _leave_out(self, at: socket.socket, clients: Collection[str]) -> None:
+        wanted = frozenset(clients)
+        if self._left_out.get(at, frozenset()) == wanted:
+            return
+        # Where the kernel has no memory for it the flood is read as it comes.
+        with contextlib.suppress(OSError):
+            leave_out(at, wanted)
+            self._left_out[at] = wanted
 
     def _go_on(self, at: socket.socket) -> None:
         if at in self._turns:

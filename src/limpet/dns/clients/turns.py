@@ -17,6 +17,8 @@ class ClientTurns(Generic[T]):
         self._of: OrderedDict[str, deque[T]] = OrderedDict()
         """By client; whose turn is next comes first."""
         self._count = 0
+        self.full: set[str] = set()
+        """Clients of whom as many waited as may, until half of those have had their turn."""
 
     def __len__(self) -> int:
         return self._count
@@ -24,7 +26,10 @@ class ClientTurns(Generic[T]):
     def put(self, who: str, one: T) -> bool:
         """Whether there was room for it."""
         of_one = self._of.get(who)
-        if self._count >= self._most or (of_one and len(of_one) >= self._most_of_one):
+        if of_one and len(of_one) >= self._most_of_one:
+            self.full.add(who)
+            return False
+        if self._count >= self._most:
             return False
         if of_one is None:
             of_one = self._of[who] = deque()
@@ -40,5 +45,7 @@ class ClientTurns(Generic[T]):
         one = of_one.popleft()
         if of_one:
             self._of[who] = of_one
+        if len(of_one) <= self._most_of_one // 2:
+            self.full.discard(who)
         self._count -= 1
         return one

@@ -16,6 +16,7 @@ from limpet.base.addresses import Address
 from limpet.base.disk import cause
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import store_descriptors, stored_descriptors
+from limpet.linux.source_filter import leave_out
 
 PORT = 53
 MOST_SOCKETS = 32
@@ -48,6 +49,7 @@ def adopt(
         each = socket.socket(fileno=fd)
         if each.family in (socket.AF_INET, socket.AF_INET6) and end_of(each) in wanted:
             each.setblocking(False)
+            leave_out(each, ())  # the process before may have been killed in a flood
             adopted.setdefault(end_of(each), each)
         else:
             each.close()

@@ -20,6 +20,25 @@ def test_each_client_has_its_turn_and_its_oldest_question_comes_first() -> None:
     assert not turns
 
 
+def test_who_has_too_many_waiting_is_full_until_half_have_had_their_turn() -> None:
+    turns: ClientTurns[int] = ClientTurns(100, 4)
+    assert [turns.put("flood", number) for number in range(4)] == [True] * 4
+    assert not turns.full
+    assert not turns.put("flood", 4)
+    assert turns.full == {"flood"}
+    turns.put("pod", 0)
+    assert [turns.take(), turns.take()] == [0, 0]
+    assert turns.full == {"flood"}
+    assert turns.take() == 1
+    assert not turns.full
+
+
+def test_nobody_is_full_where_all_together_are_too_many() -> None:
+    turns: ClientTurns[int] = ClientTurns(2, 2)
+    assert [turns.put(who, 0) for who in "abc"] == [True, True, False]
+    assert not turns.full
+
+
 @given(st.lists(st.one_of(st.sampled_from("abc"), st.none())))
 def test_nothing_is_lost_that_was_taken_in_and_each_client_s_order_is_kept(
     steps: list[str | None],

@@ -32,6 +32,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "linux/netlink/socket.py": "_BATCH_BYTES _RECEIVE_BYTES",
         "linux/nftables.py": "_LARGE_BYTES",
         "linux/set_elements.py": "_AT_ONCE",
+        "linux/source_filter.py": "MOST_SOURCES",
         "policies/heard.py": "_AT_ONCE",
         "relay/stream/session.py": "_RECORD_BYTES",
         "relay/stream/tls.py": "_UNSENT_BYTES",
