@@ -22,7 +22,13 @@ import pytest
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.services.sockets.layout import CONNECTED, FEW
-from limpet.datapath.services.sockets.pins_apply import MAPS, AttachPoint, pins_of, remove_pins
+from limpet.datapath.services.sockets.pins_apply import (
+    MAPS,
+    UNDER_WAY_S,
+    AttachPoint,
+    pins_of,
+    remove_pins,
+)
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.bpf.library import Bpf
 from limpet.services.values import (
@@ -189,11 +195,13 @@ def test_datagrams_of_one_socket_go_to_one_endpoint_and_answers_come_from_the_se
 def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
     bed: SocketBed, number: int
 ) -> None:
-    """Each takes 20 ms, so that some are under way at every moment; none is lost."""
+    """Each takes 20 ms, so that some are under way at every moment; none is lost. On a busy machine
+    one may take longer than programs wait for it as they go."""
     (one, two), address = bed.pods, ADDRESSES[number]
     bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
     answered: dict[bytes, tuple[str, int]] = {}
-    sent: list[bytes] = []
+    late: set[bytes] = set()
+    sent: dict[bytes, float] = {}
     is_over = threading.Event()
     with ExitStack() as stack:
         server = datagrams(stack, two.netns, two.addresses[number], 5353)
@@ -201,8 +209,9 @@ def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
 
         def ask() -> None:
             while not is_over.wait(0.001):
-                sent.append(b"%d" % len(sent))
-                asks.sendto(sent[-1], (address, 53))
+                words = b"%d" % len(sent)
+                sent[words] = time.monotonic()
+                asks.sendto(words, (address, 53))
 
         def serve() -> None:
             asked: deque[tuple[float, bytes, tuple[Any, ...]]] = deque()
@@ -219,6 +228,8 @@ def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
                     return
                 words, (who, port, *_) = asks.recvfrom(64)
                 answered[words] = who, port
+                if time.monotonic() - sent[words] >= UNDER_WAY_S:
+                    late.add(words)
 
         threads = [threading.Thread(target=each) for each in (ask, serve, hear)]
         for each in threads:
@@ -232,7 +243,7 @@ def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
             is_over.set()
             for each in threads:
                 each.join()
-    assert set(answered.values()) == {(address, 53)}
+    assert {answered[words] for words in answered.keys() - late} == {(address, 53)}
     assert set(answered) == set(sent)
 
 

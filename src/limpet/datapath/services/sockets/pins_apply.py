@@ -24,7 +24,7 @@ _ALIKE = ("maps-2",)
 SENDING_PROGRAMS = ("limpet_connect4", "limpet_connect6", "limpet_sendmsg4", "limpet_sendmsg6")
 """Programs that lead a socket to an endpoint. The others show it the Service's address in place of
 the endpoint's: they come before these and go after them."""
-_UNDER_WAY_S = 0.2
+UNDER_WAY_S = 0.2
 """Seconds for answers to datagrams that have been led to an endpoint."""
 
 
@@ -86,7 +86,7 @@ def remove_links(pins: Path) -> None:
     for path in sending:
         path.unlink(missing_ok=True)
     if sending:
-        time.sleep(_UNDER_WAY_S)
+        time.sleep(UNDER_WAY_S)
     for path in links.iterdir():
         path.unlink(missing_ok=True)
 
