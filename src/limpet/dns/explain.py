@@ -33,11 +33,18 @@ async def explain(
     query = wire.write_query(1, question, 0, dnssec=False, edns=False)
     labels, type_ = wire.split_name(question), int.from_bytes(question[-4:-2], "big")
     found = resolver.find(labels, type_)
-    if found is None or found.target is not None:
-        asked = question if found is None else wire.join_name(found.target or ()) + question[-4:]
-        because = resolver.forwarder.explain(asked, time.monotonic())
-        if found is not None:
-            because = f"{found.because}, which leads to a name that is not the cluster's: {because}"
+    if found is None:
+        because = resolver.forwarder.explain(question, time.monotonic())
+    elif found.target is not None:
+        try:
+            asked = wire.join_name(found.target) + question[-4:]
+        except ValueError as error:
+            because = f"{found.because}, which leads to what is no name: {error}"
+        else:
+            from_where = resolver.forwarder.explain(asked, time.monotonic())
+            because = (
+                f"{found.because}, which leads to a name that is not the cluster's: {from_where}"
+            )
     else:
         because = found.because or "there is no such name in the cluster"
     if found is not None and resolver.names is not None:

@@ -16,7 +16,8 @@ from limpet.base.bounds.strangers import (
     DNS_READY_QUESTION,
 )
 from limpet.dns import wire
-from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt, Deliver, Effect, Forwarder
+from limpet.dns.forward.effects import AskUpstream, CloseAttempt, Deliver, Effect
+from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames, Found, Labels
 from limpet.dns.render import render, render_alias, render_no, take_turns
@@ -24,9 +25,9 @@ from limpet.dns.wire import DnsAnswer, Query, QueryRefused
 from limpet.services.rotation import Here
 from limpet.services.values import ServiceName
 
-_BY_TCP = b"T"
-"""Behind a message, in the key of its answer: by TCP nothing is cut. No message that is answered
-has anything behind its end."""
+_ReadyKey = bytes | tuple[bytes]
+"""A message behind its number; in a tuple where it came by TCP, by which nothing is cut. No message
+by UDP can be like one."""
 
 C = TypeVar("C", bound=Hashable)
 
@@ -77,17 +78,18 @@ class _Ready:
     """Answers behind the number of the message that they answer, for a message just like the last
     one."""
 
-    answers: dict[bytes, Iterator[bytes]] = field(default_factory=dict)
-    of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
-    sizes: dict[bytes, int] = field(default_factory=dict)
+    answers: dict[_ReadyKey, Iterator[bytes]] = field(default_factory=dict)
+    of: dict[ServiceName | None, list[_ReadyKey]] = field(default_factory=dict)
+    sizes: dict[_ReadyKey, int] = field(default_factory=dict)
     size_bytes: int = 0
     """Size of all answers, in all their orders."""
 
-    def put(self, key: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
+    def put(self, key: _ReadyKey, responses: Sequence[bytes], of: ServiceName | None) -> None:
         """One after the other is told, and then the first again."""
         told = [each[2:] for each in responses]
         size = sum(map(len, told))
-        if len(key) > DNS_READY_QUESTION.most or size > DNS_READY_ANSWER.most:
+        asked = key[0] if isinstance(key, tuple) else key
+        if len(asked) > DNS_READY_QUESTION.most or size > DNS_READY_ANSWER.most:
             return
         if len(self.answers) >= DNS_READY.most or self.size_bytes + size > DNS_READY_BYTES.most:
             self.clear()
@@ -218,7 +220,7 @@ class Resolver(Generic[C]):
         self, message: bytes, client: C, now_s: float, *, by_tcp: bool = False, who: str = ""
     ) -> bytes | None:
         """The answer; None: none, or it comes as an effect. `who`: the client's address."""
-        key = message[2:] + _BY_TCP if by_tcp else message[2:]
+        key: _ReadyKey = (message[2:],) if by_tcp else message[2:]
         if (ready := self._ready.answers.get(key)) is not None:
             self.counts.cluster += 1
             self.counts.ready += 1

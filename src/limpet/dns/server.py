@@ -24,7 +24,7 @@ from limpet.base.bounds.strangers import (
 from limpet.base.timer import Timer
 from limpet.dns.clients.far import FarClients
 from limpet.dns.clients.turns import ClientTurns
-from limpet.dns.forward.forwarder import AskUpstream, CloseAttempt
+from limpet.dns.forward.effects import AskUpstream, CloseAttempt
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
@@ -261,6 +261,10 @@ class _Connection:
         # and each connection that has ended would wait for the garbage collector.
         self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._is_writing = False
+        self._waiting = 0
+        """Questions whose answers are still to come."""
+        self._has_ended = False
+        """The client asks nothing more, and may still take answers."""
         self._said = 0
         """Bytes of answers since the connection was made."""
         self._loop.add_reader(accepted, self._readable)
@@ -282,9 +286,13 @@ class _Connection:
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
             self.close()
+            return
+        if not data:
+            # It may wait for answers. Source: RFC 1035 section 4.2.2.
+            self._has_ended = True
+            self._loop.remove_reader(self._socket)
+            self._close_if_done()
             return
         self._in += data
         self._take()
@@ -303,10 +311,11 @@ class _Connection:
             message = bytes(self._in[2:end])
             del self._in[:end]
             asked += 1
-            answer = take(message, self._reply, time.monotonic(), by_tcp=True, who=self.who)
+            answer = take(message, self._reply_later, time.monotonic(), by_tcp=True, who=self.who)
             if answer is not None:
                 self._reply(answer)
             else:
+                self._waiting += 1
                 self._server.carry_out()  # what was remembered is told now
         if asked and self in self._server.connections:
             self._idle.cancel()
@@ -321,6 +330,14 @@ class _Connection:
         if self in self._server.connections:
             self._loop.add_reader(self._socket, self._readable)
             self._take()
+
+    def _close_if_done(self) -> None:
+        if self._has_ended and not self._waiting and not self._out:
+            self.close()
+
+    def _reply_later(self, message: bytes) -> None:
+        self._waiting -= 1
+        self._reply(message)
 
     def _reply(self, message: bytes) -> None:
         if self not in self._server.connections:
@@ -346,3 +363,4 @@ class _Connection:
         elif not self._out and self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._socket)
+        self._close_if_done()

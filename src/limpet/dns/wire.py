@@ -8,9 +8,10 @@ passed on as they came. Source: RFC 1035 section 4, RFC 6891 (EDNS), RFC 2308 (n
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from limpet.base.bounds.servers import DNS_RECORDS, DNS_TTL_S
+from limpet.base.bounds.servers import DNS_NO_TTL_S, DNS_RECORDS, DNS_TTL_S
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV, OPT, ANY = 1, 2, 5, 6, 12, 16, 28, 33, 41, 255
 HINFO = 13
@@ -155,6 +156,8 @@ def parse_query(message: bytes) -> Query:
                     + _edns(BADVERS, wants_dnssec)
                 )
             size, has_edns = min(max(size, PLAIN_UDP), LARGEST_UDP), True
+        elif end < len(message):
+            raise ValueError("something behind the question")
     except (ValueError, IndexError, struct.error):
         raise QueryRefused(_error(number, flags, FORMERR)) from None
     return Query(number, flags, question, size, has_edns, wants_dnssec)
@@ -213,8 +216,10 @@ def write_response(
         message = bytes(HEADER_BYTES) + query.question + records
         records, counts, is_whole = _cut(message, len(message) - len(records), room, counts)
         flags |= 0 if is_whole else TC
-    if ttl_s is not None or age_s > 0:
-        records = _with_ttls(records, answer.ttls, age_s, ttl_s)
+    if ttl_s is not None:
+        records = _with_ttls(records, answer.ttls, lambda _: ttl_s)
+    elif age_s > 0:
+        records = _with_ttls(records, answer.ttls, lambda own_s: max(own_s - age_s, 0))
     answers, authorities, further = counts
     head = _HEADER.pack(query.number, flags, 1, answers, authorities, further + int(query.has_edns))
     return head + query.question + records + end
@@ -238,14 +243,13 @@ def _cut(
     return message[start:at], counts, True
 
 
-def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | None) -> bytes:
-    """`ttls`: in order; what is behind the records is of some that had no room."""
+def _with_ttls(records: bytes, ttls: Sequence[int], after: Callable[[int], int]) -> bytes:
+    """`ttls`: in order; behind the records are some that had no room. `after`: what one becomes."""
     changed = bytearray(records)
     for at in ttls:
         if at >= len(records):
             break
-        left_s = max(_TTL.unpack_from(records, at)[0] - age_s, 0) if ttl_s is None else ttl_s
-        _TTL.pack_into(changed, at, left_s)
+        _TTL.pack_into(changed, at, after(_TTL.unpack_from(records, at)[0]))
     return bytes(changed)
 
 
@@ -307,20 +311,16 @@ def _look_through(
             elif section == 1 and kind == SOA and length >= 20:
                 negative_s = min(ttl_s, _TTL.unpack_from(message, at - 4)[0], DNS_TTL_S.most)
             kept[section] += 1
+    records, holds_s = message[start:at], 0  # no SOA, no remembering of a no
+    if flags & _RCODE == NOERROR and is_answered:
+        holds_s = min(held_s)
+    elif negative_s is not None:
+        # Who is told a no keeps it as its records say. Source: RFC 2308 section 5; 2.2: of aliases.
+        holds_s = min([*held_s, negative_s, DNS_NO_TTL_S.most])
+        records = _with_ttls(records, ttls, lambda own_s: min(own_s, holds_s))
     return DnsAnswer(
-        flags & (AD | _RCODE),
-        (kept[0], kept[1], kept[2]),
-        message[start:at],
-        tuple(ttls),
-        _holds_s(flags & _RCODE, held_s, negative_s, is_answered),
+        flags & (AD | _RCODE), (kept[0], kept[1], kept[2]), records, tuple(ttls), holds_s
     )
-
-
-def _holds_s(code: int, held_s: list[int], negative_s: int | None, is_answered: bool) -> int:
-    """Source: RFC 2308 section 5: no SOA, no remembering of a no."""
-    if code == NOERROR and is_answered:
-        return min(held_s)
-    return min([*held_s, negative_s]) if negative_s is not None else 0
 
 
 def _end_of_name(message: bytes | bytearray, at: int) -> int:

@@ -15,7 +15,8 @@ import dns.rrset
 from limpet.cni.resolv_conf import parse_resolv_conf
 from limpet.dns import wire
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import AskUpstream, Forwarder
+from limpet.dns.forward.effects import AskUpstream
+from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
 from limpet.dns.names import ClusterNames

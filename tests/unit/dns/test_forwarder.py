@@ -18,14 +18,8 @@ from hypothesis import strategies as st
 from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDED_OF_ONE
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
-from limpet.dns.forward.forwarder import (
-    GIVE_UP_S,
-    MOST_ATTEMPTS,
-    AskUpstream,
-    CloseAttempt,
-    Deliver,
-    Forwarder,
-)
+from limpet.dns.forward.effects import AskUpstream, CloseAttempt, Deliver
+from limpet.dns.forward.forwarder import GIVE_UP_S, MOST_ATTEMPTS, Forwarder
 from limpet.dns.forward.health import LOOP_S, Upstream
 from limpet.dns.wire import Query
 
@@ -351,6 +345,31 @@ def test_of_name_servers_of_another_network_nothing_is_told(
     world.do(world.forwarder.use(after, world.now_s))
 
     assert (world.ask() in world.told) is kept
+
+
+def test_what_is_under_way_is_asked_of_the_servers_that_come() -> None:
+    """A node that goes from the one uplink to the other has others at just the wrong moment."""
+    world = World(upstreams=(FIRST,))
+    waiter = world.ask()
+    world.pass_time(0.1)
+
+    world.do(world.forwarder.use((SECOND, FIRST), world.now_s))
+
+    assert world.told == {}
+    asked = [each for each in world.open.values() if b"\1a\7example" in each.message]
+    assert [each.upstream for each in asked] == [0]
+    world.answer(asked[0], ANSWER)
+    assert world.code(waiter) == dns.rcode.NOERROR
+
+
+def test_what_is_under_way_ends_where_nobody_is_left_to_ask() -> None:
+    world = World(upstreams=(FIRST,))
+    waiter = world.ask()
+
+    world.do(world.forwarder.use((), world.now_s))
+
+    assert world.code(waiter) == dns.rcode.SERVFAIL
+    assert world.open == {}
 
 
 def test_a_guess_changes_nothing() -> None:

@@ -180,7 +180,7 @@ _TOLD = st.one_of(
     _HOSTS.map(lambda host: ("CNAME", f"{host}.")),
     _HOSTS.map(lambda host: ("NS", f"{host}.")),
     _HOSTS.map(lambda host: ("MX", f"10 {host}.")),
-    st.tuples(_HOSTS, _HOSTS).map(lambda two: ("SOA", f"{two[0]}. {two[1]}. 1 2 3 4 5")),
+    st.tuples(_HOSTS, _HOSTS).map(lambda two: ("SOA", f"{two[0]}. {two[1]}. 1 2 3 4 60")),
     _HOSTS.map(lambda host: ("SRV", f"0 100 80 {host}.")),
     st.just(("A", "192.0.2.1")),
     st.just(("TXT", '"words"')),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from limpet.base.bounds.strangers import DNS_READY_BYTES
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import AskUpstream, Forwarder
+from limpet.dns.forward.effects import AskUpstream
+from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Reply, Resolver
@@ -178,6 +179,28 @@ def test_by_tcp_a_kept_answer_is_whole_and_by_udp_it_says_that_it_is_not() -> No
             assert (len(parsed.answer[0]) == 79) == by_tcp
             assert bool(parsed.flags & dns.flags.TC) != by_tcp
     assert resolver.counts.ready == 2
+
+
+@pytest.mark.parametrize("asks_first_by_tcp", [False, True])
+def test_no_message_by_udp_has_or_makes_the_answer_that_is_kept_for_tcp(
+    *, asks_first_by_tcp: bool
+) -> None:
+    catalog = Catalog()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    endpoints = tuple(Endpoint(f"10.1.0.{number}") for number in range(1, 80))
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
+    resolver = resolver_of(catalog)
+    message = dns.message.make_query(f"a.x.svc.{DOMAIN}", "A", use_edns=False).to_wire()
+    if asks_first_by_tcp:
+        resolver.take(message, "client", 0.0, by_tcp=True)
+
+    for byte in range(256):
+        told = resolver.take(message + bytes((byte,)), "stranger", 0.0)
+        assert told is not None
+        assert dns.message.from_wire(told).rcode() == dns.rcode.FORMERR
+    whole = resolver.take(message, "client", 0.0, by_tcp=True)
+    assert whole is not None
+    assert len(dns.message.from_wire(whole).answer[0]) == 79
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 64, "a b", "(", "y." * 130 + "z"])

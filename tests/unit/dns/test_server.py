@@ -17,7 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.dns import wire
 from limpet.dns.explain import explain
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import AskUpstream
+from limpet.dns.forward.effects import AskUpstream
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Resolver
@@ -154,6 +154,64 @@ def test_of_upstreams_answers_by_tcp_that_come_at_once_each_has_a_turn() -> None
     asyncio.run(scenario())
 
     assert len(set(heard_at)) == 10
+
+
+def test_who_asks_nothing_more_by_tcp_has_the_answers_that_are_to_come() -> None:
+    """Of a name that is upstreams' and of one that is the cluster's, and then the end."""
+    question = wire.join_name((b"a", b"example", b"com")) + b"\0\1\0\1"
+    asked = b"\0\7" + b"\1\0\0\1" + bytes(6) + question
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        upstream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        upstream.bind(("127.0.0.1", 0))
+        upstream.setblocking(False)
+        resolver: Resolver[Any] = resolver_of(Catalog())
+        server = DnsServer(resolver)
+        server.use([Upstream(ip_address("127.0.0.1"), upstream.getsockname()[1])])
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        server.listen([listener])
+        client = socket.socket()
+        client.setblocking(False)
+        await loop.sock_connect(client, listener.getsockname())
+        both = [len(each).to_bytes(2, "big") + each for each in (QUESTION, asked)]
+        await loop.sock_sendall(client, b"".join(both))
+        client.shutdown(socket.SHUT_WR)
+        while True:
+            message, sender = await loop.sock_recvfrom(upstream, 512)
+            if question in message:
+                break
+        (connection,) = server.connections
+        await until(lambda: connection._has_ended)
+        number = message[:2]
+        await loop.sock_sendto(upstream, number + b"\x81\x83\0\1" + bytes(6) + question, sender)
+        told = b""
+        while part := await loop.sock_recv(client, 4096):
+            told += part
+        server.close()
+        upstream.close()
+        client.close()
+        first = 2 + int.from_bytes(told[:2], "big")
+        answers = [told[2:first], told[first + 2 :]]
+        assert [each[3] & 0xF for each in answers] == [wire.NOERROR, wire.NXDOMAIN]
+
+    asyncio.run(scenario())
+
+
+def test_what_leads_to_what_is_no_name_is_told_a_person_as_that() -> None:
+    catalog = Catalog()
+    catalog.put(Service("x", "e", type="ExternalName", external_name="a..b"))
+
+    async def scenario() -> None:
+        resolver: Resolver[Any] = resolver_of(catalog)
+        server = DnsServer(resolver)
+        told = await explain(server.resolver, server, "e.x.svc.cluster.local", "A")
+        server.close()
+        assert told.code == "SERVFAIL"
+        assert told.because == "Service x/e, which leads to what is no name: a..b is no name"
+
+    asyncio.run(scenario())
 
 
 def test_what_an_upstream_says_and_nobody_can_read_is_told_a_person_in_words() -> None:

@@ -75,6 +75,15 @@ def test_nonsense_gets_an_error_or_nothing(message: bytes) -> None:
         assert dns.message.from_wire(response).rcode() != dns.rcode.NOERROR
 
 
+def test_what_stands_behind_a_question_is_an_error_without_edns_too() -> None:
+    message = dns.message.make_query("web.example.com", "A", use_edns=False).to_wire()
+    wire.parse_query(message)
+    with pytest.raises(QueryRefused) as refused:
+        wire.parse_query(message + b"T")
+    assert refused.value.response is not None
+    assert dns.message.from_wire(refused.value.response).rcode() == dns.rcode.FORMERR
+
+
 @given(st.data())
 def test_a_query_that_was_cut_or_changed_is_read_or_refused(data: st.DataObject) -> None:
     whole = bytearray(dns.message.make_query("web.example.com", "A", use_edns=0).to_wire())
@@ -130,6 +139,7 @@ def test_what_is_passed_on_says_the_same_to_another_asker_later() -> None:
 
 
 SOA = "example.com. 3600 SOA ns.example.com. h.example.com. 1 2 3 4 30"
+DAY_SOA = "example.com. 86400 SOA ns.example.com. h.example.com. 1 2 3 4 86400"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +150,9 @@ SOA = "example.com. 3600 SOA ns.example.com. h.example.com. 1 2 3 4 30"
         ([], [], "NXDOMAIN", 0),
         ([], ["example.com. 60 NS ns.example.com."], "NOERROR", 0),
         (["a.example.com. 20 CNAME b.example.com."], [SOA], "NOERROR", 20),
+        (["a.example.com. 86400 CNAME b.example.com."], [DAY_SOA], "NOERROR", 900),
+        (["a.example.com. 86400 CNAME b.example.com."], [DAY_SOA], "NXDOMAIN", 900),
+        ([], [DAY_SOA], "NXDOMAIN", 900),
         (["a.example.com. 0 A 192.0.2.1"], [], "NOERROR", 0),
         (["a.example.com. 999999 A 192.0.2.1"], [], "NOERROR", 86400),
     ],
@@ -152,6 +165,17 @@ def test_how_long_an_answer_holds(
     answer = parsed(query, response_to(query, *records, authority=authority, code=[code]))
 
     assert answer.ttl_s == holds_s
+
+
+@pytest.mark.parametrize("records", [[], ["a.example.com. 86400 CNAME b.example.com."]])
+def test_who_is_told_a_no_keeps_it_no_longer_than_it_is_kept_here(records: list[str]) -> None:
+    query = dns.message.make_query("a.example.com", "AAAA")
+    answer = parsed(query, response_to(query, *records, authority=[DAY_SOA]))
+
+    asked = wire.parse_query(query.to_wire())
+    told = dns.message.from_wire(wire.write_response(asked, answer, size=1232, age_s=800))
+
+    assert {rrset.ttl for rrset in (*told.answer, *told.authority)} == {100}
 
 
 class _Counted(tuple[int, ...]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from limpet.base.bounds.servers import DNS_NO_TTL_S
 from limpet.dns.wire import DnsAnswer
 
 STALE_TTL_S = 30
@@ -67,8 +66,7 @@ class Cache:
         self._drop(key)
         if answer.ttl_s <= 0:
             return
-        holds_s = min(answer.ttl_s, DNS_NO_TTL_S.most) if not answer.counts[0] else answer.ttl_s
-        self._kept[key] = CachedAnswer(answer, now_s, now_s + holds_s)
+        self._kept[key] = CachedAnswer(answer, now_s, now_s + answer.ttl_s)
         self._bytes += _size(key, answer)
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))

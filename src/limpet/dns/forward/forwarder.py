@@ -18,6 +18,7 @@ from limpet.base.rate_limit import DueQueue
 from limpet.dns import wire
 from limpet.dns.forward.askers import Askers
 from limpet.dns.forward.cache import STALE_TTL_S, Cache, CachedAnswer, Key
+from limpet.dns.forward.effects import AskUpstream, CloseAttempt, Deliver, Effect
 from limpet.dns.forward.health import Health, Upstream, in_order
 from limpet.dns.wire import DnsAnswer, Query
 
@@ -33,37 +34,6 @@ MOST_ATTEMPTS = 6
 _LOOP_TYPE = wire.HINFO
 
 W = TypeVar("W", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class AskUpstream:
-    """Ask the upstream of this number; what comes back is `heard` under the attempt's."""
-
-    attempt: int
-    upstream: int
-    message: bytes
-    by_tcp: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CloseAttempt:
-    """The attempt is over."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver(Generic[W]):
-    """What somebody has waited for. `ttl_s`: in place of the records' own, which are older by
-    `age_s`."""
-
-    waiter: W
-    answer: DnsAnswer
-    age_s: int = 0
-    ttl_s: int | None = None
-
-
-Effect = AskUpstream | CloseAttempt | Deliver[W]
 
 
 @dataclass(slots=True)
@@ -145,17 +115,20 @@ class Forwarder(Generic[W]):
 
     def use(self, upstreams: Sequence[Upstream], now_s: float) -> list[Effect[W]]:
         """These from now on. Each is asked for a name of our own, which must not come back. What
-        others said is forgotten if none of them is left: the node may be in another network."""
+        others said is forgotten if none of them is left: the node may be in another network. These
+        are asked for what is under way."""
         if tuple(upstreams) == self.upstreams:
             return []
         if upstreams and self._last.isdisjoint(upstreams):
             self.cache.clear()
         self._last = frozenset(upstreams) or self._last
         known = dict(zip(self.upstreams, self.healths, strict=True))
-        effects = self._give_up_all(now_s)
+        effects = self._give_up_attempts(now_s)
         self.upstreams = tuple(upstreams)
         self.healths = [known.get(each) or Health() for each in self.upstreams]
         self._loops = {}
+        for key, asked in list(self._asked.items()):
+            effects += self._next(key, asked, now_s)
         for number in range(len(self.upstreams)):
             effects += self.look_for_loop(number, now_s)
         return effects
@@ -385,10 +358,17 @@ class Forwarder(Generic[W]):
         asked.attempts.discard(attempt)
         return [CloseAttempt(attempt)]
 
-    def _give_up_all(self, now_s: float) -> list[Effect[W]]:
+    def _give_up_attempts(self, now_s: float) -> list[Effect[W]]:
+        """Questions are as if nobody had been asked; those that look for loops are over."""
         effects: list[Effect[W]] = []
         for key, asked in list(self._asked.items()):
-            effects += self._end(key, asked, now_s)
+            if key[0] in self._loops:
+                effects += self._end(key, asked, now_s)
+                continue
+            for attempt in list(asked.attempts):
+                effects += self._over(attempt, asked)
+            asked.tried.clear()
+            asked.worst = None
         return effects
 
 

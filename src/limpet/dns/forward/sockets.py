@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 
 from limpet.base import faults
-from limpet.dns.forward.forwarder import AskUpstream
+from limpet.dns.forward.effects import AskUpstream
 from limpet.dns.forward.health import Upstream
 from limpet.dns.wire import LARGEST_TCP
 

@@ -16,7 +16,8 @@ from limpet.dns import server as server_module
 from limpet.dns import wire
 from limpet.dns.clients.far import FarClients
 from limpet.dns.forward.cache import Cache
-from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
+from limpet.dns.forward.effects import AskUpstream, Deliver
+from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames, Found, Record
 from limpet.dns.resolver import Resolver, _Looked

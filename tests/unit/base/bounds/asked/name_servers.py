@@ -14,7 +14,8 @@ from limpet.base.bounds import servers
 from limpet.base.settings import DnsSettings
 from limpet.dns import wire
 from limpet.dns.forward.cache import _ENTRY_BYTES, Cache
-from limpet.dns.forward.forwarder import AskUpstream, Deliver, Forwarder
+from limpet.dns.forward.effects import AskUpstream, Deliver
+from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
 from limpet.dns.names import Found, Record
@@ -45,11 +46,13 @@ def _(amount: int) -> bool:
 
 @probe(servers.DNS_NO_TTL_S)
 def _(amount: int) -> bool:
-    cache = Cache(most_bytes=servers.DNS_CACHE.most, stale_s=0.0)
-    cache.put((b"name", 0), DnsAnswer(wire.NXDOMAIN, ttl_s=amount), 0.0)
-    kept = cache.get((b"name", 0), 0.0)
-    assert kept is not None
-    return kept.until_s == amount
+    query = dns.message.make_query("www.example.com", "A", use_edns=False, id=7)
+    response = dns.message.make_response(query)
+    soa = f"ns.example.com. h.example.com. 1 2 3 4 {amount}"
+    response.authority.append(dns.rrset.from_text("example.com.", amount, "IN", "SOA", soa))
+    answer = wire.parse_response(response.to_wire(), 7, query.to_wire()[wire.HEADER_BYTES :])
+    assert answer is not None
+    return answer.ttl_s == amount
 
 
 def _cache() -> Cache:
