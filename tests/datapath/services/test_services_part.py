@@ -317,6 +317,48 @@ def test_what_is_reached_by_the_overlay_is_asked_with_the_gateway_of_this_node(
 ) -> None:
     """Others' filters let nothing else through; what comes from a pod keeps its address."""
     bed = plain
+    reach_by_overlay(bed)
+    bed.put(WEB, *slices(*endpoints_of("10.244.9.9", "fd00:9::9", node="far")))
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = listening(stack, bed.outside, family(address))
+            assert talk(bed.node, address, 80, server) == GATEWAYS[number]
+            one = bed.pods[0]
+            assert talk(one.netns, address, 80, server) == one.addresses[number]
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_pod_of_another_node_that_asks_a_port_of_this_one_has_its_answer_from_it(
+    plain: ServiceBed, *, is_local: bool
+) -> None:
+    """The endpoint is on a third node, which would answer the pod itself."""
+    bed = plain
+    reach_by_overlay(bed)
+    clients = ("10.244.9.10", "fd00:9::10")
+    bed.outside.ip(
+        f"address add {clients[0]}/32 dev wan0", f"-6 address add {clients[1]}/128 dev wan0 nodad"
+    )
+    exposure = replace(WEB.exposure, is_local=is_local)
+    endpoints = endpoints_of("10.244.9.9", "fd00:9::9", node="far")
+    bed.put(replace(WEB, exposure=exposure), *slices(*endpoints))
+    for number, client in enumerate(clients):
+        with ExitStack() as stack:
+            server = listening(stack, bed.outside, family(client))
+            for address, port in ((GATEWAYS[number], 30080), (NODE[number], 30080)):
+                asking = bed.outside.connected(address, port, source=client)
+                here = stack.enter_context(asking)
+                there, peer = server.accept()
+                stack.callback(there.close)
+                assert peer[0] == GATEWAYS[number]
+                there.sendall(b"from the server")
+                assert here.recv(64) == b"from the server"
+            # A pod of this node is answered by it in any case, and may show who it is.
+            one = bed.pods[0]
+            assert talk(one.netns, GATEWAYS[number], 30080, server) == one.addresses[number]
+
+
+def reach_by_overlay(bed: ServiceBed) -> None:
+    """The host outside stands for another node, with an endpoint at which it listens."""
     bed.outside.ip(
         "address add 10.244.9.9/32 dev wan0", "-6 address add fd00:9::9/128 dev wan0 nodad"
     )
@@ -327,13 +369,6 @@ def test_what_is_reached_by_the_overlay_is_asked_with_the_gateway_of_this_node(
     bed.outside.ip(
         "route add 10.244.7.0/24 via 192.0.2.1", "-6 route add fd00:7::/64 via 2001:db8::1"
     )
-    bed.put(WEB, *slices(*endpoints_of("10.244.9.9", "fd00:9::9", node="far")))
-    for number, address in enumerate(ADDRESSES):
-        with ExitStack() as stack:
-            server = listening(stack, bed.outside, family(address))
-            assert talk(bed.node, address, 80, server) == GATEWAYS[number]
-            one = bed.pods[0]
-            assert talk(one.netns, address, 80, server) == one.addresses[number]
 
 
 def test_an_agent_that_starts_anew_finds_its_table_and_mends_what_was_changed(

@@ -72,13 +72,15 @@ class Pick(NamedTuple):
             names = affinity_names(version, self.protocol)
             sticky = [f"dnat {ip} to " + " : ".join(f"{client} map @{name}" for name in names)]
         if self.local < 0:
-            marked = f"{ip} saddr != @cluster{version} {mark}"
+            # A pod of another node, too: it asks an address of this one, which has to answer it.
+            marked = f"{ip} saddr != @pods{version} {mark}"
             return _chain(self.name, [*allowed, marked, *sticky, near])
-        inside = [f"{ip} saddr @cluster{version} {near}", f"meta mark & {_MARK} != 0 {near}"]
+        far = f"{ip} saddr @cluster{version} {ip} saddr != @pods{version} {mark}"
+        inside = [f"{ip} saddr @pods{version} {near}", f"meta mark & {_MARK} != 0 {near}"]
         local = f"{own} . numgen random mod {self.local} offset {LOCAL_SLOTS} map @{slots}"
         outside = [f"dnat {ip} to {local}"] if self.local else ["drop"]
         own = f"fib saddr type local {mark}"
-        return _chain(self.name, [*allowed, own, *sticky, *inside, *outside])
+        return _chain(self.name, [*allowed, own, far, *sticky, *inside, *outside])
 
 
 REFUSE, HAIRPIN = "refuse", "hairpin"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address, ip_network
 
 from tests.service_oracle import Answer, Drawn, Prefixes, Question
@@ -17,7 +17,7 @@ from limpet.datapath.services.sockets import layout
 from limpet.datapath.services.state import ServicesState
 
 _SOURCES = re.compile(r"ip6? saddr != \{ (.*?) \} (.*)")
-_CLUSTER = re.compile(r"ip6? saddr (!= )?@cluster[46] (.*)")
+_SET = re.compile(r"ip6? saddr (!= )?@(\w+)[46] (.*)")
 _MARKED = re.compile(r"meta mark & \S+ != 0 (.*)")
 _OWN = re.compile(r"fib saddr type local (.*)")
 _DRAW = re.compile(
@@ -28,15 +28,16 @@ _SOURCE_KEPT = re.compile(r"dnat ip6? to (ip|jhash ip6) saddr .* map @affinity_\
 Found = Answer | None
 
 
-def by_table(state: ServicesState, asked: Question, cluster: Prefixes) -> Answer:
-    """Of a client that no endpoint is noted for."""
+def by_table(state: ServicesState, asked: Question, sets: Mapping[str, Prefixes]) -> Answer:
+    """Of a client that no endpoint is noted for. `sets`: of prefixes, by their names in the
+    table."""
     version = asked.version
     for name, address in (("services", packed(asked.address)), ("node_ports", b"")):
         key = frontend_key(address, asked.protocol, asked.port)
         verdict = state.elements[f"{name}{version}"].get(key)
         if verdict is not None and (address or asked.is_at_node):
             chain = verdict.removeprefix(b"goto ").decode()
-            return "refused" if chain == "refuse" else _through(state, chain, key, asked, cluster)
+            return "refused" if chain == "refuse" else _through(state, chain, key, asked, sets)
         if address and (verdict := state.elements[f"addresses{version}"].get(address)):
             assert verdict == b"goto refuse"
             return "refused"
@@ -44,7 +45,7 @@ def by_table(state: ServicesState, asked: Question, cluster: Prefixes) -> Answer
 
 
 def _through(
-    state: ServicesState, chain: str, key: bytes, asked: Question, cluster: Prefixes
+    state: ServicesState, chain: str, key: bytes, asked: Question, sets: Mapping[str, Prefixes]
 ) -> Answer:
     is_marked = False
     for rule in _rules(state.chains[chain]):
@@ -53,10 +54,9 @@ def _through(
             if asked.is_from([ip_network(each) for each in match[1].split(", ")]):
                 continue
             rest = match[2]
-        if match := _CLUSTER.fullmatch(rest):
-            if asked.is_from(cluster) == bool(match[1]):
-                continue
-            rest = match[2]
+        rest = _from_sets(rest, asked, sets)
+        if not rest:
+            continue
         if match := _MARKED.fullmatch(rest):
             if not is_marked:
                 continue
@@ -79,6 +79,15 @@ def _through(
         else:
             assert _SOURCE_KEPT.fullmatch(rest), rule
     return "let be"
+
+
+def _from_sets(rule: str, asked: Question, sets: Mapping[str, Prefixes]) -> str:
+    """The rest of a rule; empty: it is not for whom asks."""
+    while match := _SET.fullmatch(rule):
+        if asked.is_from(sets[match[2]]) == bool(match[1]):
+            return ""
+        rule = match[3]
+    return rule
 
 
 def _rules(text: str) -> Iterator[str]:

@@ -27,12 +27,13 @@ from limpet.services.values import (
 
 NAMES = ("a", "b", "c")
 CLUSTER = (ip_network("10.244.0.0/16"), ip_network("fd00::/16"))
+SETS = {"cluster": CLUSTER, "pods": (ip_network("10.244.7.0/24"), ip_network("fd00:7::/64"))}
 NODES = ("192.0.2.1", "2001:db8::1")
 SOURCES = {
-    4: ("10.244.7.2", NODES[0], "192.0.2.2", "203.0.113.9"),
-    6: ("fd00:7::2", NODES[1], "2001:db8::2", "2001:db8:9::9"),
+    4: ("10.244.7.2", "10.244.9.2", NODES[0], "192.0.2.2", "203.0.113.9"),
+    6: ("fd00:7::2", "fd00:9::2", NODES[1], "2001:db8::2", "2001:db8:9::9"),
 }
-"""A pod, the node, and two from outside, of which ranges may hold one."""
+"""A pod, one of another node, the node, and two from outside, of which ranges may hold one."""
 PORTS = (
     ServicePort("http", "TCP", 80, 0),
     ServicePort("ask", "UDP", 53, 0),
@@ -167,7 +168,7 @@ def test_both_backends_choose_from_the_same_endpoints_and_reject_alike(
     state, kept = both.want(), list(catalog.all_slices())
     for asked in questions(catalog):
         wanted = answer(asked, catalog, kept, here, CLUSTER)
-        assert by_table(state, asked, CLUSTER) == wanted
+        assert by_table(state, asked, SETS) == wanted
         at_socket = by_programs(state, asked)
         is_meant = asked.address in {x for each in catalog for x in each.addresses}
         if at_socket is not None:
