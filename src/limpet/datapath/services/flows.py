@@ -186,6 +186,16 @@ class ServiceTurn:
         """Clients are remembered there no more."""
         self.left.update(was, self._before.get((version, key), _NOBODY))
 
+    def end(self, key: bytes) -> None:
+        """Nobody is asked there any more: a client that goes on asking from one port would keep
+        its flow, and with it an address that is another's by now. Of a port of the node the other
+        IP version may be served still."""
+        address, protocol, port = read_frontend(key)
+        if protocol == "UDP":
+            asked = (protocol, (address, port))
+            self.served[asked] |= _NOBODY
+            self.touched.add(asked)
+
     def _keep_beside(self, version: int, key: bytes, able: frozenset[bytes]) -> None:
         if able:
             self.beside[version, key] = self.beside.get((version, key), _NOBODY) | able

@@ -67,6 +67,8 @@ _REMEMBERED = {
     for version in VERSIONS
 }
 """Maps of what clients are remembered for: IP version, and whether it is a port of the node."""
+_ASKED_BY = {f"{name}{version}" for name in ("services", "node_ports") for version in VERSIONS}
+"""Maps of what is asked for."""
 _CLAIMED = ("services", "node_ports", "hairpin", "addresses")
 """Maps with keys that several Services may want."""
 _OWN_ADDRESSES = tuple(f"addresses{version}" for version in VERSIONS)
@@ -211,6 +213,10 @@ class Planner:
             version, at_node = _REMEMBERED[map_name]
             for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
                 turn.forget(version, key, _served(before, key, version, at_node=at_node))
+        for map_name in before.keys() & _ASKED_BY:
+            for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
+                if self._claims.holder((map_name, key)) is None:  # else that one says who serves
+                    turn.end(key)
         self._flows.take(name, turn)
         for map_name in _OWN_ADDRESSES:
             changed = before.get(map_name, _NONE).keys() ^ after.get(map_name, _NONE).keys()

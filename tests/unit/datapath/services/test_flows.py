@@ -94,6 +94,34 @@ def test_clients_of_a_service_that_is_deleted_are_not_led_to_where_it_was() -> N
     assert world.left == {ONE}
 
 
+def test_flows_of_a_service_that_is_deleted_do_not_stay_with_who_has_served() -> None:
+    """Its address may be another pod's by now; the other IP version's port of the node goes on."""
+    world = World(protocol="UDP")
+    world.serve(ONE)
+    world.remove()
+    assert world.is_cut(ONE)
+    assert world.is_cut(ONE, port=30080)
+
+    world.put()
+    world.serve(ONE)
+    world.serve(ONE, FAR)
+    assert not world.is_cut(ONE)
+
+
+def test_flows_of_an_address_that_another_service_has_taken_are_as_that_one_says() -> None:
+    world = World(protocol="UDP")
+    world.serve(ONE)
+    world.planner.forgotten()
+    port = ServicePort("p", "UDP", 80, 30080)
+    world.catalog.put(Service("a", "first", cluster_ips=("10.96.0.5",), ports=(port,)))
+    ends = (Endpoint(ONE, node="a"),)
+    world.catalog.put(
+        EndpointSlice("a", "first-4", "first", 4, (EndpointPort("p", "UDP", 8080),), ends)
+    )
+    world.planner.replan([("a", "first")], world.catalog, HERE)
+    assert not world.is_cut(ONE)
+
+
 def test_clients_are_forgotten_when_they_are_to_be_remembered_no_more() -> None:
     world = World(affinity_s=HOUR_S)
     world.serve(ONE)
