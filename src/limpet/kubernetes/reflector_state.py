@@ -104,13 +104,16 @@ class ObjectChanges(Generic[AnyViewed]):
         return bool(told or self.listed)
 
     def then(self, later: ObjectChanges[AnyViewed]) -> ObjectChanges[AnyViewed]:
-        """Both as one: what is put, unreadable or crowded first and gone later is gone."""
+        """Both as one: what is put, unreadable or crowded first and gone later is gone, and what
+        is put later is neither unreadable nor crowded."""
         gone = set(later.gone)
         put, unreadable, crowded = self.put, self.unreadable, self.crowded
         if gone:
             put = [item for item in put if key_of(item) not in gone]
-            unreadable = [each for each in unreadable if (each.namespace, each.name) not in gone]
-            crowded = {key: why for key, why in crowded.items() if key not in gone}
+        if unreadable or crowded:
+            over = gone.union(map(key_of, later.put))
+            unreadable = [each for each in unreadable if (each.namespace, each.name) not in over]
+            crowded = {key: why for key, why in crowded.items() if key not in over}
         return ObjectChanges(
             put + later.put,
             self.gone + later.gone,

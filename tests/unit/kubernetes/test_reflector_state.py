@@ -456,6 +456,18 @@ def test_what_is_gone_by_the_same_news_is_neither_crowded_nor_unreadable() -> No
     assert [*told.crowded] == [("shop", "b")]
 
 
+def test_what_can_be_read_by_later_news_is_neither_crowded_nor_unreadable() -> None:
+    before: Told = ObjectChanges(
+        unreadable=[Unreadable("odd", "bad", namespace="shop")],
+        crowded={("shop", "a"): "too many"},
+    )
+    good = [thing(name, 2, namespace="shop") for name in ("odd", "a")]
+    told = before.then(ObjectChanges(put=good))
+    assert told.put == good
+    assert not told.unreadable
+    assert not told.crowded
+
+
 def test_the_deletion_of_what_had_no_room_is_told() -> None:
     """Who hears of it may have kept it from before, and goes on with it until then."""
     state = ReflectorState[ConfigMap](mirror=True)

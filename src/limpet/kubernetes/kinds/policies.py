@@ -103,11 +103,16 @@ def _address(text: str) -> Address | None:
 
 
 def _ports(spec: PodSpecView) -> dict[NamedPort, int]:
-    """Named ports of containers, and of those that begin before them and go on beside them."""
+    """Named ports of containers, and of those that begin before them and go on beside them.
+
+    Of two of one name the first counts, as for endpoints of a Service that says the name.
+    Source: FindPort in pkg/api/v1/pod/util.go.
+    """
     beside = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
-    return {
-        NamedPort(_PROTOCOLS[port.protocol], intern(port.name)): port.container_port
-        for container in (*beside, *(spec.containers or ()))
-        for port in container.ports or ()
-        if port.name and port.protocol in _PROTOCOLS
-    }
+    found: dict[NamedPort, int] = {}
+    for container in (*(spec.containers or ()), *beside):
+        for port in container.ports or ():
+            if port.name and port.protocol in _PROTOCOLS:
+                named = NamedPort(_PROTOCOLS[port.protocol], intern(port.name))
+                found.setdefault(named, port.container_port)
+    return found

@@ -1,0 +1,31 @@
+"""What policies need of a pod."""
+
+from __future__ import annotations
+
+from limpet.kubernetes.kinds.objects import Metadata
+from limpet.kubernetes.kinds.policies import (
+    ContainerView,
+    PodSpecView,
+    PodView,
+    PolicyPortView,
+    pod_of,
+)
+from limpet.policies.policy import NamedPort
+
+
+def container(*ports: int, restart: str | None = None) -> ContainerView:
+    return ContainerView([PolicyPortView("web", each) for each in ports], restart)
+
+
+def test_of_ports_of_one_name_the_first_container_s_counts_as_for_endpoints() -> None:
+    beside, once = container(7, restart="Always"), container(9)
+    metadata = Metadata(name="one", namespace="shop", uid="1", resource_version="1")
+    for containers, port in (
+        ([container(80), container(8080)], 80),
+        ([container(), container(8080)], 8080),
+        ([container()], 7),
+    ):
+        spec = PodSpecView(containers=containers, init_containers=[once, beside])
+        pod = pod_of(PodView(metadata=metadata, spec=spec))
+        assert pod is not None
+        assert pod.ports == {NamedPort("tcp", "web"): port}
