@@ -43,10 +43,10 @@ def limpet(machine: Machine, *arguments: str) -> str:
     return machine.run(*LIMPET, *arguments)
 
 
-def refusal(machine: Machine, *arguments: str) -> tuple[str, str]:
-    """stdout and stderr of a command that must fail with exit code 1 and one line."""
+def refusal(machine: Machine, *arguments: str, code: int = 1) -> tuple[str, str]:
+    """stdout and stderr of a command that must fail with that exit code and one line."""
     done = machine.try_run(*LIMPET, *arguments)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stdout, done.stderr
 
@@ -400,14 +400,14 @@ def test_options_that_differ_from_the_configuration_are_a_conflict(plain_machine
 def test_a_network_name_that_is_no_folder_name_is_one_line(
     plain_machine: Machine, name: str
 ) -> None:
-    _, line = refusal(plain_machine, "install", *SEGMENTS, "--network-name", name)
+    _, line = refusal(plain_machine, "install", *SEGMENTS, "--network-name", name, code=2)
 
     assert repr(name) in line
 
 
 @pytest.mark.parametrize("segment", ["10.244.7.0/33", "10.244.7.1/24", "10.244.7.0/31", "pods"])
 def test_a_segment_that_is_none_is_one_line(plain_machine: Machine, segment: str) -> None:
-    _, line = refusal(plain_machine, "install", "--segment", segment)
+    _, line = refusal(plain_machine, "install", "--segment", segment, code=2)
 
     assert segment in line
 

@@ -160,7 +160,8 @@ def test_what_cannot_work_is_told_before_anything_is_written(
             machine.write(CONFIG, config.replace("192.0.2.0/22", "192.0.0.0/22"))
         before = state_of(machine)
 
-        _, line = refusal(machine, "controller", "install", *options)
+        code = 2 if config is None else 1  # then the command line alone is wrong
+        _, line = refusal(machine, "controller", "install", *options, code=code)
 
         assert words in line
         assert_unchanged(before, machine)

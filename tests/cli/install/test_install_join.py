@@ -291,22 +291,26 @@ def test_a_token_is_not_used_where_something_stands_in_the_way(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code", "words"),
     [
-        (["--segment", "10.244.7.0/24", "--token", "t", "--controller", "c"], "exclude each other"),
-        (["--token", "t"], "belong together"),
-        (["--controller", "192.0.2.1"], "belong together"),
-        (["--segment", "10.244.7.0/24", "--name", "n1"], "leave --name out"),
-        (["--token", "t", "--controller", "192.0.2.1"], "limpet token create"),
+        (
+            ["--segment", "10.244.7.0/24", "--token", "t", "--controller", "c"],
+            2,
+            "exclude each other",
+        ),
+        (["--token", "t"], 2, "belong together"),
+        (["--controller", "192.0.2.1"], 2, "belong together"),
+        (["--segment", "10.244.7.0/24", "--name", "n1"], 1, "leave --name out"),
+        (["--token", "t", "--controller", "192.0.2.1"], 1, "limpet token create"),
     ],
 )
 def test_options_that_make_no_sense_together_change_nothing(
-    untouched: Cloud, options: list[str], words: str
+    untouched: Cloud, options: list[str], code: int, words: str
 ) -> None:
     machine = untouched.machine
     before = state_of(machine)
 
-    _, line = refusal(machine, "install", *options)
+    _, line = refusal(machine, "install", *options, code=code)
 
     assert words in line
     assert_unchanged(before, machine)

@@ -235,3 +235,37 @@ def test_the_agent_starts_without_the_command_line() -> None:
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "netcheck --controller foo:99999",
+        "netcheck --relay foo:99999",
+        "connectivity test --outside nonsense",
+        "install --dry-run --kubeconfig x",
+        "install --dry-run --kubernetes",
+        "install --dry-run --take-over foo",
+        "install --dry-run --take-over flannel --no-start",
+        "install --dry-run --network-name a/b",
+        "install --dry-run --segment 10.0.0.0/24 --token x",
+        "install --dry-run --controller 192.0.2.1",
+    ],
+)
+def test_a_command_line_that_contradicts_itself_is_exit_code_2(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(f'state_dir = "{tmp_path}"\nrun_dir = "{tmp_path}"\n')
+    assert main([*line.split(), "--config", str(config)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", ["install", "doctor", "ipam list", "agent-silent"])
+def test_documentation_is_shown_however_wide(
+    topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["help", topic]) == 0
+    narrow = capsys.readouterr().out
+    assert main(["help", topic, "-o", "wide"]) == 0
+    assert capsys.readouterr().out == narrow != ""

@@ -19,7 +19,7 @@ from limpet.cli.usage.exit_codes import EVERYWHERE, ONE, OTHERS
 from limpet.cli.usage.groups import GROUPS
 from limpet.cli.usage.manual import manual_pages
 from limpet.cli.usage.reference import exit_codes_page
-from limpet.cli.usage.tree import all_commands
+from limpet.cli.usage.tree import CommandSpec, Parameter, all_commands
 
 ROOT_FOLDER = Path(__file__).resolve().parents[3]
 ROOT: Any = typer.main.get_command(app)
@@ -56,6 +56,26 @@ def test_an_example_is_what_its_command_takes(example: str) -> None:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     command.make_context("limpet", words)
+
+
+@pytest.mark.parametrize(
+    ("noun", "option"),
+    [
+        (each, option)
+        for each in COMMANDS.values()
+        if each.words and each.below
+        for option in each.options
+        if option.name != "help"
+    ],
+    ids=lambda value: value.words if isinstance(value.words, str) else value.name,
+)
+def test_what_is_said_before_a_nouns_command_is_refused_and_not_passed_over(
+    noun: CommandSpec, option: Parameter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was nobody's, and the cluster that is the default was asked."""
+    said = [option.words[0], *(["x"] if option.form else [])]
+    assert main([*noun.words.split(), *said, noun.below[0].split()[-1]]) == 2
+    assert f"{option.words[0]}: say it behind the command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -14,7 +14,7 @@ from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, counted, put, put_document, say, show
 from limpet.cli.reach import HERE, ReachOptions, ask, reaching
-from limpet.cli.usage.commands import NounApp
+from limpet.cli.usage.commands import NounApp, check_options_stand_behind
 from limpet.controller.admin.answers import KeyRotated, Recovery
 from limpet.controller.settings import load_settings
 
@@ -42,6 +42,7 @@ def age(at_s: float | None) -> str:
 
 @controller.callback()
 def _run(context: typer.Context, config: Config = None) -> None:
+    check_options_stand_behind(context)
     if context.invoked_subcommand is None:
         from limpet.controller.main import main
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from limpet.base.errors import ConfigError
+from limpet.base.errors import CommandLineError
 from limpet.cli.connectivity.tasks import DENIED_PORT, ConnectivityTarget, TargetKind, Task
 
 
@@ -89,7 +89,7 @@ def _targets(node: TriedNode, pod: Sequence[str], *, own: bool) -> list[Connecti
 def outside_target(text: str) -> ConnectivityTarget:
     """`192.0.2.1` is pinged, to `192.0.2.1:443` and `[2001:db8::1]:443` a connection is made.
 
-    Raises: ConfigError.
+    Raises: CommandLineError.
     """
     host, colon, port = text, "", ""
     if text.startswith("["):
@@ -102,7 +102,7 @@ def outside_target(text: str) -> ConnectivityTarget:
         if (colon and not 0 < number < 65536) or (text.startswith("[") and not colon):
             raise ValueError(f"{port!r} is no port")
     except ValueError as error:
-        raise ConfigError(
+        raise CommandLineError(
             f"--outside {text!r}: no address such as 192.0.2.1, 192.0.2.1:443 or "
             f"[2001:db8::1]:443: {error}"
         ) from error

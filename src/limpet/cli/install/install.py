@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from limpet.agent.settings import Settings, load_settings, parse_settings
-from limpet.base.errors import ConfigError
+from limpet.base.errors import CommandLineError, ConfigError
 from limpet.cli.doctor.cluster.membership import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
@@ -63,7 +63,7 @@ TAKEN_OVER = "flannel"
 def install(options: InstallOptions) -> InstallReport:
     """Raises: LimpetError (ConfigError, StorageError, KernelError) where it cannot go on."""
     if not _NETWORK_NAME.fullmatch(options.network_name):
-        raise ConfigError(
+        raise CommandLineError(
             f"install: network name {options.network_name!r}: a letter or digit, "
             "then letters, digits, `_`, `.`, `-`"
         )
@@ -103,11 +103,11 @@ def install(options: InstallOptions) -> InstallReport:
 def _find_flannel(options: InstallOptions) -> Flannel:
     """Raises: LimpetError."""
     if options.take_over != TAKEN_OVER:
-        raise ConfigError(
+        raise CommandLineError(
             f"install: --take-over {options.take_over}: only {TAKEN_OVER} can be taken over"
         )
     if not options.start:
-        raise ConfigError("install: --take-over needs the agent: leave --no-start out")
+        raise CommandLineError("install: --take-over needs the agent: leave --no-start out")
     conf_dir, _ = folders_in_use(find_runtimes())
     return find_flannel(options.paths.cni_conf_dir or conf_dir)
 
@@ -125,7 +125,7 @@ def _put_cni(options: InstallOptions, settings: Settings) -> InstallReport:
     for an agent that is about to start.
     """
     if options.join != JoinOptions() or options.asked != AskedSettings():
-        raise ConfigError(
+        raise CommandLineError(
             "install: --cni-only puts files of the runtime's in place and configures no agent "
             "(leave the other options out)"
         )
@@ -263,14 +263,22 @@ def _settings(options: InstallOptions) -> Settings:
     """Settings of the configuration that is there; else of the one that will be written."""
     if options.paths.config.exists():
         return load_settings(options.paths.config)
-    return parse_settings(options.asked.document(), "from the command line")
+    return _asked(options)
+
+
+def _asked(options: InstallOptions) -> Settings:
+    """What the command line says. Raises: CommandLineError."""
+    try:
+        return parse_settings(options.asked.document(), "from the command line")
+    except ConfigError as error:
+        raise CommandLineError(str(error)) from error
 
 
 def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Finding]:
     """A configuration that is there is a person's: what the command line says has to be in it."""
     if not options.paths.config.exists():
         return
-    asked = parse_settings(options.asked.document(), "from the command line")
+    asked = _asked(options)
     if asked.source not in (Settings().source, settings.source):
         yield error(
             "option-differs",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
 from limpet.base.disk import read_if_there, remove_durably
-from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.base.errors import CommandLineError, ConfigError, LimpetError, StorageError
 from limpet.base.node_state import NodeState
 from limpet.cli.install.files import Manifest
 from limpet.cli.output import counted
@@ -41,17 +41,17 @@ def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, 
     """Whether the node has to join before it is installed; it has not when it joined already.
 
     `segments`: those that the command line names. In Kubernetes the API server says where the
-    controllers are. Raises: ConfigError for what contradicts itself
-    or what the node is already; LimpetError when its identity cannot be read.
+    controllers are. Raises: CommandLineError for what contradicts itself,
+    ConfigError for what the node is already; LimpetError when its identity cannot be read.
     """
     if options.token and segments:
-        raise ConfigError(
+        raise CommandLineError(
             "install: --segment and --token exclude each other (a cluster grants its nodes their "
             "segments; leave --segment out)"
         )
     told = settings.source.source == "kubernetes"
     if bool(options.token) != bool(options.controllers) and not (options.token and told):
-        raise ConfigError(
+        raise CommandLineError(
             "install: --token and --controller belong together (limpet token create, where the "
             "controller runs, makes a token)"
         )

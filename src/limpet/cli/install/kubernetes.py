@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.errors import CommandLineError, LimpetError
 from limpet.base.settings import SourceSettings
 from limpet.cli.doctor.findings import Finding, error, warn
 
@@ -43,16 +43,16 @@ class KubernetesOptions:
 def kubernetes_options(
     kubeconfig: Path | None, context: str, server: str, *, wanted: bool
 ) -> KubernetesOptions | None:
-    """None: no Kubernetes. Raises: ConfigError for what contradicts itself."""
+    """None: no Kubernetes. Raises: CommandLineError for what contradicts itself."""
     if not wanted:
         if kubeconfig or context or server:
-            raise ConfigError(
+            raise CommandLineError(
                 "install: --kubeconfig, --context and --kubernetes-server go with --kubernetes "
                 "(say it too, or leave them out)"
             )
         return None
     if kubeconfig is None:
-        raise ConfigError(
+        raise CommandLineError(
             "install: --kubernetes needs --kubeconfig: as whom this node asks the API server, also "
             "after each boot (the kubelet's does: /etc/kubernetes/kubelet.conf)"
         )

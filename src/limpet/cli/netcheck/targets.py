@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Address
 from limpet.base.errors import CommandLineError
+from limpet.base.http.connection import LinkError
 from limpet.cloud.https import parse_controller
 
 RELAY_PORT = 7471
@@ -49,8 +50,11 @@ class Observer:
 
 
 def controller_target(words: str) -> NetcheckTarget:
-    """As `limpet join` takes it. Raises: LinkError."""
-    host, port = parse_controller(words)
+    """As `limpet join` takes it. Raises: CommandLineError."""
+    try:
+        host, port = parse_controller(words)
+    except LinkError as error:
+        raise CommandLineError(f"netcheck --controller: {error}") from error
     return NetcheckTarget(ObserverKind.CONTROLLER, host, port, port)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from limpet.base.errors import CommandLineError
 from limpet.base.text.nearest import did_you_mean
 from limpet.cli.usage.examples import EXAMPLES
 
@@ -81,6 +82,21 @@ class NounApp(typer.Typer):
 
     def command(self, name: str | None = None, **arguments: Any) -> Callable[[Any], Any]:
         return super().command(name, **{"cls": Command, **arguments})
+
+
+def check_options_stand_behind(context: Context) -> None:
+    """What is said between a noun and its command would be the noun's alone, and not heard.
+
+    Raises: CommandLineError.
+    """
+    for option in context.command.params if context.invoked_subcommand else ():
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            said = f"{context.command_path} {option.opts[0]}"
+            raise CommandLineError(
+                f"{said}: say it behind the command, as `{context.command_path} "
+                f"{context.invoked_subcommand} … {option.opts[0]} …`"
+            )
 
 
 def summary(command: Any) -> str:

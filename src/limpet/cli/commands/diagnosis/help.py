@@ -28,10 +28,10 @@ def help(
     pages = read_pages(find_docs())
     if topic:
         text = look_up(pages, " ".join(topic))
-        if output is Output.TABLE:
-            put_markdown(text)
-        else:
+        if output.is_document:
             show({"topic": " ".join(topic), "markdown": text}, output)
+        else:
+            put_markdown(text)
         return
     rows = [{"topic": page.name, "about": page.title} for page in _listed(pages)]
     rows += [

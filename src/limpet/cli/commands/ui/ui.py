@@ -16,6 +16,7 @@ from limpet.cli.commands.ui.cloud import Cloud, listen_at, serve_cloud, tell
 from limpet.cli.commands.ui.tokens import token
 from limpet.cli.options import Config, Words, group
 from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace, ReachOptions
+from limpet.cli.usage.commands import check_options_stand_behind
 
 _NODE_PORT = 7474
 
@@ -86,6 +87,7 @@ def run(
 ) -> None:
     """Serve a page that shows the network, as long as this runs, and print a link that lets in
     once."""
+    check_options_stand_behind(context)
     if context.invoked_subcommand is not None:
         return
     if (certificate is None) is not (key is None):

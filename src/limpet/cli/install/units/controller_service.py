@@ -11,7 +11,7 @@ from pathlib import Path
 
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.disk import remove_durably
-from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.errors import CommandLineError, ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.uninstall import Removal, attempt, remove_timeline, take_back
@@ -156,9 +156,12 @@ def install_controller(options: ControllerInstall) -> list[str]:
 def _settings(options: ControllerInstall) -> ControllerSettings:
     """Settings of the configuration that is there; else of the one that will be written.
 
-    Raises: ConfigError, also where the command line says something else than the file.
+    Raises: ConfigError where the command line says something else than the file; CommandLineError.
     """
-    asked = parse_settings(_document(options), "from the command line")
+    try:
+        asked = parse_settings(_document(options), "from the command line")
+    except ConfigError as error:
+        raise CommandLineError(str(error)) from error
     if not options.config.exists():
         return asked
     settings = load_settings(options.config)
