@@ -20,27 +20,28 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "said", "code"),
     [
-        (("--kubernetes",), "--kubeconfig"),
-        (("--kubeconfig", KUBELET), "go with --kubernetes"),
-        (("--kubernetes", "--kubeconfig", KUBELET), "--token"),
-        (("--kubernetes", "--kubeconfig", "/nowhere", "--token", "TOKEN"), "/nowhere"),
+        (("--kubernetes",), "--kubeconfig", 2),
+        (("--kubeconfig", KUBELET), "go with --kubernetes", 2),
+        (("--kubernetes", "--kubeconfig", KUBELET), "--token", 1),
+        (("--kubernetes", "--kubeconfig", "/nowhere", "--token", "TOKEN"), "/nowhere", 1),
         (
             ("--kubernetes", "--kubeconfig", KUBELET, "--token", "TOKEN", "--name", "edge-9"),
             "edge-9",
+            1,
         ),
     ],
     ids=["no kubeconfig", "no kubernetes", "no token", "no such file", "no such node"],
 )
 def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
-    edge: Edge, words: tuple[str, ...], said: str
+    edge: Edge, words: tuple[str, ...], said: str, code: int
 ) -> None:
     before = state_of(edge.machine)
     token = edge.token()
 
     words = tuple(token if each == "TOKEN" else each for each in words)
-    assert said in "".join(refusal(edge.machine, "install", *words))
+    assert said in "".join(refusal(edge.machine, "install", *words, code=code))
 
     assert_unchanged(before, edge.machine)
 

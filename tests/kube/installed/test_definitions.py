@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from limpet.kubernetes.kinds.resources import document_object
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
+from tests.waiting import wait_until
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
 PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
@@ -57,9 +59,17 @@ def edited(found: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {**found, "spec": {**found["spec"], **spec}}
 
 
+def explained(plane: ControlPlane, plural: str) -> str:
+    """Empty: an API server lists a kind a moment after it is Established."""
+    try:
+        return plane.kubectl("explain", plural, "--recursive=false")
+    except LabError:
+        return ""
+
+
 def test_every_field_is_explained(plane: ControlPlane) -> None:
     for plural in PLURALS:
-        said = plane.kubectl("explain", plural, "--recursive=false")
+        said = wait_until(partial(explained, plane, plural), f"{plural} are listed")
         assert "limpet.dev" in said
         assert "<empty>" not in said
     assert "no other node" in plane.kubectl("explain", "nodegrant.spec.segments")
