@@ -163,13 +163,18 @@ def test_endpoints_that_are_equally_near_are_the_first_in_turn_and_those_behind_
     assert told == [list("2341"), list("3421"), list("4231")] * 2
 
 
-def test_by_tcp_a_kept_answer_is_whole_and_by_udp_it_says_that_it_is_not() -> None:
+def of_a_large_service() -> tuple[Resolver[str], bytes]:
+    """And a question for its 79 addresses, which are too many for an answer by UDP."""
     catalog = Catalog()
     catalog.put(Service("x", "a", cluster_ips=("None",)))
     endpoints = tuple(Endpoint(f"10.1.0.{number}") for number in range(1, 80))
     catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
-    resolver = resolver_of(catalog)
     message = dns.message.make_query(f"a.x.svc.{DOMAIN}", "A", use_edns=False).to_wire()
+    return resolver_of(catalog), message
+
+
+def test_by_tcp_a_kept_answer_is_whole_and_by_udp_it_says_that_it_is_not() -> None:
+    resolver, message = of_a_large_service()
 
     for _ in range(2):
         for by_tcp in (False, True):
@@ -185,12 +190,7 @@ def test_by_tcp_a_kept_answer_is_whole_and_by_udp_it_says_that_it_is_not() -> No
 def test_no_message_by_udp_has_or_makes_the_answer_that_is_kept_for_tcp(
     *, asks_first_by_tcp: bool
 ) -> None:
-    catalog = Catalog()
-    catalog.put(Service("x", "a", cluster_ips=("None",)))
-    endpoints = tuple(Endpoint(f"10.1.0.{number}") for number in range(1, 80))
-    catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
-    resolver = resolver_of(catalog)
-    message = dns.message.make_query(f"a.x.svc.{DOMAIN}", "A", use_edns=False).to_wire()
+    resolver, message = of_a_large_service()
     if asks_first_by_tcp:
         resolver.take(message, "client", 0.0, by_tcp=True)
 

@@ -192,9 +192,7 @@ class ServiceTurn:
         IP version may be served still."""
         address, protocol, port = read_frontend(key)
         if protocol == "UDP":
-            asked = (protocol, (address, port))
-            self.served[asked] |= _NOBODY
-            self.touched.add(asked)
+            self.touched.add((protocol, (address, port)))
 
     def _keep_beside(self, version: int, key: bytes, able: frozenset[bytes]) -> None:
         if able:
