@@ -213,9 +213,10 @@ def _nearest(
 def _preferred(usable: Sequence[Candidate], distribution: str, here: Here) -> Sequence[Candidate]:
     """As the Service asks for and hints say; empty: neither has anything to say here.
 
-    Hints count if every endpoint has one, so that none is left without clients by half a change.
+    Hints count if every endpoint has one, so that none is left without clients by half a change;
+    those for nodes whatever the Service asks for, as kube-proxy reads them.
     """
-    if distribution == _SAME_NODE and all(each.for_nodes for each, _ in usable):
+    if all(each.for_nodes for each, _ in usable):
         mine = [each for each in usable if here.node in each[0].for_nodes]
         if mine:
             return mine

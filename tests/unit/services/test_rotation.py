@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from limpet.services.rotation import (
     MOST_SHARE,
@@ -40,6 +41,7 @@ endpoints = st.builds(
     for_zones=st.sampled_from(((), ("hall",), ("yard",))),
     for_nodes=st.sampled_from(((), ("here",), ("far",))),
 )
+unhinted = endpoints.map(lambda each: structs.replace(each, for_zones=(), for_nodes=()))
 services = st.builds(
     Service,
     namespace=st.just("shop"),
@@ -114,12 +116,12 @@ def test_nobody_is_refused_for_a_doubt_and_nobody_is_used_who_does_not_serve(
         assert is_tried == (is_used and here.doubts(candidate[0]))
 
 
-@given(st.lists(endpoints, min_size=1, max_size=12), heres)
+@given(st.lists(unhinted, min_size=1, max_size=12), heres)
 def test_by_default_nobody_carries_much_more_than_an_even_share_for_being_near(
     found: list[Endpoint], here: Here
 ) -> None:
     available = used(Service("shop", "web", distribution="Even"), here, *found).near
-    near = used(WEB, Here(here.node, "", here.silent, here.gone, here.distances), *found).near
+    near = used(WEB, here, *found).near
     if near:
         slots = sum(each.weight for each in near)
         assert max(each.weight for each in near) / slots <= MOST_SHARE / len(available)
@@ -191,6 +193,19 @@ def test_hints_count_only_where_every_endpoint_has_one_and_this_node_is_meant() 
     assert len(addresses(used(WEB, Here(zone="hall"), hall, yard, bare))) == 3
     assert len(addresses(used(WEB, Here(zone="roof"), hall, yard))) == 2
     assert len(addresses(used(WEB, Here(), hall, yard))) == 2
+
+
+@pytest.mark.parametrize("distribution", ["", "PreferSameZone", "PreferSameNode"])
+def test_hints_for_nodes_come_before_those_for_zones_whatever_is_asked_for(
+    distribution: str,
+) -> None:
+    service = structs.replace(WEB, distribution=distribution)
+    mine = Endpoint("10.244.1.1", node="far", for_zones=("yard",), for_nodes=("here",))
+    others = Endpoint("10.244.1.2", zone="hall", for_zones=("hall",), for_nodes=("far",))
+    here = Here("here", "hall", distances={"far": 1})
+    assert addresses(used(service, here, mine, others)) == ["10.244.1.1"]
+    nobodys = structs.replace(mine, for_nodes=("beside",))
+    assert addresses(used(service, here, nobodys, others)) == ["10.244.1.2"]
 
 
 @pytest.mark.parametrize("is_local", [False, True])
