@@ -213,7 +213,8 @@ def test_an_add_whose_host_port_cannot_be_opened_leaves_no_interface(node: LabNo
         # put its own back in between.
         owner.stdin.write("delete table inet limpet; add table inet limpet { flags owner; }\n")
         owner.stdin.flush()
-        wait_until(lambda: "flags owner" in node.run("nft", "list", "ruleset"))
+        # Of this table: the one of port security has an owner as well, the agent.
+        wait_until(lambda: "flags owner" in node.run("nft", "list", "table", "inet", "limpet"))
         pod = node.pod("one")
         answer = node.cni("ADD", pod, conf=with_conf(runtimeConfig=HOST_PORT))
         owner.stdin.close()
