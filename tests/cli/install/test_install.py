@@ -481,6 +481,12 @@ def test_a_node_of_flannel_is_taken_over_with_its_bridge(plain_machine: Machine)
         assert [address["address"] for address in given] == ["10.244.7.5/24"]
         plain_machine.ping_all(["10.244.7.1"], netns="c1")
         cni(plain_machine, "DEL", "c1")
+
+        # As after an upgrade: the pod's kept address is on record under the network's name.
+        assert f"{CONFLIST}: up to date" in limpet(plain_machine, "install")
+        again = cni(plain_machine, "ADD", "c1")["ips"]
+        assert [address["address"] for address in again] == ["10.244.7.5/24"]
+        cni(plain_machine, "DEL", "c1")
     said = limpet(plain_machine, "uninstall")
 
     assert "left alone: address 10.244.7.1/24 on cni0, which Limpet did not make" in said

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from limpet.agent.settings import Settings, load_settings, parse_settings
 from limpet.base.errors import CommandLineError, ConfigError
@@ -13,6 +14,7 @@ from limpet.cli.doctor.cluster.membership import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Installation
+from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.found import (
@@ -53,6 +55,7 @@ from limpet.cli.install.units.service import (
 )
 from limpet.cluster.identity import load_identity
 from limpet.cni.conflist import CONFLIST
+from limpet.cni.protocol.ipam import OWN_TYPE
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""
@@ -62,7 +65,7 @@ TAKEN_OVER = "flannel"
 
 def install(options: InstallOptions) -> InstallReport:
     """Raises: LimpetError (ConfigError, StorageError, KernelError) where it cannot go on."""
-    if not _NETWORK_NAME.fullmatch(options.network_name):
+    if options.network_name is not None and not _NETWORK_NAME.fullmatch(options.network_name):
         raise CommandLineError(
             f"install: network name {options.network_name!r}: a letter or digit, "
             "then letters, digits, `_`, `.`, `-`"
@@ -91,7 +94,7 @@ def install(options: InstallOptions) -> InstallReport:
         if report.complete:
             _write(
                 options,
-                settings,
+                target,
                 Manifest.load(settings.folders.state_dir),
                 files,
                 report,
@@ -168,17 +171,28 @@ _IN_THE_WAY = "findings marked `error` stand in the way (--force goes on all the
 
 
 def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Installation:
-    conf_dir, bin_dir = folders_in_use(find_runtimes())
+    manifest = Manifest.load(settings.folders.state_dir)
+    folders = {file.role: Path(file.path).parent for file in manifest.files.values()}
+    used = folders_in_use(find_runtimes(), folders.get("conflist"), folders.get("binary"))
+    conflist = (options.paths.cni_conf_dir or used[0]) / CONFLIST
     return Installation(
         settings,
         granted_state(settings),
-        (options.paths.cni_conf_dir or conf_dir) / CONFLIST,
-        options.paths.cni_bin_dir or bin_dir,
-        options.network_name,
+        conflist,
+        options.paths.cni_bin_dir or used[1],
+        options.network_name or _name_in(conflist) or "limpet",
         allow_forward=options.asked.allow_forward or settings.pods.allow_forward,
-        installed=bool(Manifest.load(settings.folders.state_dir).of_role("conflist")),
+        installed=bool(manifest.of_role("conflist")),
         joining=joining,
     )
+
+
+def _name_in(conflist: Path) -> str:
+    """The network's, whose records of addresses have it, too; empty: there is none."""
+    for config in read_cni_configs(conflist.parent):
+        if config.path == conflist and OWN_TYPE in config.plugins:
+            return config.name if _NETWORK_NAME.fullmatch(config.name) else ""
+    return ""
 
 
 def _look(
@@ -308,12 +322,13 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
 
 def _write(
     options: InstallOptions,
-    settings: Settings,
+    target: Installation,
     manifest: Manifest,
     files: Iterable[PlannedFile],
     report: InstallReport,
     flannel: Flannel | None,
 ) -> None:
+    settings = target.settings
     conflists = [file for file in files if file.role == "conflist"]
     for folder in folders_of(settings):
         manifest.make_folder(folder)
@@ -328,7 +343,7 @@ def _write(
     if options.start:
         start_agent(options, settings, report)
         if report.complete:
-            probe_shim(options, manifest, report)
+            probe_shim(target, manifest, report, force=options.force)
         if report.complete:
             report.steps += start_dns(settings, options.paths.config)
     else:

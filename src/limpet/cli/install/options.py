@@ -70,7 +70,8 @@ class InstallOptions:
     asked: AskedSettings = AskedSettings()
     paths: InstallPaths = InstallPaths()
     join: JoinOptions = JoinOptions()
-    network_name: str = "limpet"
+    network_name: str | None = None
+    """None: that of the configuration which is there, else `limpet`."""
     force: bool = False
     dry_run: bool = False
     start: bool = True

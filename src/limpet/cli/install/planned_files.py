@@ -46,7 +46,7 @@ def planned_files(options: InstallOptions, target: Installation) -> list[Planned
         PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
         config,
         *units,
-        PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
+        PlannedFile("conflist", target.conflist, conflist_text(target.network_name)),
     ]
     if settings.folders.socket != Settings().folders.socket:
         shim_conf = options.paths.config.parent / "shim.conf"

@@ -36,16 +36,20 @@ def find_runtimes(root: Path = Path("/")) -> list[Runtime]:
     return [*_containerds(root), *_crio(root), *_podman(root)]
 
 
-def folders_in_use(runtimes: Iterable[Runtime]) -> tuple[Path, Path]:
+def folders_in_use(
+    runtimes: Iterable[Runtime], conf_dir: Path | None = None, bin_dir: Path | None = None
+) -> tuple[Path, Path]:
     """Where the first runtime that works reads configurations and finds plugins.
 
-    Distributions build theirs with folders of their own (Debian's containerd: /usr/lib/cni).
+    Distributions build theirs with folders of their own (Debian's containerd: /usr/lib/cni). Of
+    several for plugins it is `bin_dir`, where ours was put before, if that is one of them; where
+    no runtime is known it is both that were used before.
     """
     for runtime in runtimes:
         if not runtime.problem:
-            usual = DEFAULT_BIN_DIR in runtime.bin_dirs
-            return runtime.conf_dir, DEFAULT_BIN_DIR if usual else runtime.bin_dirs[0]
-    return DEFAULT_CONF_DIR, DEFAULT_BIN_DIR
+            usual = (each for each in (bin_dir, DEFAULT_BIN_DIR) if each in runtime.bin_dirs)
+            return runtime.conf_dir, next(usual, None) or runtime.bin_dirs[0]
+    return conf_dir or DEFAULT_CONF_DIR, bin_dir or DEFAULT_BIN_DIR
 
 
 def examine_runtimes(

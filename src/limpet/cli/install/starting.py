@@ -9,6 +9,7 @@ from limpet.agent.client import ask
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Process
 from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.cli.doctor.target import Installation
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
 from limpet.cli.install.report import InstallReport
@@ -47,11 +48,13 @@ def start_agent(options: InstallOptions, settings: Settings, report: InstallRepo
     report.steps.append(f"agent: runs (process {status.pid}, {settings.folders.socket})")
 
 
-def probe_shim(options: InstallOptions, manifest: Manifest, report: InstallReport) -> None:
+def probe_shim(
+    target: Installation, manifest: Manifest, report: InstallReport, *, force: bool
+) -> None:
     """The runtime is told of the binary only when it reaches the agent."""
     for file in manifest.of_role("binary"):
-        problem = status_through(Path(file.path), options.network_name)
-        if problem and not options.force:
+        problem = status_through(Path(file.path), target.network_name)
+        if problem and not force:
             report.failure = (
                 f"not finished: {file.path} does not reach the agent: {problem} (it looks for the "
                 "socket in /etc/limpet/shim.conf; another file has to be named by LIMPET_SHIM_CONF "

@@ -75,6 +75,15 @@ def test_limpet_goes_where_the_runtime_looks(
     assert Level.ERROR not in levels
 
 
+def test_what_was_used_before_is_used_again_where_no_runtime_says_otherwise() -> None:
+    before = Path("/srv/net.d"), Path("/usr/lib/cni")
+    assert folders_in_use([], *before) == before
+    both = Runtime("containerd", "config.toml", bin_dirs=(DEFAULT_BIN_DIR, before[1]))
+    assert folders_in_use([both], *before) == (DEFAULT_CONF_DIR, before[1])
+    one = Runtime("containerd", "config.toml", bin_dirs=(Path("/srv/cni"),))
+    assert folders_in_use([one], *before) == (DEFAULT_CONF_DIR, Path("/srv/cni"))
+
+
 def test_a_runtime_that_looks_elsewhere_is_an_error_that_says_where() -> None:
     runtime = Runtime("containerd", "config.toml", Path("/srv/net.d"), (Path("/srv/cni"),))
 

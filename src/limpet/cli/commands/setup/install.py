@@ -98,12 +98,13 @@ def install(
         Path, typer.Option(help="Folder that the systemd unit is written to.")
     ] = DEFAULT_UNIT_DIR,
     network_name: Annotated[
-        str,
+        str | None,
         typer.Option(
+            show_default="the one that is installed, else limpet",
             help="Name of the network; by the name of one that was here before, its addresses are "
-            "taken over."
+            "taken over.",
         ),
-    ] = "limpet",
+    ] = None,
     allow_forward: Annotated[
         bool,
         typer.Option(
