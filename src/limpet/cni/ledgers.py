@@ -156,15 +156,37 @@ class Ledgers:
         seen: NamespacesSeen | None,
     ) -> Reservation:
         """Raises: NotLookedYet when `seen` is needed; AddressError, StorageError."""
+        # Networks that draw on the same segments must not give one address twice.
+        others = [other for other in self._ledgers.values() if other is not ledger]
+        taken = kept = None
+        if network.shares_segments and (others or self.failed):
+            unrecorded = self._unrecorded()
+
+            def taken(address: Address) -> bool:
+                return address in unrecorded or any(other.is_held(address) for other in others)
+
+            def kept(address: Address) -> bool:
+                return any(other.is_kept(address, now_s=now_s) for other in others)
+
         return ledger.reserve(
             request.holder,
             request.pod_key,
             network.range_sets,
             requested=request.wishes.addresses,
             now_s=now_s,
-            taken_elsewhere=self._taken_elsewhere(ledger) if network.shares_segments else None,
+            taken_elsewhere=taken,
+            kept_elsewhere=kept,
             is_alive=self._is_alive(request, ledger.network, seen),
         )
+
+    def _unrecorded(self) -> set[Address]:
+        """What live pods have whose network's ledger cannot be opened."""
+        return {
+            each.ip
+            for attachment in (self._attachments if self.failed else ())
+            if self._folder(attachment.network, attachment.data_dir) in self.failed
+            for each in attachment.addresses
+        }
 
     def _is_alive(
         self, request: CniRequest, network: str, seen: NamespacesSeen | None
@@ -192,14 +214,6 @@ class Ledgers:
         return NamespacesSeen(
             holders, (await asyncio.to_thread(scan_namespaces, list(holders))).addresses
         )
-
-    def _taken_elsewhere(self, ledger: Ledger) -> Callable[[Address], bool] | None:
-        """Networks that draw on the same segments must not give one address twice."""
-        others = [other for other in self._ledgers.values() if other is not ledger]
-        if not others:
-            return None
-        taken = {address for other in others for address in other.holders()}
-        return taken.__contains__
 
     def hold_live(self, ledger: Ledger) -> None:
         """Makes sure that live pods' addresses are theirs, whatever became of the record.

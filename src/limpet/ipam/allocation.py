@@ -218,7 +218,9 @@ class Claim:
     requested: Sequence[Address] = ()
     """Addresses that must be given, at most one of each range set."""
     taken_elsewhere: Callable[[Address], bool] = lambda address: False
-    """Whether something else on this node uses an address that nobody holds here."""
+    """Whether something else on this node uses an address."""
+    kept_elsewhere: Callable[[Address], bool] = lambda address: False
+    """Whether another network of this node keeps an address for an absent pod, or has it rest."""
     is_alive: Callable[[Address, Holder], bool] = lambda address, holder: True
     """Whether a holder that is not known to be the pod's older sandbox still has its address."""
 
@@ -235,7 +237,8 @@ def choose(
     """One address out of each pool, in their order. Changes nothing.
 
     What is asked for comes first, then what the holder has, then what is kept for the pod, also
-    from an older sandbox of it; then the candidates of the pool.
+    from an older sandbox of it; then the candidates of the pool, last those that another network
+    of the node keeps.
 
     Raises: UnavailableError, ExhaustedError.
     """
@@ -298,9 +301,11 @@ def _had(
 
 def _may_have(number: int, claim: Claim, entries: Mapping[int, Entry]) -> bool:
     """Whether the claim may have this very address, held, kept or asked for."""
+    if claim.taken_elsewhere(address_of(number)):
+        return False
     holder, binding = entries.get(number, FREE)
     if holder is None:
-        return not claim.taken_elsewhere(address_of(number))
+        return True
     if holder == claim.holder or number in claim.held:
         return True
     # The newest ADD of a pod wins over its own older sandbox, but over no other container.
@@ -311,13 +316,19 @@ def _may_have(number: int, claim: Claim, entries: Mapping[int, Entry]) -> bool:
 
 
 def _fresh(pool: Pool, claim: Claim, taken: Collection[int]) -> AddressChoice:
-    elsewhere = 0
+    elsewhere, kept = 0, None
     for number in pool.candidates():
         if number in taken:
             continue
-        if not claim.taken_elsewhere(address_of(number)):
+        address = address_of(number)
+        if claim.taken_elsewhere(address):
+            elsewhere += 1
+        elif not claim.kept_elsewhere(address):
             return AddressChoice(number, fresh=True)
-        elsewhere += 1
+        elif kept is None:
+            kept = number
+    if kept is not None:
+        return AddressChoice(kept, fresh=True)
     usage = pool.usage()
     unusable = f", {elsewhere} used by others of this node" if elsewhere else ""
     raise ExhaustedError(

@@ -6,6 +6,7 @@ once in memory; `durable` tells when it is on the disk, and only then may it be 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import OrderedDict
@@ -126,6 +127,7 @@ class Ledger:
         requested: Sequence[Address] = (),
         now_s: float,
         taken_elsewhere: Callable[[Address], bool] | None = None,
+        kept_elsewhere: Callable[[Address], bool] | None = None,
         is_alive: IsAlive | None = None,
     ) -> Reservation:
         """One address out of each range set for `holder`, or none at all.
@@ -134,8 +136,8 @@ class Ledger:
         kept for the pod from now on (not for one without namespace and name). An older sandbox of
         the same pod loses its address to this one; a holder that is not known to be that loses it
         only if `is_alive` says that it is gone. The same holder again gets the same addresses.
-        `taken_elsewhere`: whether the node uses an address that nobody holds here. `now_s`:
-        monotonic.
+        `taken_elsewhere`: whether something else on the node uses an address; `kept_elsewhere`:
+        whether another network keeps it, so that others are given first. `now_s`: monotonic.
 
         Raises: UnavailableError, ExhaustedError, StorageError (the disk refuses changes).
         """
@@ -148,6 +150,7 @@ class Ledger:
             kept=index.kept_for(key) if named else (),
             requested=requested,
             taken_elsewhere=taken_elsewhere or _never,
+            kept_elsewhere=kept_elsewhere or _never,
             is_alive=is_alive or _always,
         )
         choices = choose(pools, claim, index.entries)
@@ -206,6 +209,17 @@ class Ledger:
     def refusal(self) -> StorageError | None:
         """Why an address could not be given now for the disk's sake; None when it could."""
         return self._store.refusal
+
+    def is_held(self, address: Address) -> bool:
+        return self._index.entries.get(number_of(address), FREE).holder is not None
+
+    def is_kept(self, address: Address, *, now_s: float) -> bool:
+        """Whether nobody holds it, and it is an absent pod's or rests."""
+        number = number_of(address)
+        entry = self._index.entries.get(number)
+        if entry is not None:
+            return entry.holder is None
+        return self._resting.get(number, -math.inf) > now_s - self._rest_s
 
     def holders(self) -> Mapping[Address, Holder]:
         return {
