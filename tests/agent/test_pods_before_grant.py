@@ -4,7 +4,10 @@ that they are in: whichever is first, both count in the end."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import os
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -35,6 +38,7 @@ from tests.unit.cluster_values import (
     seal_grant,
     seal_network,
 )
+from tests.waiting import until
 
 FIRST, OTHER = grant(2), 2
 HERE = "10.244.77.9"
@@ -136,6 +140,41 @@ def test_pods_are_closed_while_the_clusters_policies_may_not_all_be_here(
 
     with make_netns("policies").entered():
         asyncio.run(scenario())
+
+
+@contextmanager
+def without_files() -> Iterator[None]:
+    """The process can open no more of them."""
+    spare, limits = os.open("/dev/null", os.O_RDONLY), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_pod_is_gone_only_when_it_could_be_looked_for(
+    member: Membership, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = str(grant(1).segments[0][9])
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "endpoints whose pods may be gone are left as they are" in said
+
+    async def scenario() -> None:
+        gone = GonePods(member, endpoints=lambda: [address], attached=list, changed=lambda: None)
+        with without_files():
+            gone.look_soon()
+            await until(is_said)
+        assert gone.addresses == frozenset()
+        await until(lambda: gone.addresses == {address})
+        gone.close()
+
+    asyncio.run(scenario())
 
 
 THIRD = grant(3)

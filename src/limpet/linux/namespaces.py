@@ -21,6 +21,8 @@ _CLONE_NEWNET = 0x40000000
 _NSFS_MAGIC = 0x6E736673
 _OWN = "/proc/thread-self/ns/net"
 """The thread's namespace, not the process's: its first thread may be inside a pod's just now."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""What nobody inside a namespace can bring about."""
 Result = TypeVar("Result")
 
 
@@ -151,7 +153,7 @@ def _is_nsfs(file: str | int) -> bool:
 def every_namespace() -> Iterator[str]:
     """A path for each network namespace that a process is in or that is mounted somewhere visible.
 
-    Our own is the first. Each namespace comes once.
+    Our own is the first. Each namespace comes once. Raises: KernelError: they cannot be listed.
     """
     seen: set[NamespaceId] = set()
     for path in _candidate_paths():
@@ -163,14 +165,19 @@ def every_namespace() -> Iterator[str]:
 
 def _candidate_paths() -> Iterator[str]:
     yield _OWN
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        for line in mounts:
-            # Source: man 5 proc_pid_mountinfo.
-            before, _, after = line.partition(b" - ")
-            fields = before.split(b" ")
-            if after.startswith(b"nsfs ") and len(fields) > 4 and fields[3].startswith(b"net:"):
-                yield os.fsdecode(re.sub(rb"\\([0-7]{3})", _unescaped, fields[4]))
-    for entry in os.listdir("/proc"):
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            mounts = file.readlines()
+        processes = os.listdir("/proc")
+    except OSError as error:
+        raise KernelError("list", "network namespaces", error.errno or 0) from error
+    for line in mounts:
+        # Source: man 5 proc_pid_mountinfo.
+        before, _, after = line.partition(b" - ")
+        fields = before.split(b" ")
+        if after.startswith(b"nsfs ") and len(fields) > 4 and fields[3].startswith(b"net:"):
+            yield os.fsdecode(re.sub(rb"\\([0-7]{3})", _unescaped, fields[4]))
+    for entry in processes:
         # What our own threads are in is a pod's namespace now and then, and not a moment later.
         if entry.isdigit() and int(entry) != os.getpid():
             yield f"/proc/{entry}/ns/net"
@@ -195,6 +202,8 @@ def scan_namespaces(wanted: Collection[Address]) -> NamespaceScan:
 
     `wanted`: addresses that are looked for. No others are kept: a pod with rights in its own
     namespace may have any number.
+
+    Raises: KernelError: the machine has no room to look, so what is not found may be there.
     """
     packed = frozenset(each.packed for each in wanted)
     addresses: set[bytes] = set()
@@ -208,6 +217,8 @@ def scan_namespaces(wanted: Collection[Address]) -> NamespaceScan:
                 namespaces[netns.id] = inside
                 if netns.id != ours:
                     addresses |= inside
-        except KernelError:
-            continue  # it went while we looked
+        except KernelError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            # It went while we looked, or is of one whose doing is its own harm alone.
     return NamespaceScan(frozenset(addresses), namespaces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -481,3 +482,35 @@ def test_of_addresses_without_number_a_check_lists_so_many_and_a_scan_keeps_what
     assert scan.addresses == {each.packed for each in wanted[:2]}
     inside = scan.namespaces[namespace_id(crowded.path) or (0, 0)]
     assert inside == {wanted[0].packed}
+
+
+_SCAN = """
+import os, resource, sys
+from ipaddress import ip_address
+from limpet.base.errors import KernelError
+from limpet.linux.namespaces import scan_namespaces
+
+spare = os.open("/dev/null", os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (spare + int(sys.argv[1]), spare + 64))
+os.close(spare)
+try:
+    print(len(scan_namespaces([ip_address("10.201.0.1")]).addresses))
+except KernelError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("files", [0, 1, 2])
+def test_a_machine_that_has_no_room_to_look_has_nothing_taken_for_gone(
+    make_netns: NetnsFactory, files: int
+) -> None:
+    """Who has its address by a record alone lost it, and another pod was given it."""
+    make_netns().ip("address add 10.201.0.1/32 dev lo")
+
+    def looked(files: int) -> str:
+        command = [sys.executable, "-c", _SCAN, str(files)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert "EMFILE" in looked(files)
+    assert looked(32) == "1"

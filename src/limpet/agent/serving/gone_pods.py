@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
+import structlog
+
 from limpet.base.addresses import Prefix
+from limpet.base.errors import KernelError
 from limpet.base.faults import noted
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Source
@@ -17,6 +20,8 @@ from limpet.cluster.kinds import ABSENCE, GRANT
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
 from limpet.linux.namespaces import scan_namespaces
+
+_log = structlog.get_logger("gone-pods")
 
 _SOON_S = 0.05
 """Pods that come and go together are looked at once, behind the answers to the runtime."""
@@ -103,15 +108,23 @@ class GonePods:
     async def _scan(self, suspects: frozenset[str]) -> None:
         """Another network's pod, from before the node had Limpet, may have the address."""
         with noted("looking for pods"):
-            wanted = {each: ip_address(each) for each in suspects}
-            scan = await asyncio.to_thread(scan_namespaces, wanted.values())
-            found = {each for each, address in wanted.items() if address.packed in scan.addresses}
+            found = await self._found(suspects)
             self._nobodys |= suspects - found
             if found and not self._timer.is_set:
                 self._timer.set_in(self._again_s)
                 self._again_s = min(2 * self._again_s, _MOST_S)
         self._scanning = None
         self._settle()
+
+    async def _found(self, suspects: frozenset[str]) -> frozenset[str]:
+        """Those that somebody has; all, where the machine has no room to look."""
+        wanted = {each: ip_address(each) for each in suspects}
+        try:
+            scan = await asyncio.to_thread(scan_namespaces, wanted.values())
+        except KernelError as error:
+            _log.warning("endpoints whose pods may be gone are left as they are", error=str(error))
+            return suspects
+        return frozenset(x for x, address in wanted.items() if address.packed in scan.addresses)
 
     def _settle(self) -> None:
         own = self._nobodys & self._suspects()
