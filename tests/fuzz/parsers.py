@@ -38,7 +38,7 @@ EXEMPT = {
     "limpet.datapath.node": _KERNEL,
     "limpet.datapath.own_node": _KERNEL,
     "limpet.datapath.services.kube_proxy._legacy_rules": _KERNEL,
-    "limpet.datapath.tunnel.process.peer_pid": _KERNEL,
+    "limpet.base.process.programs.peer_pid": _KERNEL,
     "limpet.linux.bpf": _KERNEL,
     "limpet.linux.conntrack._forget_stale": _KERNEL,
     "limpet.linux.packets.datagram_batches": _KERNEL,

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from limpet.base.decoding import convert
 from limpet.base.errors import AgentUnavailable, LimpetError, NotAllowedError, why_no_answer
+from limpet.base.process.programs import peer_pid
 from limpet.cni import frames as shim
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -41,6 +42,22 @@ def typed(
 
 class AnotherVersion(LimpetError):
     """Who answers does not say what this version's does."""
+
+
+def agent_pid(socket_path: Path) -> int:
+    """The agent's process as it is numbered here: one in a container is another by its own count.
+
+    0: it is not seen from here. Raises: AgentUnavailable.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(socket_path))
+            return peer_pid(connection)
+    except OSError as error:
+        raise AgentUnavailable(
+            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
+        ) from error
 
 
 def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:

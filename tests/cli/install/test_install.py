@@ -515,6 +515,22 @@ def test_uninstall_knows_the_pods_of_an_agent_that_is_dead(plain_machine: Machin
     assert_unchanged(before, plain_machine)
 
 
+def test_an_agent_in_a_container_is_not_ended_by_its_own_number(plain_machine: Machine) -> None:
+    """There it is process 1, as a DaemonSet's is."""
+    limpet(plain_machine, "install", *SEGMENTS, "--no-start")
+    container = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    plain_machine.start(*container, *LIMPET, "agent")
+    wait_until(plain_machine.path(SOCKET).exists, "the agent listens")
+    assert json.loads(limpet(plain_machine, "status", "-o", "json"))["pid"] == 1
+
+    said = plain_machine.try_run(*LIMPET, "uninstall")
+
+    assert said.returncode == 1
+    assert "stop the agent: it runs in a container (process " in said.stderr
+    assert "delete the DaemonSet" in said.stderr
+    assert plain_machine.try_run(*LIMPET, "status").returncode == 0
+
+
 def test_uninstall_of_nothing_changes_nothing(plain_machine: Machine) -> None:
     furnish(plain_machine)
     before = state_of(plain_machine)

@@ -9,6 +9,8 @@ import fcntl
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -21,8 +23,16 @@ from limpet.base.errors import KernelError
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _LOOK_AGAIN_MS = 2
+_CREDENTIALS = struct.Struct("=iII")
 _LOG_SHOWN = 300
 """Characters, the last ones: enough for what it failed with."""
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process that listens at the other end of a Unix socket, as it is numbered here; 0: it is
+    in a PID namespace that is not seen from here. Source: unix(7). Raises: OSError."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[0])
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
-from limpet.agent.client import ask
+from limpet.agent.client import agent_pid, ask
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Status
 from limpet.base.errors import AgentUnavailable, LimpetError
@@ -124,6 +124,7 @@ def _listen(target: Installation) -> tuple[list[Finding], Installation, Status |
     settings = target.settings
     try:
         status = ask(settings.folders.socket, "status", Status)
+        pid = agent_pid(settings.folders.socket)
     except LimpetError as problem:
         silent = isinstance(problem, AgentUnavailable)
         return [unheard(settings, problem)], target, None, silent
@@ -140,7 +141,7 @@ def _listen(target: Installation) -> tuple[list[Finding], Installation, Status |
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
     findings += way_findings(cluster, settings.peers.endpoints)
-    findings += examine_relays(cluster, settings, agent_pid=status.pid)
+    findings += examine_relays(cluster, settings, agent_pid=pid)
     has_tunnel = bool(cluster.tunnel.backend or cluster.tunnel.problem)
     inbound = inbound_ports(cluster, settings)
     return findings, replace(target, has_tunnel=has_tunnel, inbound=inbound), status, False

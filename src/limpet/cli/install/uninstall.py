@@ -16,10 +16,10 @@ from typing import Any
 
 import typer
 
-from limpet.agent.client import ask
+from limpet.agent.client import agent_pid, ask
 from limpet.agent.original_sysctls import SYSCTLS_FILE, read_originals
 from limpet.agent.settings import Settings
-from limpet.agent.status.node import Attached, Process
+from limpet.agent.status.node import Attached
 from limpet.base.disk import read_regular, refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, KUBERNETES_POLICIES, OWN_POLICIES, POD_GROUP
@@ -213,9 +213,15 @@ def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> Non
 def _stop_by_signal(settings: Settings, removal: Removal) -> None:
     """An agent that no service manager runs. Raises: LimpetError."""
     try:
-        pid = ask(settings.folders.socket, "status", Process).pid
+        pid = agent_pid(settings.folders.socket)
+        if _is_in_container(pid):
+            raise LimpetError(
+                f"stop the agent: it runs in a container (process {pid} here), which would be "
+                "started anew (delete the DaemonSet of Limpet, wait until its pod is gone from "
+                "this node, then uninstall again)"
+            )
         process = os.pidfd_open(pid)
-    except (AgentUnavailable, ProcessLookupError):
+    except (AgentUnavailable, FileNotFoundError, ProcessLookupError):
         return
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
@@ -228,6 +234,11 @@ def _stop_by_signal(settings: Settings, removal: Removal) -> None:
             f"(kill {pid}, then uninstall again)"
         )
     removal.steps.append(f"agent: stopped (process {pid})")
+
+
+def _is_in_container(pid: int) -> bool:
+    """Raises: FileNotFoundError: it has ended."""
+    return not pid or not os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
 
 
 # What the agent left.

@@ -12,20 +12,13 @@ import struct
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.base.process.programs import end_process, locked
+from limpet.base.process.programs import end_process, locked, peer_pid
 from limpet.linux.namespaces import namespace_id, own_namespace_id
 
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 """What connecting or talking to a program that has ended fails with."""
 _CONNECT_S = 0.1
 """The kernel connects at once, whatever the program does, unless too many wait."""
-_CREDENTIALS = struct.Struct("=iII")
-
-
-def peer_pid(connection: socket.socket) -> int:
-    """The process that listens at the other end. Raises: OSError."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[0])
 
 
 class TunnelProcess:

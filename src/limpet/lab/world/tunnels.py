@@ -15,9 +15,8 @@ from pathlib import Path
 
 import limpet
 from limpet.base.ownership import IPSEC_FOLDER
-from limpet.base.process.programs import end_process
+from limpet.base.process.programs import end_process, peer_pid
 from limpet.datapath.tunnel.ipsec import process as ipsec_process
-from limpet.datapath.tunnel.process import peer_pid
 from limpet.datapath.tunnel.wireguard.process import PROGRAM, SOCKET_FOLDER
 from limpet.lab.command import LabError, run_command
 

@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 from msgspec.structs import asdict
 
-from limpet.agent.client import call
+from limpet.agent.client import agent_pid
 from limpet.agent.settings import load_settings
 from limpet.base.configuration import AGENT_PATH
-from limpet.base.errors import LimpetError
+from limpet.base.errors import AgentUnavailable
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, say, show_table
 
@@ -43,8 +43,8 @@ def bugreport(
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = file or Path(f"limpet-bugreport-{socket.gethostname()}-{stamp}.tar.gz")
     try:
-        pid = int(call(settings.folders.socket, "status")["pid"])
-    except (LimpetError, KeyError, ValueError):
+        pid = agent_pid(settings.folders.socket) or None
+    except AgentUnavailable:
         pid = None
     secrets = known_secrets(settings, [] if pid is None else [pid])
     read = config or Path(os.environ.get("LIMPET_CONFIG") or AGENT_PATH)
