@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.client import call
+from limpet.cni import frames
 from limpet.lab.launch import Process, launcher
 from tests.beds.namespaces import NetnsFactory
 from tests.conftest import SEGMENTS
@@ -102,6 +104,28 @@ def agent(folder: Path) -> list[str]:
 
 def names(folder: Path) -> list[str]:
     return ["dns", "serve", *_write(folder / "agent.toml", dns="on", **_folders(folder))]
+
+
+def test_an_agent_ends_at_once_also_while_somebody_follows_what_happens(
+    tmp_path: Path, make_netns: NetnsFactory
+) -> None:
+    """`limpet events --follow` waits for half a minute each time that it asks."""
+    at = f"--net={make_netns().path}"
+    served = Served(tmp_path, ["nsenter", at, sys.executable, "-m", "limpet", *agent(tmp_path)])
+    path = Path(_folders(tmp_path)["socket"])
+    try:
+        process = served.begin()
+        served.await_ready()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as follower:
+            follower.connect(str(path))
+            question = frames.AdminCall("events", {"after": 1000, "wait_s": 45.0})
+            follower.sendall(frames.encode_admin_call(question))
+            call(path, "status")  # connections are taken in their order
+
+            assert served.end(process) == (0, "")
+            assert follower.recv(4096), "it is answered"
+    finally:
+        served.close()
 
 
 @pytest.mark.parametrize("program", [controller, agent, names])

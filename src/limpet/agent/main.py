@@ -290,6 +290,7 @@ class _Agent:
                 parts.push_async_callback(_end, self._resyncing)
             parts.push_async_callback(self._policies.stop)
             parts.push_async_callback(self._server.stop)
+            parts.callback(self._happenings.recorder.end_waits)  # requests are answered first
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
 

@@ -58,6 +58,7 @@ class Recorder:
         self._at: Moment | None = None
         """When the first of `_noted` happened."""
         self._changed = asyncio.Event()
+        self._is_ending = False
         self._reading = asyncio.Semaphore(EVENTS_READ.most)
         self._timer = Timer("timeline", self._take)
         self._writer = Writer(folder, self._look_at) if folder is not None else None
@@ -86,6 +87,11 @@ class Recorder:
         self._noted += happenings
         if not self._timer.is_set or len(self._noted) == len(happenings):
             self._timer.set_in(TOGETHER_S)
+
+    def end_waits(self) -> None:
+        """Whoever waits is answered with what there is, and nobody waits from now on."""
+        self._is_ending = True
+        self._changed.set()
 
     async def stop(self) -> None:
         """All that was noted is on the disk then, if that can be written."""
@@ -139,7 +145,7 @@ class Recorder:
         """Until there is a newer one that is meant, or so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(asked.wait_s):
-                while not answer(self._known, asked).entries:
+                while not self._is_ending and not answer(self._known, asked).entries:
                     await self._changed.wait()
 
     # Keeping

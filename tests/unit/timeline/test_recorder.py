@@ -77,6 +77,21 @@ async def test_whoever_waits_hears_of_it_within_the_moment(tmp_path: Path) -> No
 
 
 @on_a_loop
+async def test_nobody_waits_any_more_at_the_end(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, steady())
+    recorder.start()
+    question = TimelineQuery(after=0, wait_s=40.0)
+    waits = asyncio.create_task(recorder.answer(question))
+    await asyncio.sleep(0)
+    recorder.end_waits()
+
+    async with asyncio.timeout(PATIENCE_S / 2):
+        assert (await waits).entries == ()
+        assert (await recorder.answer(question)).entries == ()
+    await recorder.stop()
+
+
+@on_a_loop
 async def test_whoever_waits_for_some_of_it_is_not_answered_with_nothing(tmp_path: Path) -> None:
     """Or whoever follows asks again without end."""
     recorder = Recorder(tmp_path, steady())
