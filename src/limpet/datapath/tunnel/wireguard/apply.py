@@ -146,11 +146,13 @@ class TunnelKernel(TunnelBackendKernel):
             found = None
             self._forget()
         had = found or TunnelDevice(self._ifname, 0, b"", 0, 0)
+        # The same port again would close the socket for a moment. One that is not up takes any.
+        is_down = found is None and self.runs_program
+        port = device.port if had.port != device.port else None
         self._backend().write(
             DeviceSetting(
                 device.private_key if had.private_key != device.private_key else None,
-                # The same port again would close the socket for a moment.
-                device.port if had.port != device.port else None,
+                None if is_down else port,
                 device.mark if had.mark != device.mark else None,
             )
         )
@@ -159,6 +161,17 @@ class TunnelKernel(TunnelBackendKernel):
         except KernelError as error:
             if error.errno == errno.EADDRINUSE:  # the kernel's opens its port when it comes up
                 raise refused(self._ifname, error.errno) from error
+            raise
+        if is_down:
+            self._open_port(device.port)
+
+    def _open_port(self, port: int) -> None:
+        """Of a userspace device that is new. Raises: KernelError."""
+        self._userspace.await_up()
+        try:
+            self._userspace.write(DeviceSetting(port=port))
+        except KernelError:
+            self._forget()
             raise
 
     def _drop(self) -> None:

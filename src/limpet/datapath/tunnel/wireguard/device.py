@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import TUNNEL_GROUP
@@ -14,6 +15,8 @@ from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 
+_UP_S = 1.0
+_LOOK_AGAIN_S = 0.001
 GONE = (*process.GONE, errno.ENODEV)
 """What a device that is not there any more answers."""
 
@@ -113,6 +116,17 @@ class UserspaceWireguard:
         except ValueError as error:
             what = f"the answer of the userspace WireGuard of {self.process.ifname}"
             raise KernelError("read", what, errno.EBADMSG, str(error)) from error
+
+    def await_up(self) -> None:
+        """Returns when it has begun to listen, at a port of its own choosing: it does so by itself,
+        when it has heard that its link is up, and says only from then on that a port is taken.
+        Whoever has not by then gets on without. Raises: KernelError."""
+        end_s = time.monotonic() + _UP_S
+        while time.monotonic() < end_s:
+            reading = self.read()
+            if reading is None or reading.port:
+                return
+            time.sleep(_LOOK_AGAIN_S)
 
     def write(self, setting: DeviceSetting) -> None:
         answer = self.process.ask(uapi.encode_set(setting))
