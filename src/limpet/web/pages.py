@@ -97,7 +97,7 @@ class Pages:
     async def _findings(self, request: web.Request) -> web.Response:
         await self._look_for_findings()
         if self._finding is not None:
-            await self._finding
+            await asyncio.shield(self._finding)  # others wait for it, too
         return await self._show(request, "findings", "findings.html")
 
     async def _timeline(self, request: web.Request) -> web.Response:
@@ -190,6 +190,9 @@ class Pages:
             self._found = await self._source.findings()
         except LimpetError:
             self._found = None  # the page says by itself that nobody answers
+        except BaseException:
+            self._found_at_s = -_FINDINGS_S  # nothing was found, so the next asks again
+            raise
 
     # What a browser draws by itself
 
