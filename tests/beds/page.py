@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from limpet.base.errors import LimpetError
 from limpet.picture.pair import PairDetail
 from limpet.picture.picture import Picture
 from limpet.picture.said import Finding
@@ -33,12 +34,16 @@ class PictureSource:
         self.asked = 0
         """How often for a pair or for events."""
         self.now = picture
+        self.silent = ""
+        """Why it tells no picture; empty: it does."""
         self.apart = ""
         """Why the two of a pair that is asked for may not talk; empty: they may."""
         self.watched: list[tuple[frozenset[str], float]] = []
         self.acted: list[tuple[str, str, dict[str, Any]]] = []
 
     async def picture(self, known: str) -> Picture | None:
+        if self.silent:
+            raise LimpetError(self.silent)
         return None if known == self.now.version else self.now
 
     async def watch(self, uids: Collection[str], for_s: float) -> None:

@@ -17,7 +17,7 @@ from tests.beds.page import PictureSource, page
 from tests.beds.pictured import world
 from tests.ui.conftest import DESKTOP, PHONE, PICTURES, Listening, SignIn, own_processes
 from tests.ui.waited import Waited
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 WRITER = PageToken(name="bob", digest=digest_of("write"), may_write=True, expires_at_s=1e12)
 
@@ -231,6 +231,81 @@ def test_what_changes_is_shown_without_a_reload(small: Served, sign_in: SignIn) 
     assert seen.evaluate("window.stays")
     small.source.now = replace(before, version="3")
     expect(seen.locator(".facts .rungs")).to_contain_text(f"{count - 1} lost")
+
+
+SAYS_WHEN_OPEN = """window.EventSource = class extends EventSource {
+  constructor(...words) {
+    super(...words);
+    this.addEventListener("open", () => { window.opened_ = true; });
+  }
+}"""
+
+
+def test_a_page_that_is_loaded_while_nobody_answers_says_so_until_somebody_does(
+    sign_in: SignIn,
+) -> None:
+    source = PictureSource(world(6))
+    with page(source) as (address, sessions):
+        seen = sign_in(Served(source, address, sessions).link())
+        live, trouble = seen.locator("#live"), seen.locator("#trouble")
+        expect(live).to_contain_text("live")
+        seen.add_init_script(SAYS_WHEN_OPEN)
+
+        source.silent = "the agent does not answer"
+        expect(live).to_contain_text("not answering")
+        seen.reload()
+        seen.wait_for_function("window.opened_")
+
+        expect(live).to_contain_text("not answering")
+        expect(trouble).to_have_text(source.silent)
+        source.silent = ""
+        expect(live).to_contain_text("live")
+        expect(trouble).to_be_hidden()
+
+
+def test_a_page_that_was_cut_off_says_what_is_so_when_it_is_back(browser: Browser) -> None:
+    """Its stream is asked for as at first, so that it is told of what has changed since."""
+    source = PictureSource(world(6))
+    with page(source) as (address, sessions), browser.new_context() as context:
+        seen = context.new_page()
+        context.route("**/live?*", lambda route: route.abort("connectionreset"))
+        seen.goto(Served(source, address, sessions).link())
+        live, trouble = seen.locator("#live"), seen.locator("#trouble")
+        expect(live).to_contain_text("not connected")
+        source.now = replace(source.now, version="2")
+        nodes = f"{address}/nodes"
+        wait_until(lambda: 'data-version="2"' in context.request.get(nodes).text())
+        source.silent = "the agent does not answer"
+        wait_until(lambda: source.silent in context.request.get(nodes).text())
+
+        context.unroute("**/live?*")
+
+        expect(live).to_contain_text("not answering", timeout=PATIENCE_S * 1000)
+        expect(trouble).to_have_text(source.silent)
+        expect(seen.locator("body")).to_have_attribute("data-version", "2")
+        source.silent = ""
+        expect(live).to_contain_text("live")
+        expect(trouble).to_be_hidden()
+
+
+def test_a_page_that_the_browser_has_kept_hears_again_when_it_is_shown_again(
+    browser: Browser,
+) -> None:
+    """As by the buttons for back and forward."""
+    source = PictureSource(world(6))
+    with page(source) as (address, sessions), browser.new_context() as context:
+        seen = context.new_page()
+        seen.goto(Served(source, address, sessions).link())
+        expect(seen.locator("#map[data-drawn]")).to_be_visible()
+        turn = "(what) => dispatchEvent(new PageTransitionEvent(what, { persisted: true }))"
+        seen.evaluate(turn, "pagehide")
+        source.now = replace(source.now, version="2")
+
+        seen.evaluate(turn, "pageshow")
+
+        expect(seen.locator("body")).to_have_attribute("data-version", "2")
+        source.now = replace(source.now, version="3")
+        expect(seen.locator("body")).to_have_attribute("data-version", "3")
 
 
 def test_who_may_write_is_asked_and_then_it_is_done(small: Served, sign_in: SignIn) -> None:

@@ -217,10 +217,10 @@ class Pages:
         try:
             seen = await self._feed.now()
             await response.prepare(request)
-            if request.query.get("version") not in (None, seen.picture.version):
-                asked_for = {"reload": True, "version": seen.picture.version}
-                event = _event({**asked_for, "cloud": views.cut_off(seen.picture)})
-                await write_in_time(response, event)
+            version = seen.picture.version
+            is_older = request.query.get("version") not in (None, version)
+            asked_for = {"reload": True} if is_older else {}
+            await write_in_time(response, _event({"version": version, **asked_for, **_now(seen)}))
             await self._stream(request, response, seen, session)
         except TimeoutError:
             if request.transport is not None:
@@ -253,8 +253,7 @@ class Pages:
                 after = following.result()
                 async with self._guard.turns.turn(session.owner):
                     changed = changes(seen.rows, after.rows, seen.picture.version, after.picture)
-                    also = {"trouble": after.trouble, "cloud": views.cut_off(after.picture)}
-                    event = _event({**changed, **also})
+                    event = _event({**changed, **_now(after)})
                 seen = after
                 await write_in_time(response, event)
                 await asyncio.sleep(_STREAM_WRITES_S)
@@ -262,6 +261,11 @@ class Pages:
         finally:
             ending.cancel()
             following.cancel()
+
+
+def _now(seen: SeenPicture) -> dict[str, str]:
+    """What every event says, for whoever has missed those before."""
+    return {"trouble": seen.trouble, "cloud": views.cut_off(seen.picture)}
 
 
 def _event(document: Mapping[str, Any]) -> bytes:

@@ -20,10 +20,9 @@ function refresh() {
 
 function show(state, words, trouble) {
   const live = document.getElementById("live");
-  if (live.dataset.state !== state) {
-    live.dataset.state = state;
-    live.querySelector(".what").textContent = words;
-  }
+  const what = live.querySelector(".what");
+  live.dataset.state = state;
+  if (what.textContent !== words) what.textContent = words;
   tell("trouble", trouble);
 }
 
@@ -34,14 +33,18 @@ function tell(id, words) {
   said.hidden = !words;
 }
 
+let stream = null;
+
 function listen() {
-  const stream = new EventSource(`/live?version=${encodeURIComponent(document.body.dataset.version)}`);
-  stream.onopen = () => show("live", "live");
+  stream?.close();
+  stream = new EventSource(`/live?version=${encodeURIComponent(document.body.dataset.version)}`);
+  // That it is open says nothing: what is so comes first of all that it tells.
   stream.onmessage = (message) => {
     const told = JSON.parse(message.data);
     document.body.dataset.version = told.version;
-    show(told.trouble ? "stale" : "live", told.trouble ? "not answering" : "live", told.trouble ?? "");
+    show(told.trouble ? "stale" : "live", told.trouble ? "not answering" : "live", told.trouble);
     tell("cloud", told.cloud);
+    if (!told.reload && told.before === undefined) return;
     dispatchEvent(new CustomEvent("limpet-changed", { detail: told }));
     refresh();
   };
@@ -49,7 +52,6 @@ function listen() {
     show("stale", "not connected");
     if (stream.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
   };
-  addEventListener("pagehide", () => stream.close());
 }
 
 document.getElementById("theme").addEventListener("click", () => {
@@ -69,5 +71,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+addEventListener("pagehide", () => stream.close());
+addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
 listen();
 setInterval(refresh, AGAIN_MS);
