@@ -10,8 +10,10 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.base.configuration import AGENT_PATH, CONTROLLER_PATH
+from limpet.base.errors import LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
+from limpet.cli.install.report import InstallReport
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
 from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
 from limpet.cli.install.units.page_service import PAGE_ROLE, PAGE_UNIT, page_unit_text
@@ -22,8 +24,8 @@ from limpet.controller.settings import load_settings as load_controllers_setting
 _UNITS = (CONTROLLER_UNIT, UNIT, DNS_UNIT, PAGE_UNIT)
 
 
-def refresh(settings: Settings) -> list[str]:
-    """What was done, line by line. Raises: LimpetError.
+def refresh(settings: Settings) -> InstallReport:
+    """What was done, and which units did not start anew. Raises: LimpetError.
 
     What runs is started anew; pods do not notice.
     """
@@ -32,12 +34,14 @@ def refresh(settings: Settings) -> list[str]:
         Manifest.load(load_controllers_settings(None).state_dir),
     )
     steps = [put_file(manifest, file) for manifest in manifests for file in [*_as_of_now(manifest)]]
+    failures: list[str] = []
     if systemd_runs():
-        systemctl("daemon-reload")
-        # One that fails must not keep the others as they were.
-        for unit in _UNITS:
-            systemctl("try-restart", unit)
-    return steps
+        for words in (("daemon-reload",), *(("try-restart", unit) for unit in _UNITS)):
+            try:
+                systemctl(*words)
+            except LimpetError as error:  # it must not keep the others as they were
+                failures.append(str(error))
+    return InstallReport(steps=steps, failure="; ".join(failures))
 
 
 def _as_of_now(manifest: Manifest) -> Iterator[PlannedFile]:

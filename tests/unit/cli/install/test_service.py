@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from limpet.cli.install.units.service import agent_command, unit_text
+from limpet.base.errors import LimpetError
+from limpet.cli.install.units import service
+from limpet.cli.install.units.service import agent_command, systemctl, unit_text
 
 
 def lines_of(unit: str, key: str) -> list[str]:
@@ -54,3 +57,16 @@ def test_systemd_reads_the_command_as_it_is_meant(tmp_path: Path, name: str) -> 
 
     assert "limpet-agent.service" not in done.stderr
     assert agent_command(config)[-1] == str(config)
+
+
+def test_of_a_unit_for_which_systemctl_waits_too_long_it_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "systemctl"
+    program.write_text("#!/bin/sh\nexec sleep infinity\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(service, "_SYSTEMCTL_S", 0.1)
+
+    with pytest.raises(LimpetError, match=r"try-restart limpet-dns\.service: it did not end"):
+        systemctl("try-restart", "limpet-dns.service")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
 from limpet.cli.options import Config, Format, TokenFile, Words, given_token, require_root
 from limpet.cli.output import Output, show
+
+if TYPE_CHECKING:  # loaded only where something is installed
+    from limpet.cli.install.report import InstallReport
 
 BinDir = Annotated[
     Path | None,
@@ -159,7 +162,6 @@ def install(
     if refresh:
         _refresh(config, output)
         return
-    from limpet.cli.answers import Installed
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
     from limpet.cli.install.kubernetes import kubernetes_options
@@ -192,20 +194,25 @@ def install(
             take_over=take_over,
         )
     )
+    _tell(report, output)
+
+
+def _refresh(config: Path, output: Output) -> None:
+    from limpet.cli.install.refresh import refresh
+
+    require_root("install")
+    _tell(refresh(load_settings(config if config.exists() else None)), output)
+
+
+def _tell(report: InstallReport, output: Output) -> None:
+    """Raises: LimpetError where something failed."""
+    from limpet.cli.answers import Installed
+
     answer = Installed(findings=report.findings, steps=report.steps, failure=report.failure)
     found = (line for each in report.findings for line in each.lines())
     show(answer, output, *found, *report.steps)
     if report.failure:
         raise LimpetError(f"install: {report.failure}")
-
-
-def _refresh(config: Path, output: Output) -> None:
-    from limpet.cli.answers import Installed
-    from limpet.cli.install.refresh import refresh
-
-    require_root("install")
-    steps = refresh(load_settings(config if config.exists() else None))
-    show(Installed(findings=[], steps=steps, failure=""), output, *steps)
 
 
 def uninstall(

@@ -16,6 +16,7 @@ UNIT = "limpet-agent.service"
 DEFAULT_UNIT_DIR = Path("/etc/systemd/system")
 PACKAGED_UNIT_DIR = Path("/usr/lib/systemd/system")
 """Where a distribution's package has put the units, if Limpet came by one."""
+_SYSTEMCTL_S = 120.0
 
 _UNIT_TEXT = """\
 # Limpet's; `systemctl edit {unit}` keeps changes apart from it.
@@ -117,13 +118,18 @@ def systemd_runs() -> bool:
 
 def systemctl(*arguments: str) -> None:
     """Raises: LimpetError with what systemctl said."""
-    done = subprocess.run(
-        ["systemctl", *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
-    if done.returncode:
-        words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-        unit = next((each for each in arguments if each.endswith(".service")), UNIT)
-        raise LimpetError(
-            f"run systemctl {' '.join(arguments)}: {' '.join(words.split())} "
-            f"(journalctl -u {unit} says more)"
+    words = ["systemctl", *arguments]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_SYSTEMCTL_S
         )
+    except subprocess.TimeoutExpired:
+        why = f"it did not end within {_SYSTEMCTL_S:.0f} s"
+    else:
+        if not done.returncode:
+            return
+        why = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+    unit = next((each for each in arguments if each.endswith(".service")), UNIT)
+    raise LimpetError(
+        f"run {' '.join(words)}: {' '.join(why.split())} (journalctl -u {unit} says more)"
+    )
