@@ -69,12 +69,21 @@ def look_up(
     return TraceQuestion(source, end, protocol, port, sender, receiver, path, why_no_path)
 
 
-def _find(pods: list[Attachment], name: str) -> Attachment | None:
+def _find(pods: list[Attachment], word: str) -> Attachment | None:
+    """By name or address. Raises: LimpetError where several pods have that name."""
+    named: dict[str, Attachment] = {}
     for pod in pods:
-        named = name in (pod.pod.name, f"{pod.pod.namespace}/{pod.pod.name}")
-        if named or name in map(str, (each.ip for each in pod.addresses)):
+        name = f"{pod.pod.namespace}/{pod.pod.name}"
+        if word in map(str, (each.ip for each in pod.addresses)):
             return pod
-    return None
+        if word in (pod.pod.name, name):
+            named.setdefault(name, pod)
+    if len(named) > 1:
+        raise LimpetError(
+            f"trace: {word}: several pods of this node have that name: "
+            f"{', '.join(sorted(named))} (say which, as NAMESPACE/NAME)"
+        )
+    return next(iter(named.values()), None)
 
 
 def _address(name: str, pod: Attachment | None, told: str) -> Address | None:
