@@ -166,7 +166,7 @@ class TunnelKernel(TunnelBackendKernel):
             self._open_port(device.port)
 
     def _open_port(self, port: int) -> None:
-        """Of a userspace device that is new. Raises: KernelError."""
+        """Has a userspace device that is new listen there. Raises: KernelError."""
         self._userspace.await_up()
         try:
             self._userspace.write(DeviceSetting(port=port))
