@@ -146,6 +146,31 @@ def test_a_node_shows_what_it_knows_of_others_before_its_report_ends_the_recover
     asyncio.run(body())
 
 
+def test_a_back_up_that_was_made_while_a_node_was_waited_for_is_restored_as_any(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller(restore_margin=4).start()
+
+    async def body() -> None:
+        peer, away = await join_all(controller, "peer", "away")
+        await close(peer, away)
+        back_up(controller, tmp_path / "first")
+        restore(controller, tmp_path / "first")
+        await peer.hello()
+        await peer.request_segments(4)
+        await close(peer)
+        back_up(controller, tmp_path / "second")
+        restore(controller, tmp_path / "second")
+
+        await peer.hello()
+
+        (waits,) = controller.ask("recovery")["waiting_for"]
+        assert waits["name"] == "away"
+        await close(peer)
+
+    asyncio.run(body())
+
+
 def test_a_database_that_was_put_back_by_hand_is_found_out_and_grants_nothing(
     make_controller: MakeController, tmp_path: Path
 ) -> None:

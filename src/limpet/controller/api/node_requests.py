@@ -269,13 +269,13 @@ def _check_revision(tables: Tables, revision: int) -> None:
 
 def _check_shown(tables: Tables, revision: int) -> None:
     """A node shows what was lost of others before its report can end the recovery: they hold
-    segments, and may be away."""
+    segments, and may be away. What is known here by now counts as shown all the same."""
     lost = tables.state.recovery
-    if lost is not None and lost.highest_lost < revision <= lost.below:
+    if lost is not None and lost.heard_up_to < revision <= lost.below:
         raise RefusedError(
             Code.SHOW,
             f"the node knows revision {revision} of before the restore, and the controller those "
-            f"up to {lost.highest_lost}: it needs the grants that it does not know",
+            f"up to {lost.heard_up_to}: it needs the grants that it does not know",
             above=lost.above,
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+from msgspec.structs import replace
 
 from limpet.cluster import kinds
 from limpet.cluster.api import InterfaceAddresses
@@ -46,9 +49,21 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     granted: dict[int, int]
     """Like `marks`, but higher where the database that was replaced knew of more."""
     highest_lost: int
-    """The highest revision between the two that anybody showed."""
+    """The highest revision between the two that anybody showed and nobody here knew."""
     paused: bool
     """Found out, not declared: nothing is granted until a person or every node says so."""
+    highest_shown: int = 0
+    """The highest up to `below` that anybody showed, whether or not it was news."""
+
+    @property
+    def heard_up_to(self) -> int:
+        """Who knows nothing above this has nothing to show before its report counts."""
+        return max(self.highest_lost, self.highest_shown)
+
+    def having_heard(self, revisions: Iterable[int]) -> RecoveryRecord:
+        """With what was shown, which the cluster's key has signed."""
+        highest = max((each for each in revisions if each <= self.below), default=0)
+        return replace(self, highest_shown=max(self.highest_shown, highest))
 
 
 class StateRecord(msgspec.Struct, frozen=True):

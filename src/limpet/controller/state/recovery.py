@@ -193,7 +193,7 @@ def note_report(tables: Tables, uid: str, margin: int) -> bool:
         tables.put_node(uid, reported_epoch=state.epoch)
     if state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
         return False
-    _finish(tables)
+    tables.put(STATE, STATE, replace_fields(state, recovery=None))
     return True
 
 
@@ -208,15 +208,11 @@ def resume(tables: Tables) -> None:
 def force(tables: Tables) -> int:
     """Ends it on a person's word and gives the margin free. Returns how many segments."""
     if tables.state.recovery is not None:
-        _finish(tables)
+        tables.put(STATE, STATE, replace_fields(tables.state, recovery=None))
     unknown = [each.prefix for each in tables.space.holdings.values() if not each.uid]
     for prefix in unknown:
         tables.put_segment(prefix, None)
     return len(unknown)
-
-
-def _finish(tables: Tables) -> None:
-    tables.put(STATE, STATE, replace_fields(tables.state, recovery=None))
 
 
 # What nodes show
@@ -247,6 +243,10 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
             _note_lost(tables, document.revision, margin, now_s)
             tables.put_document(document)
             taken += not KINDS[document.kind].root
+    if (recovery := tables.state.recovery) is not None:
+        revisions = (each.revision for each in documents if not is_former(tables, each))
+        if (heard := recovery.having_heard(revisions)) != recovery:
+            tables.put(STATE, STATE, replace_fields(tables.state, recovery=heard))
     return taken
 
 
