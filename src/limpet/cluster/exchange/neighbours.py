@@ -19,6 +19,8 @@ FRESH_S = 60.0
 _MOST_HEARD = HEARD_MEMBERS.most
 _PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000
 _ALL_BYTES_PER_S, _ALL_BYTES = 400_000, 1_000_000
+_ASKED_BYTES_PER_S, _ASKED_BYTES = 300_000, 750_000
+"""What is said to single members, within all: however many ask, there is room to tell news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,9 @@ class Neighbours:
         self._members: list[str] = []
         """All others that have said where they are."""
         self._peer_bytes = TokenBuckets(_PEER_BYTES_PER_S, _PEER_BYTES, most=_MOST_HEARD)
+        self._member_bytes = TokenBuckets(_PEER_BYTES_PER_S, _PEER_BYTES, most=_MOST_HEARD)
+        """By uid, at whatever addresses it is."""
+        self._asked_bytes = TokenBucket(_ASKED_BYTES_PER_S, _ASKED_BYTES, now_s)
         self._all_bytes = TokenBucket(_ALL_BYTES_PER_S, _ALL_BYTES, now_s)
         self.learn(uids)
 
@@ -215,14 +220,21 @@ class Neighbours:
         return [effect for effect in effects if self._take(effect, now_s)]
 
     def _take(self, effect: Effect, now_s: float) -> bool:
-        size = datagram_bytes(effect.message)
+        size, uid = datagram_bytes(effect.message), ""
         if isinstance(effect, SendTo):
             if not self._is_allowed(effect, size):
                 return False
             where: object = effect.place.address
+            uid = effect.uid
         else:
             where = effect.ifindex
-        return self._peer_bytes.take(where, now_s, size) and self._all_bytes.take(now_s, size)
+        if not self._peer_bytes.take(where, now_s, size):
+            return False
+        if uid and not self._member_bytes.take(uid, now_s, size):
+            return False
+        if uid and not self._asked_bytes.take(now_s, size):
+            return False
+        return self._all_bytes.take(now_s, size)
 
     def _is_allowed(self, effect: SendTo, size: int) -> bool:
         """Its place is proven, or enough came from there, or it names it itself.

@@ -517,6 +517,55 @@ def test_who_wants_large_documents_over_and_over_is_answered_for_a_while() -> No
     assert gossip.counters["over_rate"] == before + 1  # it was not looked at
 
 
+SECONDS = range(12)
+
+
+def served_while(askers: list[int]) -> tuple[set[int], set[int]]:
+    """Seconds in which the node's news go out, and in which node 3 is answered, while others ask
+    for small documents over and over, each at an address where it proves that it is there."""
+    nonces, others = itertools.count(), range(9, 19)
+    gossip = Lone(
+        known_of(node(number) for number in range(1, 19)),
+        nonce=lambda: next(nonces).to_bytes(8, "big"),
+    )
+    wanted = tuple(mark_of(key_of(number, "grant")) for number in others)
+    places = [(grant(number).uid, place_of(100 + at)) for at, number in enumerate(askers)]
+    pods = tuple(LabelledPod("a", f"b{n}", (), {"c": "d"}) for n in range(64))
+    told_in: set[int] = set()
+    answered_in: set[int] = set()
+
+    def ask_first(uid: str, place: Destination, now_s: float) -> bytes:
+        """The nonce with which it goes on."""
+        said = [each.message for each in gossip.receive(uid, place, LINK, EMPTY, now_s)]
+        return next((each.nonce for each in said if isinstance(each, Listing)), b"")
+
+    for second in SECONDS:
+        proofs = [(*each, ask_first(*each, second)) for each in places]
+        proof = ask_first(grant(3).uid, place_of(3), second)
+        for turn in range(90):
+            now_s = second + (turn + 1) / 100
+            for uid, place, nonce in proofs:
+                gossip.receive(uid, place, LINK, Want(nonce, wanted), now_s)
+        told = seal(PODS, LabelledPods(grant(1).uid, 0, second + 1, pods), node_key(1))
+        effects = gossip.hear((told,), origin=Source.SELF, now_s=now_s)
+        if any(isinstance(each, Broadcast) for each in effects):
+            told_in.add(second)
+        if gossip.receive(grant(3).uid, place_of(3), LINK, Want(proof, wanted), now_s):
+            answered_in.add(second)
+    return told_in, answered_in
+
+
+def test_a_member_with_many_addresses_keeps_no_news_and_no_answer_from_others() -> None:
+    told_in, answered_in = served_while([2, 2, 2, 2, 2])
+    assert told_in == set(SECONDS)
+    assert answered_in == set(SECONDS)
+
+
+def test_members_that_ask_without_an_end_keep_no_news_from_others_however_many_they_are() -> None:
+    told_in, _ = served_while([2, 4, 5, 6, 7, 8])
+    assert told_in == set(SECONDS)
+
+
 def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> None:
     gossip, uid, inner = lone(2), grant(2).uid, ip_address("10.244.2.0")
     gossip.set_tunnelled({uid: inner}, 50)

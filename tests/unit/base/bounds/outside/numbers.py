@@ -48,7 +48,8 @@ OUTSIDE: dict[str, dict[str, str]] = {
         ),
         "cluster/exchange/messages.py": "GOOD_BODY_BYTES",
         "cluster/exchange/neighbours.py": (
-            "_ALL_BYTES _ALL_BYTES_PER_S _PEER_BYTES _PEER_BYTES_PER_S"
+            "_ALL_BYTES _ALL_BYTES_PER_S _ASKED_BYTES _ASKED_BYTES_PER_S _PEER_BYTES "
+            "_PEER_BYTES_PER_S"
         ),
         "cluster/exchange/pod_lookup.py": "_AT_ONCE",
         "controller/state/report_parts.py": "_MOST",
