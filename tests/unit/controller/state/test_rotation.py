@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import replace
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -15,20 +16,28 @@ from limpet.cluster.documents import Document, Known
 from limpet.cluster.keys import ClusterKey, RevokedKeyError, endorse, public_key_of, uid_of
 from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY, PRESENCE
 from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import signing_keys
 from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
-from limpet.controller.registry.records import AUTHORITY, NodeRecord, PresenceRecord
+from limpet.controller.registry.records import AUTHORITY, NODE, NodeRecord, PresenceRecord
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.rotation import has_signing_key, rotate_key, take_keys
+from limpet.controller.registry.rotation import (
+    finish_rotation,
+    has_signing_key,
+    rotate_key,
+    take_keys,
+)
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import recovery
 from limpet.controller.state.authority import _certificate, uid_of_certificate
+from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import change_grant, request_segments
 from limpet.controller.state.nodes import remove
 from limpet.controller.state.recovery import absorb
 from tests.unit.cluster_values import grant, node_key, presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
+from tests.unit.controller.state.test_cut_off import OneByOneStore, two_nodes, with_cluster
 
 NEXT, THIEF = node_key(200), node_key(201)
 
@@ -234,6 +243,25 @@ def test_what_a_former_key_signed_after_it_was_rotated_away_removes_nobody() -> 
     absorb(old, [seal(GRANT, removal, key).sealed], 0, 0.0)
 
     assert not old.grants[removal.uid].tombstone
+
+
+def test_a_rotation_that_is_made_again_after_a_conflict_is_one(tmp_path: Path) -> None:
+    """In Kubernetes the key is written before what it signs."""
+
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        once = iter([True])
+        store.conflicts = lambda change: change.kind == NODE and next(once, False)
+
+        assert await cluster.rotate_key() == 2
+
+        keys = await cluster.change(signing_keys)
+        assert len(keys) == len(set(keys)) == 2
+        eras = await cluster.change(lambda tables: {each.era for each in documents_of(tables)})
+        assert eras == {1}
+        assert await cluster.change(finish_rotation) == 0
+
+    with_cluster(tmp_path, body)
 
 
 def test_a_row_of_keys_that_no_node_takes_is_not_made() -> None:
