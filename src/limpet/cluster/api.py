@@ -263,7 +263,7 @@ class WatchKind(StrEnum):
 class WatchLine(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: WatchKind
     version: str = ""
-    """To watch from after this line; it means nothing else."""
+    """To watch from after a bookmark, which alone has one; it means nothing else."""
     document: Sealed | None = None
     refused: Refused | None = None
     told: tuple[str, ...] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import msgspec
@@ -46,7 +46,7 @@ class DocumentFeed:
         self._listed_at_s = float("-inf")
         self.words = NodeWords()
 
-    async def follow(self, since: str | None) -> AsyncIterator[Chunk]:
+    async def follow(self, since: str | None) -> AsyncGenerator[Chunk, None]:
         """All there is if `since` is None, then what changes. Raises: TooOldError."""
         if since is None:
             chunks, since = await self._everything()
@@ -105,13 +105,14 @@ class DocumentFeed:
         """What it stands under goes before it: that may have changed since, and be told later."""
         parent = KINDS[event.kind].parent(event.name)
         above = await self._store.get(*parent) if parent is not None else None
-        return (_document_line(above) if above else b"") + _document_line(event, event.version)
+        return (_document_line(above) if above else b"") + _document_line(event)
 
 
 def _bookmark(version: str) -> bytes:
     return encode_line(WatchLine(WatchKind.BOOKMARK, version))
 
 
-def _document_line(item: Item, version: str = "") -> bytes:
+def _document_line(item: Item) -> bytes:
+    """Without a version: of other kinds there may be something earlier that is not told yet."""
     sealed = decode_json(item.value, _Record).sealed
-    return encode_line(WatchLine(WatchKind.DOCUMENT, version, document=sealed))
+    return encode_line(WatchLine(WatchKind.DOCUMENT, document=sealed))

@@ -112,7 +112,8 @@ class Store(Protocol):
     def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         """What changed after `since`, in order, for ever; states between may be left out.
 
-        A bookmark follows when everything known is told, and now and then.
+        A bookmark follows when everything known is told, and now and then. The order is that of
+        each kind; who watches several goes on from a bookmark, never from an item's version.
 
         Raises: TooOldError, also in the midst, for a reader that is too slow.
         """
