@@ -61,7 +61,9 @@ async def run_replica(settings: ControllerSettings) -> None:
     async with contextlib.AsyncExitStack() as undo:
         client = Client(find_access(place.kubeconfig, server=place.server or ""))
         undo.callback(client.close)
-        elector = Elector(client, place.namespace, own_identity())
+        electing = Client(client.access)  # of its own: the Lease waits behind no list
+        undo.callback(electing.close)
+        elector = Elector(electing, place.namespace, own_identity())
         store = KubernetesStore(client, place.namespace, may_write=elector.check)
         undo.push_async_callback(store.close)
         nodes = Nodes(client)

@@ -14,12 +14,14 @@ from limpet.cluster.api import WatchKind, WatchLine, encode_line
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import KINDS
 from limpet.controller.api.node_words import NodeWords
+from limpet.controller.api.shared_works import SharedWorks
 from limpet.controller.store.interface import Bookmark, Item, Store
 
 _CHUNK_BYTES = 256 << 10
 _KEPT_LINES, _KEPT_LINE_BYTES = 16_384, 16 << 20
 _LIST_KEPT_S = 5.0
-"""Whoever begins within that time gets the same list, and then what changed since."""
+"""Whoever begins within that time of when it was made gets the same list, and then what changed
+since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ class _Record(msgspec.Struct):
 
 
 class DocumentFeed:
-    """Shared by all watchers: a line is made once."""
+    """Shared by all watchers: a line is made once, and so is the list for those who begin."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._line_bytes = 0
+        self._making_lines: SharedWorks[bytes] = SharedWorks()
+        self._making_lists: SharedWorks[tuple[list[bytes], str]] = SharedWorks()
         self._list: tuple[list[bytes], str] = ([], "")
         self._listed_at_s = float("-inf")
         self.words = NodeWords()
@@ -69,10 +73,13 @@ class DocumentFeed:
                 pending, names, size = [], set(), 0
 
     async def _everything(self) -> tuple[list[bytes], str]:
-        now_s = time.monotonic()
-        if now_s - self._listed_at_s > _LIST_KEPT_S:
-            self._list = await self._make_list()
-            self._listed_at_s = now_s
+        if time.monotonic() - self._listed_at_s > _LIST_KEPT_S:
+            return await self._making_lists.outcome("all", self._keep_list)
+        return self._list
+
+    async def _keep_list(self) -> tuple[list[bytes], str]:
+        self._list = await self._make_list()
+        self._listed_at_s = time.monotonic()
         return self._list
 
     async def _make_list(self) -> tuple[list[bytes], str]:
@@ -94,11 +101,15 @@ class DocumentFeed:
         key = (event.kind, event.version)
         line = self._lines.get(key)
         if line is None:
-            line = await self._make_line(event)
-            self._line_bytes += len(line) - len(self._lines.get(key, b""))
-            self._lines[key] = line
-            while len(self._lines) > _KEPT_LINES or self._line_bytes > _KEPT_LINE_BYTES:
-                self._line_bytes -= len(self._lines.popitem(last=False)[1])
+            return await self._making_lines.outcome(key, lambda: self._keep_line(key, event))
+        return line
+
+    async def _keep_line(self, key: tuple[str, str], event: Item) -> bytes:
+        line = await self._make_line(event)
+        self._lines[key] = line
+        self._line_bytes += len(line)
+        while len(self._lines) > _KEPT_LINES or self._line_bytes > _KEPT_LINE_BYTES:
+            self._line_bytes -= len(self._lines.popitem(last=False)[1])
         return line
 
     async def _make_line(self, event: Item) -> bytes:

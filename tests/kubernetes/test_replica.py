@@ -1,0 +1,90 @@
+"""A controller at an API server, which leads however long others' answers take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from limpet.controller.replica import run_replica
+from limpet.controller.settings import ControllerSettings, StoreSettings
+from tests.beds.rogue import answer, serving, take_request
+from tests.waiting import PATIENCE_S, until
+
+CONNECTIONS = 4
+"""Of one client: as many lists at once keep whoever asks by it waiting."""
+
+
+class Server:
+    """Has a Lease, and answers no list."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self.renewals = 0
+        self.list_given_up = asyncio.Event()
+        self._lease: dict[str, Any] = {}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, _, body = (await take_request(reader)).partition(b"\r\n\r\n")
+            verb, path, _ = head.decode().split(" ", 2)
+            if "/leases" in path:
+                writer.write(self._lease_for(verb, body))
+            elif "?" not in path:
+                writer.write(not_found(path))
+            else:
+                self.lists += 1
+                await reader.read()
+                self.list_given_up.set()
+                return
+            await writer.drain()
+
+    def _lease_for(self, verb: str, body: bytes) -> bytes:
+        if verb == "GET" and not self._lease:
+            return not_found("limpet-controller")
+        if verb != "GET":
+            self.renewals += 1
+            self._lease = json.loads(body)
+            marks = {"uid": "u", "resourceVersion": str(self.renewals)}
+            self._lease["metadata"] = {**self._lease["metadata"], **marks}
+        return answer(json.dumps(self._lease).encode())
+
+
+def not_found(path: str) -> bytes:
+    said = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
+    details = {"name": path.rpartition("/")[2]}
+    return answer(json.dumps({**said, "details": details}).encode(), "404 Not Found")
+
+
+def kubeconfig(folder: Path, at: str) -> Path:
+    path = folder / "config"
+    named = {"cluster": "c", "user": "u"}
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": f"http://{at}"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": named}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_the_lease_is_renewed_while_more_lists_wait_than_a_client_has_connections(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        server = Server()
+        async with serving(server.serve, None) as at, asyncio.timeout(PATIENCE_S):
+            place = StoreSettings(store="kubernetes", kubeconfig=kubeconfig(tmp_path, at))
+            replica = asyncio.create_task(run_replica(ControllerSettings(place=place)))
+            try:
+                await until(lambda: server.lists >= CONNECTIONS)
+                before = server.renewals
+                await until(lambda: server.renewals > before or server.list_given_up.is_set())
+                assert not server.list_given_up.is_set()
+            finally:
+                replica.cancel()
+                await asyncio.wait((replica,))
+
+    asyncio.run(run())
