@@ -61,11 +61,12 @@ class Member:
         segment_demand: Callable[[Grant], tuple[int, ...]] = lambda _grant: (),
         boot_id: str = "boot",
         elsewhere: Collection[str] = (),
+        untold: Collection[str] = (),
     ) -> AsyncIterator[Running]:
         identity = self.identity
         if controllers:
             identity = replace(identity, controllers=tuple(controllers))
-        running = Running(self.folders, identity, segment_demand, boot_id, elsewhere)
+        running = Running(self.folders, identity, segment_demand, boot_id, elsewhere, untold)
         running.session.start()
         try:
             yield running
@@ -84,6 +85,7 @@ class Running:
         segment_demand: Callable[[Grant], tuple[int, ...]],
         boot_id: str,
         elsewhere: Collection[str] = (),
+        untold: Collection[str] = (),
     ) -> None:
         self.membership = membership_of(identity, boot_id=boot_id)
         self.ledgers = Ledgers(folders.data_dir, 30.0, Attachments(folders.run_dir / "attachments"))
@@ -96,6 +98,7 @@ class Running:
             segment_demand=lambda: segment_demand(self.grant) if self.membership.grant else (),
             random=lambda: 0.0,
             elsewhere=elsewhere,
+            untold=untold,
         )
         self.membership.subscribe(self.session.hear)
 

@@ -15,6 +15,7 @@ import pytest
 from limpet.base.decoding import decode_json
 from limpet.cloud.link import ControllerLink, ControllerRefusedError
 from limpet.cloud.pod_reports import keep_bindings
+from limpet.cloud.second_road.state import PUBLISHED_THERE, UNTOLD_THERE
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -26,6 +27,7 @@ from limpet.cluster.api import (
 )
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds import GRANT, POLICY
 from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.store.database import copy_database, read_item
 from tests.beds.rogue import Authority, answer, says, serving, take_request
@@ -48,6 +50,15 @@ def member(tmp_path: Path, controller: Controller) -> Joiner:
         return made
 
     return make
+
+
+WEB = "NetworkPolicy/shop/web"
+CLOSED = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "web", "namespace": "shop"},
+    "spec": {"podSelector": {}},
+}
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -136,6 +147,39 @@ def test_who_hears_and_publishes_by_another_road_asks_its_controller_for_segment
             assert running.addresses_of(hearer.membership.uid) == ()
 
     run(body)
+
+
+def test_who_hears_by_another_road_hears_policies_of_its_controller_also_under_the_next_key(
+    controller: Controller, member: Joiner
+) -> None:
+    one, two = member("one"), member("two")
+
+    async def body() -> None:
+        async with (
+            two.running() as hearer,
+            one.running(elsewhere=PUBLISHED_THERE, untold=UNTOLD_THERE) as running,
+        ):
+            hearer.announce("192.0.2.2")
+            await running.connected()
+            assert running.membership.replica.has_heard_all
+            await asyncio.to_thread(controller.ask, "policy.apply", documents=[CLOSED])
+            await until(lambda: policies_of(running) == {WEB: 0})
+            await asyncio.to_thread(controller.ask, "rotate-key")
+            await until(lambda: policies_of(running) == {WEB: 1})
+            left = running.membership.signed_by_former_keys()
+            assert {each.kind for each in left} <= {GRANT.name}  # which the other road tells
+            await asyncio.to_thread(controller.ask, "policy.delete", namespace="shop", name="web")
+            await until(lambda: policies_of(running) == {})
+            # All else is the other road's.
+            assert running.addresses_of(hearer.membership.uid) == ()
+
+    run(body)
+
+
+def policies_of(running: Running) -> dict[str, int]:
+    """Those that hold, and the numbers of the keys that have signed them."""
+    known = running.membership.replica.known.of(POLICY.name)
+    return {name: each.era for name, each in known.items() if each.value.document is not None}
 
 
 def test_an_appetite_that_comes_later_is_heard(controller: Controller, member: Joiner) -> None:

@@ -387,9 +387,12 @@ class Node:
             return data
 
     @contextlib.asynccontextmanager
-    async def watch(self, since: str | None = None) -> AsyncIterator[AsyncIterator[api.WatchLine]]:
+    async def watch(
+        self, since: str | None = None, kinds: str | None = None
+    ) -> AsyncIterator[AsyncIterator[api.WatchLine]]:
         """Line after line. Raises: Refusal."""
-        query = {} if since is None else {"since": since}
+        said = {"since": since, "kinds": kinds}
+        query = {name: text for name, text in said.items() if text is not None}
         headers = {api.REVISION_HEADER: str(self.revision)}
         async with self.session().get(
             f"{self.url}/v1/watch",

@@ -337,6 +337,24 @@ def test_a_watcher_gets_all_there_is_and_then_what_changes(controller: Controlle
     nodes_do(controller, "ab", body)
 
 
+def test_a_watcher_of_some_kinds_hears_of_these_alone(controller: Controller) -> None:
+    async def body(a: Node, b: Node) -> None:
+        async with a.watch(kinds="grant,network") as lines:
+            found = await until_bookmark(lines)
+            kinds = [line.document.kind for line in found if line.document is not None]
+            assert kinds == ["network", "grant", "grant"]
+            await b.publish()
+            await b.request_segments(4)
+            told = await anext(line.document async for line in lines if line.document is not None)
+            assert told == b.sealed
+        with pytest.raises(Refusal, match="secret") as caught:
+            async with a.watch(kinds="grant,secret"):
+                pass
+        assert caught.value.status == 400
+
+    nodes_do(controller, "ab", body)
+
+
 @pytest.mark.parametrize("since", ["x", "abcd-7", "%00"])
 def test_a_watch_from_a_strange_version_is_told_to_begin_anew(
     controller: Controller, since: str

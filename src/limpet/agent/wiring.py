@@ -26,7 +26,7 @@ from limpet.cloud.link import ControllerLink
 from limpet.cloud.path_reports import PathReports
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.publisher import Reports
-from limpet.cloud.second_road.state import PUBLISHED_THERE
+from limpet.cloud.second_road.state import PUBLISHED_THERE, UNTOLD_THERE
 from limpet.cloud.session import Session
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.exchange.exchange import Exchange
@@ -163,6 +163,7 @@ class ClusterSide:
             segment_demand=partial(_wanted_versions, self.membership, ledgers, node_part),
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
+            untold=UNTOLD_THERE if settings.source.source == "kubernetes" else (),
         )
         self.kubernetes = KubernetesSide(
             settings,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -123,13 +123,17 @@ class ControllerLink:
         return await connect_to_controller(self.controller, self._tls())
 
     async def watch(
-        self, since: str | None, *, revision: int
+        self, since: str | None, *, revision: int, kinds: Collection[str] = ()
     ) -> AsyncGenerator[list[WatchLine], None]:
         """Lines as they come, each time all that are there; ends where the controller ends it.
 
-        Raises: RefusedError before the first line; LinkError, also when it is silent.
+        `kinds`: of documents that are to be told; none: all. Raises: RefusedError before the first
+        line; LinkError, also when it is silent.
         """
-        path = "/v1/watch" if since is None else f"/v1/watch?since={quote(since)}"
+        query = {} if since is None else {"since": since}
+        if kinds:
+            query["kinds"] = ",".join(kinds)
+        path = f"/v1/watch?{urlencode(query)}" if query else "/v1/watch"
         connection = await self._connect()
         try:
             status, chunks = await connection.stream(

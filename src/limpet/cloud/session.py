@@ -71,15 +71,18 @@ class Session:
         segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
         elsewhere: Collection[str] = (),
+        untold: Collection[str] = (),
     ) -> None:
         """`segment_demand`: IP versions of which the node needs one more segment.
 
         `random`: from 0 to below 1; spreads the nodes that come back all at once. `elsewhere`:
-        kinds of documents that are published by another road; then all are heard by that too.
+        kinds of documents that are published by another road; then all are heard by that too, but
+        for the kinds in `untold`.
         """
         self._membership = membership
         self._link = link
         self._random = random
+        self._untold = untold
         self._requests = Requests(membership, link, on_hello=self._greeted)
         self._publisher = Publisher(
             membership,
@@ -232,9 +235,10 @@ class Session:
         if self._publisher.elsewhere:
             if not self._membership.replica.has_heard_all:
                 await self._learn_all()  # not all kinds are told by the other road
-            await self._publisher.run()
-        else:
-            await _first_of(self._follow(), self._publisher.run())
+            if not self._untold:
+                await self._publisher.run()
+                return
+        await _first_of(self._follow(), self._publisher.run())
 
     # Hearing
 
@@ -255,7 +259,8 @@ class Session:
     async def _watch(self) -> None:
         revision = self._membership.replica.known.revision
         self._state = replace(self._state, told=())
-        async with aclosing(self._link.watch(self._since, revision=revision)) as watch:
+        lines_of = self._link.watch(self._since, revision=revision, kinds=self._untold)
+        async with aclosing(lines_of) as watch:
             async for lines in watch:
                 await self._take(lines)
 

@@ -13,7 +13,7 @@
 | `GET /v1/pods?page=NUMBER` | a node: its own, from 0 | -> `PodPage` |
 | `POST /v1/pods` | a node | `PodReport` -> `PodAnswer` |
 | `POST /v1/paths` | a node | `PathReport` -> `PathReportAnswer` (`paths.report`) |
-| `GET /v1/watch?since=VERSION` | a node | -> `WatchLine` after `WatchLine`, one to a line |
+| `GET /v1/watch?since=VERSION&kinds=KINDS` | a node | -> `WatchLine`s, one to a line |
 | `POST /v1/admin/VERB` | a person, by a token of the API server's | as at the admin socket |
 
 A node is who its TLS certificate says. Every request of a node carries `Limpet-Revision`, the

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.cluster.api import WatchKind, WatchLine, encode_line
+from limpet.cluster.api import Code, WatchKind, WatchLine, encode_line
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import KINDS
 from limpet.controller.api.node_words import NodeWords
 from limpet.controller.api.shared_works import SharedWorks
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.store.interface import Bookmark, Item, Store
 
+ALL_KINDS = tuple(kind.name for kind in KINDS.published())
 _CHUNK_BYTES = 256 << 10
 _KEPT_LINES, _KEPT_LINE_BYTES = 16_384, 16 << 20
 _LIST_KEPT_S = 5.0
@@ -29,6 +31,16 @@ class Chunk:
     lines: bytes
     names: frozenset[str] = frozenset()
     """Names of the documents that these lines tell; empty for a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """All there is."""
+
+    chunks: dict[str, list[bytes]]
+    """By kind, those first that others are checked with."""
+    since: str
+    """To watch from."""
 
 
 class _Record(msgspec.Struct):
@@ -45,22 +57,25 @@ class DocumentFeed:
         self._lines: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._line_bytes = 0
         self._making_lines: SharedWorks[bytes] = SharedWorks()
-        self._making_lists: SharedWorks[tuple[list[bytes], str]] = SharedWorks()
-        self._list: tuple[list[bytes], str] = ([], "")
+        self._making_lists: SharedWorks[_List] = SharedWorks()
+        self._list = _List({}, "")
         self._listed_at_s = float("-inf")
         self.words = NodeWords()
 
-    async def follow(self, since: str | None) -> AsyncGenerator[Chunk, None]:
-        """All there is if `since` is None, then what changes. Raises: TooOldError."""
+    async def follow(
+        self, since: str | None, kinds: Collection[str] = ALL_KINDS
+    ) -> AsyncGenerator[Chunk, None]:
+        """All there is of `kinds` if `since` is None, then what changes. Raises: TooOldError."""
         if since is None:
-            chunks, since = await self._everything()
-            for chunk in chunks:
+            found = await self._everything()
+            since = found.since
+            for chunk in (each for kind in kinds for each in found.chunks[kind]):
                 yield Chunk(chunk)
         pending: list[bytes] = []
         names: set[str] = set()
         size = 0
         # What goes, goes with a tombstone, which is told; deletions are not.
-        async for event in self._store.watch([kind.name for kind in KINDS.published()], since):
+        async for event in self._store.watch(kinds, since):
             if isinstance(event, Bookmark):
                 pending.append(_bookmark(event.version))
             elif isinstance(event, Item):
@@ -72,30 +87,21 @@ class DocumentFeed:
                 yield Chunk(b"".join(pending), frozenset(names))
                 pending, names, size = [], set(), 0
 
-    async def _everything(self) -> tuple[list[bytes], str]:
+    async def _everything(self) -> _List:
         if time.monotonic() - self._listed_at_s > _LIST_KEPT_S:
             return await self._making_lists.outcome("all", self._keep_list)
         return self._list
 
-    async def _keep_list(self) -> tuple[list[bytes], str]:
+    async def _keep_list(self) -> _List:
         self._list = await self._make_list()
         self._listed_at_s = time.monotonic()
         return self._list
 
-    async def _make_list(self) -> tuple[list[bytes], str]:
-        kinds = [kind.name for kind in KINDS.published()]
-        since = await self._store.mark(kinds)  # what changes from here on is told again
-        listings = [await self._store.listing(kind) for kind in kinds]
-        lines = [_document_line(item) for listing in listings for item in listing.items]
-        chunks: list[list[bytes]] = [[]]
-        size = 0
-        for line in lines:
-            if size > _CHUNK_BYTES:
-                chunks.append([])
-                size = 0
-            chunks[-1].append(line)
-            size += len(line)
-        return [b"".join(chunk) for chunk in chunks], since
+    async def _make_list(self) -> _List:
+        since = await self._store.mark(ALL_KINDS)  # what changes from here on is told again
+        listings = [await self._store.listing(kind) for kind in ALL_KINDS]
+        chunks = [_chunks_of(listing.items) for listing in listings]
+        return _List(dict(zip(ALL_KINDS, chunks, strict=True)), since)
 
     async def _line(self, event: Item) -> bytes:
         key = (event.kind, event.version)
@@ -117,6 +123,30 @@ class DocumentFeed:
         parent = KINDS[event.kind].parent(event.name)
         above = await self._store.get(*parent) if parent is not None else None
         return (_document_line(above) if above else b"") + _document_line(event)
+
+
+def wanted_kinds(text: str | None) -> tuple[str, ...]:
+    """Those of which a watcher wants to hear; None: all. Raises: RefusedError."""
+    if text is None:
+        return ALL_KINDS
+    wanted = text.split(",")
+    if strange := set(wanted) - set(ALL_KINDS):
+        raise RefusedError(
+            Code.BAD_REQUEST, f"watch {min(strange)[:40]!r}: no kind of document is called so"
+        )
+    return tuple(kind for kind in ALL_KINDS if kind in wanted)
+
+
+def _chunks_of(items: Collection[Item]) -> list[bytes]:
+    chunks: list[list[bytes]] = [[]]
+    size = 0
+    for line in map(_document_line, items):
+        if size > _CHUNK_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(line)
+        size += len(line)
+    return [b"".join(chunk) for chunk in chunks if chunk]
 
 
 def _bookmark(version: str) -> bytes:

@@ -46,6 +46,7 @@ from limpet.controller.api.connections import (
     source_of_request,
     uid_of_connection,
 )
+from limpet.controller.api.feed import ALL_KINDS, wanted_kinds
 from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.figures.metrics import Metrics
@@ -269,7 +270,8 @@ class Api:
         name = await self._requests.ask(
             uid, _revision(request), lambda tables: tables.grants[uid].name
         )
-        chunks = self._cluster.feed.follow(request.query.get("since"))
+        kinds = wanted_kinds(request.query.get("kinds"))
+        chunks = self._cluster.feed.follow(request.query.get("since"), kinds)
         try:
             first = await anext(chunks)
         except TooOldError as error:
@@ -289,11 +291,14 @@ class Api:
 
         async def send() -> None:
             await self._send(response, first.lines)
-            teller = asyncio.create_task(tell())
+            is_whole = kinds == ALL_KINDS
+            teller = asyncio.create_task(tell()) if is_whole else None
             try:
                 # The node may have been removed since it was asked, and a list names nobody.
                 await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
                 async for chunk in chunks:
+                    if not is_whole and not self._cluster.is_member(uid):
+                        await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
                     await self._send(response, chunk.lines)
                     if uid in chunk.names:
                         await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
@@ -302,7 +307,8 @@ class Api:
             except RefusedError as error:
                 await self._refuse(response, error.refused)
             finally:
-                teller.cancel()
+                if teller is not None:
+                    teller.cancel()
 
         # One watch for a node: its last connection may be dead without our knowing.
         before = self._watching.pop(uid, None)
