@@ -66,6 +66,7 @@ class Nftables:
             getattr(self._lib, name).argtypes = [ctypes.c_void_p]
         self._lib.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._lib.nft_ctx_free.argtypes = [ctypes.c_void_p]
+        self._lib.nft_ctx_set_dry_run.argtypes = [ctypes.c_void_p, ctypes.c_bool]
         self._lib.nft_ctx_output_get_flags.argtypes = [ctypes.c_void_p]
         self._lib.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         self._netlink = netlink
@@ -132,6 +133,18 @@ class Nftables:
             number = errno.ENOENT if "No such file or directory" in words else errno.EINVAL
             raise KernelError("run nft for", what, number, words.split("\n")[0])
         return output.decode(errors="replace")
+
+    def check(self, commands: str, *, what: str) -> None:
+        """The kernel would take the commands as one transaction; nothing comes of it.
+
+        Raises: KernelError where it would not.
+        """
+        self._check(what)
+        self._lib.nft_ctx_set_dry_run(self._context, True)
+        try:
+            self.run(commands, what=what)
+        finally:  # a context that began meanwhile has it not
+            self._lib.nft_ctx_set_dry_run(self._context, False)
 
     def _start_over(self) -> None:
         """A context keeps what it has parsed and listed: of 5,000 peers' filter 17 MB."""

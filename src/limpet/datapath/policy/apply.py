@@ -21,7 +21,14 @@ from limpet.base.process.lifetime import KEPT_DESCRIPTORS
 from limpet.datapath.policy.blocks import bounds_of_text, version_of
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, NOTHING, PolicyTables
 from limpet.datapath.policy.table import NamedSet, Table, put_commands, read_listing
-from limpet.datapath.policy.tables_apply import WHAT, TablesWriter, cannot_become, named, table_ids
+from limpet.datapath.policy.tables_apply import (
+    WHAT,
+    TablesWriter,
+    cannot_become,
+    named,
+    table_ids,
+    trial_commands,
+)
 from limpet.datapath.policy.twins_apply import SPARE, Twins
 from limpet.linux.conntrack import forget_those
 from limpet.linux.netlink.socket import RouteSocket
@@ -166,7 +173,10 @@ class PolicyKernel:
     def _replace(self, after: PolicyTables) -> None:
         """Whatever is there. What libnftables says of a table takes its owner away, so that the
         table cannot be replaced in one transaction: others of the same rules hold pods meanwhile.
-        They stay until `change` is through, or the next one. Raises: KernelError."""
+        They stay until `change` is through, or the next one. What the kernel does not take at all
+        changes nothing. Raises: KernelError."""
+        if self._twins is not None:
+            self._inet.check(trial_commands(after, NFT_POLICY_TRIAL_TABLE), what=WHAT)
         if self._twins is None or not self._twins.are_there:
             if self._twins is not None:
                 self._tables.empty(SPARE, ())  # they may be those that could not follow

@@ -54,8 +54,8 @@ class PolicyPart(Part[PolicyTables, Change]):
         """As they were when last they were as planned; None: that was before this agent."""
         self._unjudged = False
         """Connections may go on that began while the tables were damaged."""
-        self._pods: dict[Address, Key] = {}
-        """Pods of this node, by address."""
+        self._pods: dict[Address, set[Key]] = {}
+        """Pods of this node, by address, which several may have."""
         self._coming: LocalPort | None = None
         self._planned = Planned()
 
@@ -99,7 +99,10 @@ class PolicyPart(Part[PolicyTables, Change]):
     def plan(self) -> PolicyTables:
         ports = [*self._ports(), *([self._coming] if self._coming is not None else [])]
         self.compiled = self._compile(ports)
-        self._pods = {address: port.key for port in ports for address in port.addresses}
+        self._pods = {}
+        for port in ports:
+            for address in port.addresses:
+                self._pods.setdefault(address, set()).add(port.key)
         return plan_tables(self.compiled, ports, self._planned)
 
     def state(self, want: PolicyTables) -> PolicyTables:
@@ -141,7 +144,7 @@ class PolicyPart(Part[PolicyTables, Change]):
     def _judge_again(self) -> None:
         """What got through meanwhile goes on only if it may. Raises: KernelError."""
         isolated = {pod for pod, _ in self.compiled.sides}
-        addresses = [each for each, pod in self._pods.items() if pod in isolated]
+        addresses = [each for each, pods in self._pods.items() if not pods.isdisjoint(isolated)]
         if not addresses:
             return
         own = self._kernel.own_addresses()
@@ -152,10 +155,10 @@ class PolicyPart(Part[PolicyTables, Change]):
                 ("ingress", target, source),
             )
             return any(
-                self.compiled.allows(self._pods[mine], way, peer, PROTOCOL_OF.get(protocol), port)
-                == frozenset()
+                self.compiled.allows(pod, way, peer, PROTOCOL_OF.get(protocol), port) == frozenset()
                 for way, mine, peer in ends
-                if mine in self._pods and peer not in own and source != target
+                if peer not in own and source != target
+                for pod in self._pods.get(mine, ())
             )
 
         if forgotten := self._kernel.forget_denied(addresses, is_denied):

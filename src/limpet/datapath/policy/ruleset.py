@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address, is_plain_name, link_local_of
@@ -166,15 +166,14 @@ class _Inet:
         elements: dict[str, set[str]] = {
             f"{kind}{version}": set() for kind in ("self", *DIRECTIONS) for version in (4, 6)
         }
+        held: dict[tuple[Direction, Address], dict[Key, DirectionRules]] = defaultdict(dict)
         for (port, direction), side in sides.items():
-            # A packet sees all rules of a chain as of one moment, and an element of a map perhaps
-            # as of a later one: so it is the pod's chain that changes, and not what leads there.
-            chain = f"pod_{_hash((port.key, direction))}"
-            self._chains[chain] = (f"goto {self._side_chain(direction, side)}",)
             for address in port.looked_up:
-                version = address.version
-                elements[f"{direction}{version}"].add(f"{address} : goto {chain}")
-                elements[f"self{version}"].add(f"{address} . {address}")
+                held[direction, address][port.key] = side
+                elements[f"self{address.version}"].add(f"{address} . {address}")
+        for (direction, address), holders in held.items():
+            chain = self._chain_of(direction, holders)
+            elements[f"{direction}{address.version}"].add(f"{address} : goto {chain}")
         for address, verdict in self._granted(sides, ports):
             elements[f"ingress{address.version}"].add(f"{address} : {verdict}")
         heads = {
@@ -194,6 +193,24 @@ class _Inet:
             {"enter": _ENTER, **self._chains, "forward": _FORWARD},
         )
 
+    def _chain_of(self, direction: Direction, holders: Mapping[Key, DirectionRules]) -> str:
+        """The chain of one pod, or of several that have one address: an element of a map has one
+        verdict, and two of them would be refused with all else that changes."""
+        # A packet sees all rules of a chain as of one moment, and an element of a map perhaps as of
+        # a later one: so it is the pod's chain that changes, and not what leads there.
+        keys = sorted(holders)
+        name = f"pod_{_hash((keys[0], direction))}"
+        if len(keys) > 1:
+            name = f"shared_{_hash((keys, direction))}"
+        self._chains[name] = (self._alike(direction, holders.values()),)
+        return name
+
+    def _alike(self, direction: Direction, found: Iterable[DirectionRules | None]) -> str:
+        """The verdict where nobody knows which of several pods it is: what all of them may alike,
+        or nothing. None: of one that is not isolated."""
+        side, *others = {id(each): each for each in found}.values()
+        return f"goto {self._side_chain(direction, side)}" if side and not others else _DROP
+
     def _granted(self, sides: Sides, ports: Collection[LocalPort]) -> Iterable[tuple[Address, str]]:
         """Verdicts for addresses that pods may have beside their own. Which of several has one now,
         nobody knows: it passes what all of them let in alike, or nothing."""
@@ -207,10 +224,8 @@ class _Inet:
             found = [sides.get((port, "ingress")) for port in held]
             if not any(found):
                 continue
-            side, *others = {id(each): each for each in found}.values()
-            to = f"goto {self._side_chain('ingress', side)}" if side and not others else _DROP
             chain = f"granted_{_hash(sorted({port.key for port in held}))}"
-            self._chains[chain] = (to,)
+            self._chains[chain] = (self._alike("ingress", found),)
             yield address, f"goto {chain}"
 
     @staticmethod
@@ -305,31 +320,34 @@ class _Inet:
 def _bridge_table(sides: Sides) -> Table:
     elements: dict[str, set[str]] = {name: set() for name in _BRIDGE_SETS}
     chains: dict[str, tuple[str, ...]] = {}
+    leads: dict[tuple[str, str], set[str]] = defaultdict(set)  # chains by the map and its key
     for port, direction in sides:
         if not is_plain_name(port.ifname):
             continue
         # As long as nobody knows the bridge, what would pass it unseen does not.
-        chain = f"router_{port.bridge_mac.replace(':', '') or 'unknown'}"
-        chains[chain] = (
-            ("drop",)
-            if not port.bridge_mac
-            else (
+        chain = f"router_{port.bridge_mac.replace(':', '')}" if port.bridge_mac else _NO_ROUTER
+        if port.bridge_mac:
+            chains[chain] = (
                 f"ether daddr {port.bridge_mac} accept",
                 "ip6 saddr fe80::/10 drop",
                 "ip6 daddr fe80::/10 drop",
                 f"ether daddr set {port.bridge_mac} meta pkttype set host accept",
             )
-        )
-        if port.bridge_mac:
             elements["routers"].add(port.bridge_mac)
-        elements["ports"].add(f'"{port.ifname}" : goto {chain}')
-        elements["macs"].add(f"{port.mac} : goto {chain}")
+        leads["ports", f'"{port.ifname}"'].add(chain)
+        leads["macs", port.mac].add(chain)
         elements[f"{direction}_ports"].add(f'"{port.ifname}"')
         if direction == "egress":
             for address in port.looked_up:
                 elements[f"own{address.version}"].add(f'"{port.ifname}" . {address}')
-    if not chains:
+    if not leads:
         return Table("bridge", NFT_POLICY_TABLE)
+    for (name, key), found in leads.items():
+        # Of a MAC that pods of two bridges have nobody knows which router it is.
+        to = next(iter(found)) if len(found) == 1 else _NO_ROUTER
+        elements[name].add(f"{key} : goto {to}")
+        if to == _NO_ROUTER:
+            chains[_NO_ROUTER] = ("drop",)
     sets = {
         name: NamedSet("map" if "verdict" in head else "set", (head,), frozenset(elements[name]))
         for name, head in _BRIDGE_SETS.items()
@@ -337,6 +355,7 @@ def _bridge_table(sides: Sides) -> Table:
     return Table("bridge", NFT_POLICY_TABLE, (), sets, {**chains, **_BRIDGE_CHAINS})
 
 
+_NO_ROUTER = "router_unknown"
 _BRIDGE_SETS = {
     "ports": "type ifname : verdict",
     "macs": "type ether_addr : verdict",

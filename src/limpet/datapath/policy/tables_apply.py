@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from limpet.datapath.policy.blocks import bounds_of_text, version_of
 from limpet.datapath.policy.ruleset import PolicyTables
-from limpet.datapath.policy.table import Filling, change_steps, fillings, must_be_replaced
+from limpet.datapath.policy.table import (
+    Filling,
+    Table,
+    change_steps,
+    fillings,
+    must_be_replaced,
+    put_commands,
+)
 from limpet.linux.netlink.table_codec import TableId
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import SetElements
@@ -19,6 +26,18 @@ WHAT = "network policies"
 def named(tables: PolicyTables, name: str) -> PolicyTables:
     """The same rules in tables of that name."""
     return PolicyTables(replace(tables.inet, name=name), replace(tables.bridge, name=name))
+
+
+def trial_commands(tables: PolicyTables, name: str) -> str:
+    """What shows whether the kernel takes these: tables of that name that no packet meets, not even
+    while it looks at them."""
+    return "".join(map(put_commands, map(_unmet, (tables.inet, tables.bridge), (name, name))))
+
+
+def _unmet(table: Table, name: str) -> Table:
+    met = table.met_by_all
+    chains = {each: rules[each in met :] for each, rules in table.chains.items()}
+    return replace(table, name=name, chains=chains)
 
 
 def table_ids(tables: PolicyTables) -> list[TableId]:
