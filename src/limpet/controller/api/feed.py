@@ -18,7 +18,6 @@ from limpet.controller.api.shared_works import SharedWorks
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.store.interface import Bookmark, Item, Store
 
-ALL_KINDS = tuple(kind.name for kind in KINDS.published())
 _CHUNK_BYTES = 256 << 10
 _KEPT_LINES, _KEPT_LINE_BYTES = 16_384, 16 << 20
 _LIST_KEPT_S = 5.0
@@ -63,9 +62,13 @@ class DocumentFeed:
         self.words = NodeWords()
 
     async def follow(
-        self, since: str | None, kinds: Collection[str] = ALL_KINDS
+        self, since: str | None, kinds: Collection[str] | None = None
     ) -> AsyncGenerator[Chunk, None]:
-        """All there is of `kinds` if `since` is None, then what changes. Raises: TooOldError."""
+        """All there is if `since` is None, then what changes. Raises: TooOldError.
+
+        `kinds`: of documents that are told, in this order; None: all.
+        """
+        kinds = all_kinds() if kinds is None else kinds
         if since is None:
             found = await self._everything()
             since = found.since
@@ -98,10 +101,11 @@ class DocumentFeed:
         return self._list
 
     async def _make_list(self) -> _List:
-        since = await self._store.mark(ALL_KINDS)  # what changes from here on is told again
-        listings = [await self._store.listing(kind) for kind in ALL_KINDS]
+        kinds = all_kinds()
+        since = await self._store.mark(kinds)  # what changes from here on is told again
+        listings = [await self._store.listing(kind) for kind in kinds]
         chunks = [_chunks_of(listing.items) for listing in listings]
-        return _List(dict(zip(ALL_KINDS, chunks, strict=True)), since)
+        return _List(dict(zip(kinds, chunks, strict=True)), since)
 
     async def _line(self, event: Item) -> bytes:
         key = (event.kind, event.version)
@@ -125,16 +129,22 @@ class DocumentFeed:
         return (_document_line(above) if above else b"") + _document_line(event)
 
 
+def all_kinds() -> tuple[str, ...]:
+    """Those of documents that are told, each behind those that it is checked with."""
+    return tuple(kind.name for kind in KINDS.published())
+
+
 def wanted_kinds(text: str | None) -> tuple[str, ...]:
     """Those of which a watcher wants to hear; None: all. Raises: RefusedError."""
+    known = all_kinds()
     if text is None:
-        return ALL_KINDS
+        return known
     wanted = text.split(",")
-    if strange := set(wanted) - set(ALL_KINDS):
+    if strange := set(wanted) - set(known):
         raise RefusedError(
             Code.BAD_REQUEST, f"watch {min(strange)[:40]!r}: no kind of document is called so"
         )
-    return tuple(kind for kind in ALL_KINDS if kind in wanted)
+    return tuple(kind for kind in known if kind in wanted)
 
 
 def _chunks_of(items: Collection[Item]) -> list[bytes]:

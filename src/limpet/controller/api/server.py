@@ -46,7 +46,7 @@ from limpet.controller.api.connections import (
     source_of_request,
     uid_of_connection,
 )
-from limpet.controller.api.feed import ALL_KINDS, wanted_kinds
+from limpet.controller.api.feed import all_kinds, wanted_kinds
 from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.api.owned_connections import OwnedConnections
 from limpet.controller.figures.metrics import Metrics
@@ -291,7 +291,7 @@ class Api:
 
         async def send() -> None:
             await self._send(response, first.lines)
-            is_whole = kinds == ALL_KINDS
+            is_whole = kinds == all_kinds()
             teller = asyncio.create_task(tell()) if is_whole else None
             try:
                 # The node may have been removed since it was asked, and a list names nobody.

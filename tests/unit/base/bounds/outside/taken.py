@@ -27,6 +27,7 @@ UNBOUNDED: dict[str, dict[str, str]] = {
     "one at a time: the next begins when it has ended": {
         "agent/serving": "gone_pods.py",
         "cloud/workloads": "policy_source.py service_source.py",
+        "controller/api": "shared_works.py",
         "controller/picture": "listed.py making.py silent_nodes.py",
         "agent/answers/picture": "making.py",
         "paths": "proven.py",
