@@ -31,7 +31,9 @@ def order(changed: tuple[str, str, Any], *, state_last: bool = False) -> float:
     if kind == AUTHORITY:
         return 0.5  # nobody hears of a key that may be lost; what it has to sign, it signs later
     if kind == SEGMENT:
-        return 1 if record is not None and record.resting_since_s is None else 5
+        is_claimed = record is not None and record.resting_since_s is None
+        is_nobodys = record is not None and not record.uid  # or its machine's grant would be buried
+        return 1 if is_claimed or is_nobodys else 5
     if kind == COMMUNITY:
         return 1 if record is not None else 5
     if kind == NODE and record is not None and record.replaced_by:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
 import structlog
 
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Key
-from limpet.cluster.keys import SealError
-from limpet.cluster.kinds import KINDS
-from limpet.cluster.seal import read_sealed
+from limpet.cluster.documents import Key, Known
+from limpet.cluster.keys import SealError, public_key_of
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY
+from limpet.cluster.kinds.network import signing_keys
+from limpet.cluster.seal import check, is_signed_by, read_sealed
 from limpet.controller.registry.records import AUTHORITY, COMMUNITY, TOKEN, record_types
 from limpet.controller.registry.tables import Tables, is_under
 from limpet.controller.store.interface import Store
@@ -22,6 +24,8 @@ LOST_SECRETS = (
     "signed. To begin anew without one, so that every node has to join again: kubectl delete "
     "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
 )
+_OURS = (GRANT.name, POLICY.name)
+"""Kinds of what the cluster signs itself, and what is checked with no other document."""
 
 
 async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[Key, str]]:
@@ -35,11 +39,14 @@ async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[K
     for kind, of in record_types().items():
         listing = await store.listing(kind)
         unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
+        keys = _keys(tables) if kind in _OURS and tables.exists else None
         for item in listing.items:
             versions[kind, item.name] = item.version
             try:
                 tables.load(kind, item.name, item.value, of)
                 tables.check_if_under(kind, item.name)
+                if keys is not None:
+                    _check_ours(tables, (kind, item.name), keys)
             except (StorageError, SealError) as error:
                 tables.put(kind, item.name, None)
                 unreadable[kind, item.name] = str(error)
@@ -48,6 +55,28 @@ async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[K
                 raise StorageError("read", "the cluster's secrets", why, hint=LOST_SECRETS)
     tables.commit()
     return versions, unreadable
+
+
+def _keys(tables: Tables) -> tuple[bytes, ...]:
+    """All that the cluster has signed with, the newest first: a rotation that was cut off has left
+    what a former one has signed. Of a network of somebody else none count."""
+    keys = [public_key_of(each) for each in tables.authority.cluster_keys]
+    network = tables.find((NETWORK.name, NETWORK.name))
+    if network is not None:
+        with contextlib.suppress(SealError):
+            check(network, Known(KINDS, tables.pinned))
+            keys += signing_keys(tables)
+    return tuple(reversed(dict.fromkeys(keys)))
+
+
+def _check_ours(tables: Tables, key: Key, keys: Collection[bytes]) -> None:
+    """Raises: SealError."""
+    document = tables.find(key)
+    if document is not None and not is_signed_by(document.sealed, KINDS, keys):
+        raise SealError(
+            f"open {' '.join(key)}: no key of this cluster has signed it (it was put here from "
+            "another cluster, or forged: delete it)"
+        )
 
 
 def keep_known(

@@ -158,6 +158,8 @@ class Cluster:
                 "last `limpet controller rotate-key`"
             )
             return
+        if put_back := nodes.bury_put_back(tables, time.time()):
+            _log.error("grants of removed nodes were put back: removed again", uids=put_back)
         if buried := grants.finish_replacements(tables):
             _log.warning("a replacement was cut off: finished", count=buried)
         following = next_network(tables.network, self.settings)

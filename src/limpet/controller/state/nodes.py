@@ -17,7 +17,7 @@ from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.namesakes import settle_namesakes
 from limpet.controller.registry.records import SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, live_uids
 from limpet.controller.state.grants import bury, change_grant, live_grant
 from limpet.controller.state.problems import relay_problem
 
@@ -110,6 +110,21 @@ def finish_removals(tables: Tables, now_s: float) -> int:
     many segments."""
     removed = [each.uid for each in tables.grants.values() if each.tombstone]
     return _rest(tables, removed, now_s)
+
+
+def bury_put_back(tables: Tables, now_s: float) -> list[str]:
+    """A node of which something rests was removed: its old grant lay where its tombstone was, and
+    is removed again. Returns the uids. Raises: RefusedError."""
+    rests = {
+        each.uid for each in tables.space.holdings.values() if each.resting_since_s is not None
+    }
+    back = [tables.grants[uid] for uid in live_uids(tables) if uid in rests]
+    for grant in back:
+        bury(tables, grant)
+        settle_namesakes(tables, grant.name)
+    uids = [grant.uid for grant in back]
+    _rest(tables, uids, now_s)
+    return uids
 
 
 def _rest(tables: Tables, uids: Iterable[str], now_s: float) -> int:

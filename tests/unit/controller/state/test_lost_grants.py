@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from limpet.base.errors import StorageError
 from limpet.cluster.api import Code, HelloRequest, PodReport
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import public_key_of, uid_of
@@ -121,6 +123,49 @@ def test_who_joins_after_what_it_had_left_behind_rests_is_taken_up_as_any_node(
         shown = await lose_grant(store, following)
         third = await next_leader(store)
         assert await third.change(lambda tables: recovery.absorb(tables, [shown], 8, 0.0)) == 1
+        assert await third.change(live_uids) == [UID]
+        await third.stop()
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_removed_node_whose_old_grant_is_put_back_is_removed_again(tmp_path: Path) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(lambda tables: join(tables, 1, "n1"))
+        old = await store.get(NODE, UID)
+        await cluster.remove(UID)
+        await cluster.stop()
+        tombstone = await store.get(NODE, UID)
+        assert old is not None
+        assert tombstone is not None
+        await store.write([StorePut(NODE, UID, old.value, tombstone.version)])
+
+        following = await next_leader(store)
+
+        assert await following.change(live_uids) == []
+        assert await following.change(lambda tables: tables.grants[UID].tombstone)
+        assert await following.change(holders) == [(UID, True)] * 2
+        await following.stop()
+
+    with_cluster(tmp_path, body)
+
+
+@pytest.mark.parametrize("written", range(8))
+def test_a_machine_of_which_something_rests_stays_in_where_its_join_is_cut_off(
+    tmp_path: Path, written: int
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        token = await cluster.change(lasting_token)
+        store.fails = lambda change: change.kind == NODE
+        await fails(cluster.change(lambda tables: join_with(tables, token, 1, "n1")))
+        following = await next_leader(store)
+        assert await following.remove(UID) == UID
+        again = await following.change(lasting_token)
+        store.cut_off(after=written)
+        with contextlib.suppress(StorageError):
+            await following.change(lambda tables: join_with(tables, again, 1, "n1"))
+        third = await next_leader(store)
+        await third.change(lambda tables: join_with(tables, again, 1, "n1"))
         assert await third.change(live_uids) == [UID]
         await third.stop()
 

@@ -15,8 +15,9 @@ from limpet.base.bounds.neighbours import CHANGES_AT_ONCE
 from limpet.cluster.api import token_id
 from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.keys import public_key_of
-from limpet.cluster.kinds import NETWORK, PRESENCE
+from limpet.cluster.kinds import GRANT, NETWORK, POLICY, PRESENCE
 from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import open_sealed, seal
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.records import (
@@ -25,13 +26,15 @@ from limpet.controller.registry.records import (
     SEGMENT,
     TOKEN,
     CommunityRecord,
+    DocumentRecord,
+    NodeRecord,
     PresenceRecord,
     record_types,
 )
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.rotation import rotate_key
-from limpet.controller.registry.tables import Tables
+from limpet.controller.registry.tables import Tables, live_uids
 from limpet.controller.state import nodes, tokens
 from limpet.controller.state.authority import create_cluster, remake_network
 from limpet.controller.state.problems import problems_of
@@ -46,7 +49,7 @@ from limpet.controller.store.interface import (
     TooOldError,
 )
 from limpet.controller.store.sqlite import SqliteStore
-from tests.unit.cluster_values import node_key, presence
+from tests.unit.cluster_values import grant, node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network, new_tables, new_token
 from tests.waiting import PATIENCE_S, until
 
@@ -302,6 +305,50 @@ def test_presences_that_nobody_signed_or_of_nobody_are_not_taken_when_all_is_rea
         assert presence_now.sequence == 3
         await other.change(lambda tables: rotate_key(tables, node_key(200)))
         await other.stop()
+
+    with_registry(tmp_path, body)
+
+
+def test_grants_and_policies_that_the_cluster_has_not_signed_are_not_read(tmp_path: Path) -> None:
+    """From another cluster, or forged; what a former key has signed counts."""
+
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        foreign = seal(GRANT, grant(9, name="n9", revision=10**6), node_key(201))
+        policy = SignedPolicy("NetworkPolicy/shop/web", 10**6, {})
+        strange = seal(POLICY, policy, node_key(201))
+        former = await registry.change(lambda tables: tables.nodes[UID])
+        await registry.change(lambda tables: rotate_key(tables, node_key(200)))
+        item = await store.get(NODE, UID)
+        assert item is not None
+        lies = [
+            StorePut(NODE, UID, msgspec.json.encode(former), item.version),
+            StorePut(NODE, foreign.name, msgspec.json.encode(NodeRecord(foreign.sealed, 0.0))),
+            StorePut(
+                POLICY.name, strange.name, msgspec.json.encode(DocumentRecord(strange.sealed))
+            ),
+        ]
+        await store.write(lies)
+
+        other = Registry(store, 0.0)
+        await other.start()
+
+        assert await other.change(live_uids) == [UID]
+        assert await other.change(lambda tables: tables.find(strange.key)) is None
+        assert other.unreadable.keys() == {foreign.key, strange.key}
+        assert "no key of this cluster has signed it" in other.unreadable[foreign.key]
+        await other.stop()
+
+    with_registry(tmp_path, body)
+
+
+def test_a_grant_of_nobodys_that_is_put_into_the_store_makes_no_member(tmp_path: Path) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        foreign = seal(GRANT, grant(9, name="n9", revision=10**6), node_key(201))
+        record = NodeRecord(foreign.sealed, 0.0)
+        (version,) = await store.write([StorePut(NODE, foreign.name, msgspec.json.encode(record))])
+        await until(lambda: registry.has_written(NODE, foreign.name, version))
+        assert not registry.is_member(foreign.name)
+        assert foreign.key in registry.unreadable
 
     with_registry(tmp_path, body)
 
