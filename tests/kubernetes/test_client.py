@@ -323,6 +323,73 @@ def test_a_certificate_that_is_inline_is_shown_to_the_server(tmp_path: Path) -> 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("was_good", [True, False])
+def test_a_certificate_that_is_renewed_on_the_disk_is_shown_from_the_next_request_on(
+    tmp_path: Path, was_good: bool
+) -> None:
+    """Servers check it with each request, and keep the connection of who is refused."""
+    authority = Authority(tmp_path / "pki")
+    authority.identity("127.0.0.1:1")
+    node = authority.folder / "node.pem"
+    good = [node.read_text()] if was_good else []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        while True:
+            await take_request(reader)
+            is_good = ssl.DER_cert_to_PEM_cert(shown) in good
+            writer.write(said({}) if is_good else refused(401, "Unauthorized", "expired"))
+            await writer.drain()
+
+    async def run() -> None:
+        context = authority.server_context()
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VerifyFlags(0x200000)
+        context.load_verify_locations(cadata=authority.ca)
+        async with serving(serve, context) as at:
+            access = Access(
+                parse_server(f"https://{at}"),
+                "test",
+                ca=authority.ca.encode(),
+                certificate=node,
+                key=authority.folder / "node.key.pem",
+                tls_name=SERVER_NAME,
+            )
+            client = Client(access)
+            if was_good:
+                await get(client)
+            else:
+                with pytest.raises(StatusError, match="expired"):
+                    await get(client)
+            authority.identity("127.0.0.1:1")
+            good[:] = [node.read_text()]
+            await get(client)
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_who_is_refused_asks_again_by_another_connection() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        is_first = connections == 1
+        while True:
+            await take_request(reader)
+            writer.write(refused(401, "Unauthorized", "who?") if is_first else said({}))
+            await writer.drain()
+
+    async def work(client: Client) -> None:
+        with pytest.raises(StatusError, match=r"who\?"):
+            await get(client)
+        await get(client)
+
+    against(serve, work)
+    assert connections == 2
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAA"])
 def test_files_that_hold_no_certificate_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "ca.crt"

@@ -31,6 +31,7 @@ PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""
 ANSWER_S = 20.0
 _CONNECTIONS = 4
+_UNAUTHORIZED = 401
 _USER_AGENT = "limpet"
 
 AnyObject = TypeVar("AnyObject", bound=Object)
@@ -310,6 +311,8 @@ class Client:
         self, verb: str, path: str, *, body: bytes = b"", headers: Headers = ()
     ) -> HttpAnswer:
         """Whatever is answered, for requests that are none of the above; a write is sent once."""
+        if self._credentials.are_renewed:
+            self.close()
         answer = await self._requests.request(
             verb,
             self.access.server.path + path,
@@ -319,6 +322,8 @@ class Client:
             once=verb != "GET",
         )
         self._clock.tell(answer.date, time.monotonic())
+        if answer.status == _UNAUTHORIZED:
+            self.close()  # it stays with the certificate that it was opened with
         return answer
 
     async def upgrade(

@@ -35,6 +35,8 @@ class Credentials:
         self._token_stamp: Stamp | None = None
         self._context: ssl.SSLContext | None = None
         self._context_stamp: Stamp | None = None
+        parts = (access.ca, access.certificate, access.key)
+        self._files = [part for part in parts if isinstance(part, Path)]
 
     def server(self) -> HttpServer:
         """Whom to connect to. Raises: AccessError."""
@@ -49,6 +51,15 @@ class Credentials:
             f"{host}:{at.port}",
             _WORDS,
         )
+
+    @property
+    def are_renewed(self) -> bool:
+        """Whether the files of certificates are others than those of the last connection; while
+        they cannot be looked at they are not."""
+        try:
+            return self._context is not None and self._files_stamp() != self._context_stamp
+        except OSError:
+            return False
 
     def headers(self) -> Headers:
         """Raises: AccessError."""
@@ -71,14 +82,15 @@ class Credentials:
 
     def _tls(self) -> ssl.SSLContext:
         """Certificates are not checked against the clock: that of an edge node may say 1970."""
-        access = self.access
-        parts = (access.ca, access.certificate, access.key)
-        files = [part for part in parts if isinstance(part, Path)]
-        with self._named("certificates", *files):
-            stamp: Stamp = tuple(_stamp(path) for path in files)
+        with self._named("certificates", *self._files):
+            stamp = self._files_stamp()
             if self._context is None or stamp != self._context_stamp:
-                self._context, self._context_stamp = _context(access), stamp
+                self._context, self._context_stamp = _context(self.access), stamp
         return self._context
+
+    def _files_stamp(self) -> Stamp:
+        """Raises: OSError."""
+        return tuple(_stamp(path) for path in self._files)
 
     @contextlib.contextmanager
     def _named(self, what: str, *paths: Path) -> Iterator[None]:
