@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 from limpet.controller.replica import run_replica
 from limpet.controller.settings import ControllerSettings, StoreSettings
 from tests.beds.rogue import answer, serving, take_request
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, until, until_answered
 
 CONNECTIONS = 4
 """Of one client: as many lists at once keep whoever asks by it waiting."""
@@ -83,6 +84,39 @@ def test_the_lease_is_renewed_while_more_lists_wait_than_a_client_has_connection
                 before = server.renewals
                 await until(lambda: server.renewals > before or server.list_given_up.is_set())
                 assert not server.list_given_up.is_set()
+            finally:
+                replica.cancel()
+                await asyncio.wait((replica,))
+
+    asyncio.run(run())
+
+
+def test_a_probe_is_answered_while_the_api_server_is_away(tmp_path: Path) -> None:
+    """One that were ended would forget what it knows of when it led."""
+    with socket.socket() as probed:
+        probed.bind(("127.0.0.1", 0))
+        listen = "127.0.0.1", probed.getsockname()[1]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take_request(reader)  # and goes without an answer
+
+    async def health() -> int:
+        try:
+            reader, writer = await asyncio.open_connection(*listen)
+        except OSError:
+            return 0
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        status = (await reader.read()).split(b" ", 2)[1]
+        writer.close()
+        return int(status)
+
+    async def run() -> None:
+        async with serving(serve, None) as at:
+            place = StoreSettings(store="kubernetes", kubeconfig=kubeconfig(tmp_path, at))
+            settings = ControllerSettings(place=place, metrics_listen=(listen,))
+            replica = asyncio.create_task(run_replica(settings))
+            try:
+                assert await until_answered(health) == 503
             finally:
                 replica.cancel()
                 await asyncio.wait((replica,))

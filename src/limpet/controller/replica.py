@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +32,7 @@ from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.reach import read_links
 from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
-from limpet.controller.serving import serve, serve_following
+from limpet.controller.serving import serve, serve_following, serve_monitors
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.kubernetes.store import KubernetesStore
@@ -71,18 +72,29 @@ async def run_replica(settings: ControllerSettings) -> None:
         elector.start()
         undo.push_async_callback(elector.stop)
         notify_service_manager("READY=1")
-        said, known = "", LeaderMemory()
+        known, say = LeaderMemory(), _each_once()
         while True:
             try:
                 if elector.leads:
                     await _lead(settings, client, nodes, store, elector, known)
                 else:
-                    await _follow(settings, store, elector)
+                    await _follow(settings, store, elector, say)
             except StorageError as error:
-                if str(error) != said:
-                    _log.error("not served", error=str(error), again_s=_AGAIN_S)
-                said = str(error)
+                say(error)
                 await asyncio.sleep(_AGAIN_S)
+
+
+def _each_once() -> Callable[[StorageError], None]:
+    """Says why nodes are not served; the same again only after another."""
+    said = ""
+
+    def say(error: StorageError) -> None:
+        nonlocal said
+        if str(error) != said:
+            _log.error("not served", error=str(error), again_s=_AGAIN_S)
+        said = str(error)
+
+    return say
 
 
 async def _lead(
@@ -159,19 +171,37 @@ def _links() -> tuple[UnderlayLink, ...]:
         return ()
 
 
-async def _follow(settings: ControllerSettings, store: KubernetesStore, elector: Elector) -> None:
-    """Until it leads; while no cluster is made, for a moment. Raises: StorageError."""
-    item = await store.get(AUTHORITY, AUTHORITY)
-    authority = decode_json(item.value, AuthorityRecord) if item is not None else None
+async def _follow(
+    settings: ControllerSettings,
+    store: KubernetesStore,
+    elector: Elector,
+    say: Callable[[StorageError], None],
+) -> None:
+    """Until it leads. Raises: StorageError.
+
+    Who monitors it is answered also while the API server is away: a probe that ended the process
+    would end what it remembers of when it led, too (`LeaderMemory`).
+    """
+    authority: AuthorityRecord | None = None
     async with contextlib.AsyncExitStack() as undo:
-        ca_certificate = authority.ca_certificate if authority is not None else ""
-        api = follower_application(elector, ca_certificate)
-        await serve_following(settings, authority, api, health_application(elector), undo)
-        if authority is None:
-            # Who leads makes it, and then this one answers nodes, too.
+        health = health_application(elector, lambda: authority is not None)
+        await serve_monitors(health, settings, undo)
+        while not elector.leads:
+            try:
+                item = await store.get(AUTHORITY, AUTHORITY)
+            except StorageError as error:
+                say(error)
+            else:
+                if item is not None:
+                    authority = decode_json(item.value, AuthorityRecord)
+                    break
+            # While no cluster is made, who leads makes it, and then this one answers nodes, too.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN_S):
                     await elector.turned(leads=True)
+        if authority is None:
             return
+        api = follower_application(elector, authority.ca_certificate)
+        await serve_following(settings, authority, api, undo)
         _log.info("follows", leader=elector.leader)
         await elector.turned(leads=True)

@@ -69,10 +69,9 @@ async def serve(
     authority = await cluster.change(lambda tables: tables.authority)
     undo.callback(asyncio.create_task(follow_silence(cluster)).cancel)
     admin = Admin(cluster, metrics, settings.restore_margin, services)
-    if settings.metrics_listen:
-        health = web.Application()
-        health.add_routes(admin.health_routes())
-        await _serve_monitors(health, settings, undo)
+    health = web.Application()
+    health.add_routes(admin.health_routes())
+    await serve_monitors(health, settings, undo)
     runner = await _runner(admin.application(), settings, undo)
     await _listen_on_socket(runner, settings.socket, undo)
     administer = None
@@ -90,20 +89,13 @@ async def serve(
 
 async def serve_following(
     settings: ControllerSettings,
-    authority: AuthorityRecord | None,
+    authority: AuthorityRecord,
     api: web.Application,
-    health: web.Application,
     undo: contextlib.AsyncExitStack,
 ) -> None:
-    """As a controller that does not lead, until `undo` is. Raises: StorageError.
-
-    `authority`: None while no cluster is made; then nobody has a certificate to ask with.
-    """
-    if settings.metrics_listen:
-        await _serve_monitors(health, settings, undo)
-    if authority is not None:
-        runner = await _runner(api, settings, undo)
-        _listen(runner, authority, lambda _: True, None, settings, undo)
+    """As a controller that does not lead, until `undo` is. Raises: StorageError."""
+    runner = await _runner(api, settings, undo)
+    _listen(runner, authority, lambda _: True, None, settings, undo)
 
 
 async def _administer(
@@ -162,10 +154,12 @@ def _listen(
     return [_add_listener(server, at) for at in settings.listen]
 
 
-async def _serve_monitors(
+async def serve_monitors(
     health: web.Application, settings: ControllerSettings, undo: contextlib.AsyncExitStack
 ) -> None:
-    """In clear. Raises: StorageError."""
+    """In clear, where anybody is to look, until `undo` is. Raises: StorageError."""
+    if not settings.metrics_listen:
+        return
     health.middlewares.append(only_one_of_http_1)
     runner = await _runner(health, settings, undo)
     assert runner.server is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
 
 from limpet.cluster.api import HTTP_STATUS, Code, Refused, encode
@@ -33,12 +35,16 @@ def follower_application(elector: Elector, ca_certificate: str) -> web.Applicati
     return application
 
 
-def health_application(elector: Elector) -> web.Application:
-    """`/healthz` and `/metrics` while this controller does not lead."""
+def health_application(elector: Elector, follows: Callable[[], bool]) -> web.Application:
+    """`/healthz` and `/metrics` while this controller does not lead.
+
+    `follows`: whether it answers nodes; until then it is not ready, and lives all the same.
+    """
     figures = FollowerMetrics()
 
     async def healthz(_request: web.Request) -> web.Response:
-        return web.json_response({"ok": True, "leads": False, "leader": elector.leader})
+        said = {"ok": follows(), "leads": False, "leader": elector.leader}
+        return web.json_response(said, status=200 if said["ok"] else 503)
 
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=figures.text(), content_type="text/plain", charset="utf-8")
