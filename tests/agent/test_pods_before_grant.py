@@ -116,6 +116,31 @@ def test_a_pod_that_labels_choose_has_its_address_when_its_segment_is_granted(
         loop.close()
 
 
+def test_another_nodes_pod_with_the_name_of_one_of_this_node_is_a_peer_too(
+    member: Membership, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    web = Key("shop", "web-0")
+    theirs = str(FIRST.segments[0][9])
+    told = (LabelledPod(*web, (theirs,), {"app": "web"}),)
+    pods = seal(PODS, LabelledPods(FIRST.uid, 3, 1, told), node_key(OTHER)).sealed
+    own = PolicyPod(web, (ip_address("10.244.1.7"),), {"app": "client"})
+
+    with make_netns("policies").entered():
+        loop = Loop()
+        policies = ClusterPolicies(loop, tmp_path / "own.json", [], lambda _: "", member)
+        member.replica.subscribe(policies.hear)
+        member.offer([pods], source=Source.NEIGHBOUR)
+
+        found = policies._world({web: own}).pods
+        assert found[web] == own
+        assert {str(each.addresses[0]): each.labels for each in found.values()} == {
+            "10.244.1.7": {"app": "client"},
+            theirs: {"app": "web"},
+        }
+        policies.close()
+        loop.close()
+
+
 def test_pods_are_closed_while_the_clusters_policies_may_not_all_be_here(
     member: Membership, make_netns: NetnsFactory, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from ipaddress import ip_address
 from pathlib import Path
 
-from limpet.agent.policies.of_cluster import pods_of_others
+from limpet.agent.policies.of_cluster import pods_of_all
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
@@ -67,7 +67,7 @@ def test_a_pod_that_two_nodes_tell_of_is_each_nodes_own() -> None:
     claimed = PolicyPod(key, (ip_address("10.244.3.7"),), {"app": "admin"})
     for uids in (("a", "b"), ("b", "a")):
         told = {f"{uids[0]}/4": {key: victims}, f"{uids[1]}/4": {key: claimed}}
-        merged = pods_of_others(told)
+        merged = pods_of_all(told)
         assert {(pod.addresses, tuple((pod.labels or {}).items())) for pod in merged.values()} == {
             (victims.addresses, (("app", "web"),)),
             (claimed.addresses, (("app", "admin"),)),

@@ -78,7 +78,7 @@ class ClusterPolicies(OwnPolicies):
         return PolicyWorld(
             {**self._heard.policies, **own.policies, **doubts},
             {**self._heard.namespaces, **own.namespaces},
-            {**pods_of_others(self._theirs), **own.pods},
+            pods_of_all({"": own.pods, **self._theirs}),
         )
 
     def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
@@ -183,9 +183,10 @@ def _key_of(name: str) -> Key:
     return Key(namespace, rest)
 
 
-def pods_of_others(told: Mapping[str, Mapping[Key, PolicyPod]]) -> dict[Key, PolicyPod]:
-    """All pods that nodes have told, by the name of the document, as one. Of two nodes that tell of
-    one name each has its pod: a node that names another's pod takes nothing from it."""
+def pods_of_all(told: Mapping[str, Mapping[Key, PolicyPod]]) -> dict[Key, PolicyPod]:
+    """All pods that nodes have told, by the name of the document, as one; this node's own, by the
+    empty name, keep theirs. Of two nodes that tell of one name each has its pod: a node that names
+    another's pod takes nothing from it."""
     found: dict[Key, PolicyPod] = {}
     for document in sorted(told):
         pods = told[document]
