@@ -100,6 +100,8 @@ class ClusterPolicies(OwnPolicies):
         others = self._pods_touched(change)
         for name in names:
             self._read_policy(name)
+        if names:
+            self._read_refused()
         for name in others:
             self._read_pods(name)
         is_whole = self._membership.replica.has_heard_all
@@ -135,6 +137,21 @@ class ClusterPolicies(OwnPolicies):
             self._heard.drop_policy(_key_of(rest))
         else:
             self._heard.put_policy(_key_of(rest), document)
+
+    def _read_refused(self) -> None:
+        """Policies for which there was no room: there may be now."""
+        known = self._membership.replica.known.of(POLICY.name)
+        for namespace in self._heard.closed_namespaces:
+            self._heard.open_namespace(namespace)
+            for name in known:
+                kind, _, rest = name.partition("/")
+                key = _key_of(rest)
+                if (
+                    kind != "Namespace"
+                    and key.namespace == namespace
+                    and key not in self._heard.policies
+                ):
+                    self._read_policy(name)
 
     def _read_namespace(self, name: str, namespace: str, document: object) -> None:
         """Labels that cannot be understood are those that it had."""
