@@ -173,13 +173,13 @@ class HeadlessService:
         ]
         for name, _ in changed:
             if (old := self._slices.get(name)) is not None:
-                addresses = {as_usual(each.address) for each in old.endpoints}
+                addresses = _addresses(old)
                 before |= addresses & self.by_address.keys()
                 touched |= addresses
                 self._drop(name, addresses)
         for _, piece in changed:
             if piece is not None:
-                touched |= {as_usual(each.address) for each in piece.endpoints}
+                touched |= _addresses(piece)
                 self._put(piece)
         after = touched & self.by_address.keys()
         return after - before, before - after
@@ -301,6 +301,11 @@ class HeadlessService:
 
     def _rank(self, each: HeadlessEndpoint, here: Here) -> tuple[bool, int]:
         return here.doubts(each.endpoint) and self.in_any_state, here.distance(each.endpoint)
+
+
+def _addresses(piece: EndpointSlice) -> set[str]:
+    """Those of a slice of names (FQDN) are none, whatever they look like."""
+    return {as_usual(each.address) for each in piece.endpoints} if piece.version else set()
 
 
 def as_usual(address: str) -> str:

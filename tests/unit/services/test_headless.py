@@ -120,3 +120,18 @@ def test_of_many_no_more_than_is_wanted_is_found_and_the_nearest() -> None:
 
     assert {each.endpoint.node for each in held.nearest(here, 30)} == {"near"}
     assert [each.endpoint.node for each in held.nearest(here, 31)][-1] == "far"
+
+
+def test_a_slice_of_names_has_no_addresses_however_they_are_written() -> None:
+    one = Endpoint("10.0.0.1")
+    slices = [
+        EndpointSlice("x", "names", "db", 0, (), (Endpoint("a:b"), Endpoint("10.0.0.1"))),
+        EndpointSlice("x", "addresses", "db", 4, (), (one,)),
+    ]
+    service = HeadlessService(in_any_state=False)
+
+    assert service.update(slices) == ({"10.0.0.1"}, set())
+    assert [each.endpoint for each in service.nearest(Here(), 9)] == [one]
+    assert service.update(slices[1:]) == (set(), set())
+    assert service.update(slices[:1]) == (set(), {"10.0.0.1"})
+    assert service.nearest(Here(), 9) == []
