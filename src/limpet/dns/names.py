@@ -17,7 +17,7 @@ from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_NAMES, DNS_PORTS
 from limpet.base.bounds.tenants import DNS_ALIASES
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
-from limpet.services.headless import FAMILIES, HeadlessService, is_indexed
+from limpet.services.headless import FAMILIES, HeadlessService, is_indexed, named_among
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, Service, ServiceName
 
@@ -240,6 +240,13 @@ class ClusterNames:
         if below and below[-1] in _PROTOCOLS and len(below) <= 2:
             return self._of_ports(service, name, below)
         found = self._headless.get(service.key)
+        if found is None and len(below) == 1:
+            found = named_among(
+                self._catalog.slices(*service.key),
+                below[0].decode("ascii", "replace"),
+                most,
+                in_any_state=service.publish_not_ready,
+            )
         if found is None:
             if below or service.is_headless:
                 return None

@@ -303,6 +303,30 @@ class HeadlessService:
         return here.doubts(each.endpoint) and self.in_any_state, here.distance(each.endpoint)
 
 
+def named_among(
+    slices: Iterable[EndpointSlice], hostname: str, most: int, *, in_any_state: bool
+) -> HeadlessService:
+    """Endpoints of that name among the first `most` of these slices: of a Service that has a
+    cluster address, whose endpoints are seldom asked for one by one, no index is kept."""
+    found = HeadlessService(in_any_state=in_any_state)
+    addresses = {hostname.replace("-", each) for each in ".:"}
+    for piece in slices:
+        some = piece.endpoints[: max(most, 0)]
+        most -= len(some)
+        mine = tuple(
+            each
+            for each in some
+            if each.hostname.lower() == hostname
+            or (not each.hostname and each.address.lower() in addresses)
+        )
+        if mine:
+            some_of_it = EndpointSlice(*piece.key, piece.service, piece.version, (), mine)
+            found.change({piece.name: some_of_it})
+        if most <= 0:
+            break
+    return found
+
+
 def _addresses(piece: EndpointSlice) -> set[str]:
     """Those of a slice of names (FQDN) are none, whatever they look like."""
     return {as_usual(each.address) for each in piece.endpoints} if piece.version else set()

@@ -147,6 +147,32 @@ def test_the_specification(name: str, kind: str, code: str, lines: list[str]) ->
     assert asked(known, name, kind) == (code, lines)
 
 
+def test_endpoints_of_a_service_with_a_cluster_address_have_names_too() -> None:
+    """As pods of a StatefulSet have whose governing Service is no headless one."""
+    sql = ServicePort("sql", "TCP", 5432)
+    catalog, known = names(
+        Service("default", "db", cluster_ips=("10.96.0.9",), ports=(sql,)),
+        *(each for each in ITEMS if isinstance(each, EndpointSlice)),
+        EndpointSlice("default", "db-names", "db", 0, (), (Endpoint("a:b", hostname="db-8"),)),
+    )
+
+    for name, kind, addresses in (
+        (f"db-0.{DB}", "A", ["10.1.0.2"]),
+        (f"DB-0.{DB}", "AAAA", ["fd00:1::2"]),
+        (f"db-1.{DB}", "A", ["10.1.0.3"]),
+        (f"10-1-0-4.{DB}", "A", ["10.1.0.4"]),
+        (DB, "A", ["10.96.0.9"]),
+    ):
+        assert asked(known, name, kind) == (
+            NO_ERROR,
+            [f"{name} {kind} {each}" for each in addresses],
+        )
+    for none in (f"db-9.{DB}", f"db-8.{DB}", f"10-1-0-2.{DB}", f"db-0.db-0.{DB}"):
+        assert asked(known, none, "A") == (NO_NAME, [])
+    known.changed(catalog.remove_slice("default", "db-4"))
+    assert asked(known, f"db-1.{DB}", "A") == (NO_NAME, [])
+
+
 def test_records_that_name_others_bring_their_addresses_along() -> None:
     _, known = names()
 
