@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from zlib import crc32
 
 import msgspec
@@ -76,6 +75,8 @@ class Membership:
         self._jumps = 0
         self._above: int | None = None
         """A sequence of ours that is known elsewhere: what is published has to go above it."""
+        self._untold = 0
+        """Pods of this node for which there was no room."""
         self._listeners: list[Listener] = []
         self._snapshot = Snapshot()
         self._seen = replace(self.replica.known, by_kind={})
@@ -264,8 +265,10 @@ class Membership:
         parts: dict[int, list[LabelledPod]] = {part: [] for part in range(PARTS)}
         for pod in pods:
             parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
+        untold = 0
         for part, held in parts.items():
             told = _as_many_as_fit(sorted(held, key=lambda pod: (pod.namespace, pod.name)))
+            untold += len(held) - len(told)
             said: LabelledPods | None = self.replica.known.value(PODS.name, f"{self.uid}/{part}")
             if told != (said.pods if said else ()):
                 sequence = said.sequence + 1 if said else 0
@@ -273,6 +276,9 @@ class Membership:
                     return
                 news = LabelledPods(self.uid, part, sequence, told)
                 self._publish_document(seal(PODS, news, self.identity.private_key))
+        if untold and untold != self._untold:
+            _log.warning("pods are not told, so nobody's peers on other nodes", pods=untold)
+        self._untold = untold
 
     def jump_above(self, sequence: int) -> None:
         """The cloud has a presence of ours with this sequence, and will take only a higher one.
@@ -378,9 +384,12 @@ def _as_many_as_fit(pods: Iterable[LabelledPod]) -> tuple[LabelledPod, ...]:
     """In one document."""
     found: list[LabelledPod] = []
     left_bytes = TOLD_PODS_BODY.most - _OF_A_DOCUMENT_BYTES
-    for pod in islice(pods, TOLD_PODS.most):
-        left_bytes -= len(msgspec.json.encode(pod)) + 1
-        if left_bytes < 0:
-            break
+    for pod in pods:
+        size_bytes = len(msgspec.json.encode(pod)) + 1
+        if size_bytes > left_bytes:
+            continue  # what stands behind one with many labels may fit
+        left_bytes -= size_bytes
         found.append(pod)
+        if len(found) == TOLD_PODS.most:
+            break
     return tuple(found)

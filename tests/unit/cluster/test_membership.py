@@ -389,3 +389,23 @@ async def test_pods_with_more_labels_than_neighbours_take_are_told_as_far_as_the
         for pod in each.value.pods
     }
     assert len(told) == 100
+
+
+@on_a_loop
+async def test_a_pod_that_is_not_told_holds_back_none_and_the_log_says_so_once(
+    tmp_path: Path,
+) -> None:
+    beside = Beside(tmp_path)
+    beside.offer(OWN)
+    large = {f"app.example/{number:050}": "v" * 63 for number in range(600)}
+    first = LabelledPod("default", "a", ("10.0.0.1",), large)
+    others = [LabelledPod("default", f"pod-{number:04}", (), {}) for number in range(300)]
+    with capture_logs() as logs:
+        for _ in range(2):
+            beside.membership.announce_pods([first, *others])
+        beside.membership.announce_pods(others)
+        beside.membership.announce_pods(others)
+    told = beside.membership.replica.known.of(PODS.name).values()
+
+    assert {pod.name for each in told for pod in each.value.pods} == {x.name for x in others}
+    assert [each["pods"] for each in logs if "pods" in each] == [1]
