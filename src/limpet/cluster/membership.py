@@ -75,8 +75,6 @@ class Membership:
         self._jumps = 0
         self._above: int | None = None
         """A sequence of ours that is known elsewhere: what is published has to go above it."""
-        self._untold = 0
-        """Pods of this node for which there was no room."""
         self._listeners: list[Listener] = []
         self._snapshot = Snapshot()
         self._seen = replace(self.replica.known, by_kind={})
@@ -265,7 +263,7 @@ class Membership:
         parts: dict[int, list[LabelledPod]] = {part: [] for part in range(PARTS)}
         for pod in pods:
             parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
-        untold = 0
+        untold, are_news = 0, False
         for part, held in parts.items():
             told = _as_many_as_fit(sorted(held, key=lambda pod: (pod.namespace, pod.name)))
             untold += len(held) - len(told)
@@ -276,9 +274,9 @@ class Membership:
                     return
                 news = LabelledPods(self.uid, part, sequence, told)
                 self._publish_document(seal(PODS, news, self.identity.private_key))
-        if untold and untold != self._untold:
+                are_news = True
+        if untold and are_news:
             _log.warning("pods are not told, so nobody's peers on other nodes", pods=untold)
-        self._untold = untold
 
     def jump_above(self, sequence: int) -> None:
         """The cloud has a presence of ours with this sequence, and will take only a higher one.
