@@ -17,7 +17,7 @@ from limpet.base.bounds.members import RELAY_ENDS
 from limpet.base.rate_limit import DueQueue
 from limpet.datapath.event import RelayEndsChanged
 from limpet.relay.client.contact import Contacts, Line, RelaySite, SendLimits
-from limpet.relay.client.end import RECHECK_S, End, Phase
+from limpet.relay.client.end import End, Phase, recheck_s
 from limpet.relay.client.peer import (
     SETTLED_S,
     CloseStreams,
@@ -35,8 +35,6 @@ from limpet.relay.messages import Bound, Check, FreePair, Pair, Refusal, RelayMe
 
 TWO_UP_TO = 32
 """Peers that get a second relay: a relay gives a node so many pairs and no more."""
-_CHECKS_PER_S = 40.0
-_SLOWEST_RECHECK_S = 25.0
 _FULL_S = 60.0
 _NUDGE_S, _HURRY_S, _MOVED_S = 1.0, 5.0, 5.0
 
@@ -178,6 +176,7 @@ class RelayChoice:
         self._put_lines()
 
     def _hurry_end(self, end: End, now_s: float) -> None:
+        end.follow(self.contacts.place_of(end.relay), now_s)
         end.hurry(now_s)
         self._due.put(end, end.next_s)
 
@@ -213,13 +212,13 @@ class RelayChoice:
 
     def _leave(self, line: Line, now_s: float) -> None:
         """A relay is not reached by this IP version any more."""
-        other = self.contacts.best_line(line.relay)
+        other = self.contacts.place_of(line.relay)
         for peer in list(self.peers.values()):
             end = peer.ends.get(line.relay)
             if end is None or end.address[0].version != line.version:
                 continue
-            if other is not None and other.at is not None:
-                end.begin(other.at, now_s)
+            if other is not None:
+                end.begin(other, now_s)
                 self._due.put(end, end.next_s)
             else:
                 self._drop_end(peer, end)
@@ -235,6 +234,7 @@ class RelayChoice:
         line = self.contacts.lines.get((end.relay, end.address[0].version))
         end.sent.quick_s = line.quick_s if line is not None else end.sent.quick_s
         was_bound = end.port.bound is not None
+        end.follow(self.contacts.place_of(end.relay), now_s)
         for message in end.take_due(now_s, self._make_nonce):
             self._send_by(end, message, now_s)
         self._due.put(end, end.next_s)
@@ -270,7 +270,7 @@ class RelayChoice:
         return self._done(now_s)
 
     def _seen(self, relay: str, seen: Seen, source: Endpoint, now_s: float) -> None:
-        was_alive = self.contacts.best_line(relay) is not None
+        before = self.contacts.place_of(relay)
         line = self.contacts.seen(relay, seen.nonce, source, now_s)
         if line is None:
             return
@@ -280,7 +280,11 @@ class RelayChoice:
         else:
             self._full[relay] = now_s + _FULL_S
         self._put_lines()
-        if not was_alive:
+        if (place := self.contacts.place_of(relay)) != before:
+            for end in self._ends_at(relay):
+                if end.address != place:
+                    self._hurry_end(end, now_s)
+        if before is None:
             for uid in list(self._needs.needed):
                 if uid in self._needs.short or len(self.peers[uid].ends) < self._ends_each:
                     self._plan(self.peers[uid], now_s)
@@ -289,11 +293,10 @@ class RelayChoice:
         peer = self.peers.get(pair.peer)
         end = peer.ends.get(relay) if peer is not None else None
         if end is None and not any(pair.nonce) and pair.port:
-            line = self.contacts.best_line(relay)
-            count = sum(relay in each.ends for each in self.peers.values())
-            if line is not None and line.at is not None and count < RELAY_ENDS.most:
+            place = self.contacts.place_of(relay)
+            if place is not None and len(self._ends_at(relay)) < RELAY_ENDS.most:
                 peer = self.peers.setdefault(pair.peer, RelayPeer(pair.peer))
-                end = self._begin_end(peer, relay, line.at, now_s)
+                end = self._begin_end(peer, relay, place, now_s)
                 end.interest.wanted = False
         if peer is None or end is None:
             return
@@ -315,9 +318,7 @@ class RelayChoice:
                 if stream is not None:
                     stream.displaced = True
         else:
-            each_s = len(self._by_port) * 2 / _CHECKS_PER_S
-            recheck_s = max(RECHECK_S * self.contacts.haste, each_s)
-            if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self.contacts.haste)):
+            if end.bind(message, now_s, recheck_s(len(self._by_port), self.contacts.haste)):
                 self._effects.append(SeenAs((end.address[0], end.port.number), message.endpoint))
             self._plan(self.peers[end.peer], now_s)
         self._due.put(end, end.next_s)
@@ -334,13 +335,8 @@ class RelayChoice:
             case StreamFailed(_, relay, problem):
                 if peer is not None and relay in peer.streams:
                     peer.streams[relay].failed(problem, now_s)
-            case StreamWanted(uid, relay):
-                if (
-                    peer is not None
-                    and peer.needed
-                    and not peer.bound
-                    and relay not in peer.streams
-                ):
+            case StreamWanted(uid, relay) if peer is not None and peer.needed and not peer.bound:
+                if relay not in peer.streams:
                     peer.streams[relay] = Stream()
                     self._effects.append(OpenStream(uid, relay))
         if peer is not None:
@@ -368,9 +364,9 @@ class RelayChoice:
             self._nudge(peer, now_s)
         wanted = self._wanted(peer, now_s)
         for relay in wanted:
-            end, line = peer.ends.get(relay), self.contacts.best_line(relay)
-            if end is None and line is not None and line.at is not None:
-                end = self._begin_end(peer, relay, line.at, now_s)
+            end, place = peer.ends.get(relay), self.contacts.place_of(relay)
+            if end is None and place is not None:
+                end = self._begin_end(peer, relay, place, now_s)
             if end is not None and not end.interest.wanted:
                 end.interest.wanted = True
                 self._hurry_end(end, now_s)  # only who asks keeps a pair
@@ -394,6 +390,9 @@ class RelayChoice:
         else:
             self._due.drop(peer)
             self.peers.pop(peer.uid, None)
+
+    def _ends_at(self, relay: str) -> list[End]:
+        return [peer.ends[relay] for peer in self.peers.values() if relay in peer.ends]
 
     def _begin_end(self, peer: RelayPeer, relay: str, address: Endpoint, now_s: float) -> End:
         end = peer.ends[relay] = End(peer.uid, relay, address, now_s)

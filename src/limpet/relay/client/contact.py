@@ -104,9 +104,14 @@ class Line:
         if self.at not in (*endpoints, *fallbacks):
             self.at, self.alive = None, False
 
+    @property
+    def seeks(self) -> bool:
+        """Whether its endpoint is silent, so that all others are asked too."""
+        return self.misses >= 2
+
     def targets(self) -> tuple[Endpoint, ...]:
         """Where the next hello goes: to where it answered, and once that is silent everywhere."""
-        if self.at is not None and self.misses < 2:
+        if self.at is not None and not self.seeks:
             return (self.at,)
         found = (*([self.at] if self.at is not None else []), *self.endpoints)
         if self.misses or not found:
@@ -163,6 +168,11 @@ class Contacts:
         Both ends of a pair should take the same IP version: the relay's kernel hands on within one.
         """
         return next((line for line in self.lines_of(uid) if line.alive), None)
+
+    def place_of(self, uid: str) -> Endpoint | None:
+        """Where the relay answers, by its best line; None: nowhere."""
+        best = self.best_line(uid)
+        return best.at if best is not None else None
 
     def rtt_s(self, uid: str) -> float:
         """Round trip of the relay's fastest line; infinite: it does not answer."""
@@ -253,7 +263,7 @@ class Contacts:
         self.unproven.answered(uid, source[0], now_s)
         fresh = line.rtt_s == math.inf or not line.alive
         line.rtt_s = rtt_s if fresh else line.rtt_s + _SMOOTHING * (rtt_s - line.rtt_s)
-        if line.at is None or not line.alive or self._is_better(line, source):
+        if line.at is None or not line.alive or line.seeks or self._is_better(line, source):
             line.at = source
         line.alive, line.misses, line.silent_s = True, 0, math.inf
         line.next_s = now_s + FAR_S

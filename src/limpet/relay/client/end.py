@@ -18,12 +18,20 @@ from limpet.relay.messages import AskPair, Bound, Check, Pair, Refusal, RelayMes
 
 RECHECK_S = 15.0
 """Strict NATs forget UDP after 30 s, and gateways reboot."""
+_SLOWEST_RECHECK_S = 25.0
+_CHECKS_PER_S = 40.0
 _RENEW_S = 60.0
 """Between questions for a pair that is there: so the relay tells the other end of it again."""
 INVITED_S = 150.0
 """So long an end is kept that only the peer has asked for."""
 _KEPT_NONCES = 2 * TRIES
 _FAILED_S, _SLOWEST_FAILED_S = 5.0, 60.0
+
+
+def recheck_s(ports: int, haste: float) -> float:
+    """How long after each check of so many ports the next follows."""
+    each_s = max(RECHECK_S * haste, ports * 2 / _CHECKS_PER_S)
+    return min(each_s, _SLOWEST_RECHECK_S * haste)
 
 
 class Phase(Enum):
@@ -108,6 +116,16 @@ class End:
         self.address = address
         self.phase, self.sent.tries, self.next_s = Phase.REQUESTED, 0, now_s
         self.port.unbind()
+
+    def follow(self, place: Endpoint | None, now_s: float) -> None:
+        """If it does not work it begins where the relay answers now; None: nowhere."""
+        in_vain = self.sent.tries >= TRIES and self.next_s <= now_s
+        if place in (None, self.address) or not (in_vain or self.phase is Phase.FAILED):
+            return
+        keeps_port = self.port.number and not self.interest.wanted
+        self.begin(place, now_s)
+        if keeps_port:
+            self.phase = Phase.CHECKING  # who asks keeps a pair, and this node does not want it
 
     def hurry(self, now_s: float) -> None:
         """Checks now whether it holds."""

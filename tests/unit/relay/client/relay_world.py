@@ -46,6 +46,8 @@ class SimRelay:
     up: bool = True
     ports_open: bool = True
     """The ports of pairs are reached."""
+    private: bool = False
+    """It has an endpoint within its site too, by which alone nodes there reach it."""
     pairs: dict[frozenset[str], dict[str, int]] = field(default_factory=dict)
     bound: dict[int, Endpoint] = field(default_factory=dict)
     asked: dict[frozenset[str], set[str]] = field(default_factory=dict)
@@ -59,8 +61,16 @@ class SimRelay:
         return (ip_address(f"203.0.113.{self.number}"), TUNNEL_PORT)
 
     @property
+    def fallback(self) -> Endpoint:
+        return (ip_address(f"10.0.0.{self.number}"), TUNNEL_PORT)
+
+    @property
     def site(self) -> RelaySite:
-        return RelaySite((self.endpoint,), tls=((self.endpoint[0], 443),))
+        fallbacks = (self.fallback,) if self.private else ()
+        return RelaySite((self.endpoint,), fallbacks, tls=((self.endpoint[0], 443),))
+
+    def reached_at(self, node: SimNode) -> Endpoint:
+        return self.fallback if self.private and node.at_home else self.endpoint
 
     def count(self, uid: str) -> int:
         return sum(uid in askers for askers in self.asked.values())
@@ -118,6 +128,8 @@ class SimNode:
         self.mapping = 40000
         """Port that its NAT gives it."""
         self.udp = True
+        self.at_home = False
+        """In the site of those relays that are private."""
         self.reaches: frozenset[str] | None = None
         """Relays; None: all."""
         nonces = (f"{n:08d}".encode() for n in itertools.count(1))
@@ -163,6 +175,7 @@ class SimNode:
             else:
                 works = (
                     self.gets_to(relay)
+                    and end.endpoint[0] == relay.reached_at(self)[0]
                     and relay.ports_open
                     and relay.bound.get(end.endpoint[1]) == self.source
                 )
@@ -201,6 +214,8 @@ class RelayWorld:
     def carry(self, node: SimNode, send: Send) -> None:
         relay = self.relays[send.relay]
         if not node.gets_to(relay) or (isinstance(send.message, Check) and not relay.ports_open):
+            return
+        if send.endpoint[0] != relay.reached_at(node)[0]:
             return
         answers = relay.hear(node.uid, node.source, send.message)
         for uid, message in answers:
@@ -252,5 +267,6 @@ class RelayWorld:
                 failed = StreamFailed(peer, relay, "no answer")
                 node.do(node.choice.stream_changed(failed, self.now_s))
         elif node.gets_to(its):
-            at = (its.endpoint[0], what.port) if isinstance(what, Token | Bound) else its.endpoint
-            node.do(node.choice.heard(relay, what, at, self.now_s))
+            at = its.reached_at(node)
+            source = (at[0], what.port) if isinstance(what, Token | Bound) else at
+            node.do(node.choice.heard(relay, what, source, self.now_s))

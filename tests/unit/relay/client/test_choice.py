@@ -136,6 +136,76 @@ def test_a_dead_relay_that_answers_as_a_peer_serves_again_at_once() -> None:
     assert two.working("one")
 
 
+def test_an_end_follows_its_relay_to_another_address() -> None:
+    world = RelayWorld(*relays(0.02))
+    a, b = meet(world)
+    relay = world.relays["r1"]
+
+    relay.number = 9
+    world.tell_sites()
+    world.run(SOON_S)
+
+    for node, peer in ((a, "b"), (b, "a")):
+        assert [end.endpoint[0] for end in node.working(peer)] == [relay.endpoint[0]]
+
+
+def test_an_end_that_only_the_peer_wants_follows_its_relay_too() -> None:
+    world = RelayWorld(*relays(0.02))
+    a, b = world.node("a"), world.node("b")
+    world.run(1)
+    a.need("b")
+    world.run(1)
+
+    world.relays["r1"].number = 9
+    world.tell_sites()
+    world.run(SOON_S)
+
+    assert b.working("a")
+    assert world.relays["r1"].count("b") == 0, "who was only invited has not asked"
+
+
+def test_a_node_that_leaves_the_site_of_its_relay_has_its_end_by_the_public_endpoint() -> None:
+    relay = SimRelay("r1", 1, private=True)
+    world = RelayWorld(relay)
+    a = world.node("a")
+    a.at_home = True
+    a.need("b")
+    world.run(10)
+    assert [end.endpoint[0] for end in a.working("b")] == [relay.fallback[0]]
+
+    a.at_home = False
+    a.do(a.choice.network_changed(world.now_s))
+    world.run(SOON_S)
+
+    assert [end.endpoint[0] for end in a.working("b")] == [relay.endpoint[0]]
+
+
+def test_a_node_that_comes_into_the_site_of_its_relay_has_its_end_by_the_private_endpoint() -> None:
+    relay = SimRelay("r1", 1, private=True)
+    world = RelayWorld(relay)
+    a, _b = meet(world)
+
+    a.at_home = True
+    a.do(a.choice.network_changed(world.now_s))
+    world.run(SOON_S)
+
+    assert [end.endpoint[0] for end in a.working("b")] == [relay.fallback[0]]
+
+
+def test_an_end_that_works_stays_where_it_is_although_its_relay_answers_elsewhere_too() -> None:
+    world = RelayWorld(SimRelay("r1", 1))
+    a, _b = meet(world)
+    before = a.working("b")
+    end = a.choice.peers["b"].ends["r1"]
+
+    for _ in range(100):
+        world.run(0.25)
+        end.follow(world.relays["r1"].fallback, world.now_s)
+
+    assert before
+    assert a.working("b") == before
+
+
 def test_a_relay_that_forgot_its_pairs_is_asked_anew() -> None:
     world = RelayWorld(*relays(0.02))
     a, b = meet(world)
@@ -359,7 +429,7 @@ def test_a_relay_that_is_much_nearer_takes_over_without_a_gap() -> None:
 
 
 EVENTS = st.tuples(
-    st.sampled_from(["relay", "udp", "move", "need", "links", "forget"]),
+    st.sampled_from(["relay", "udp", "move", "need", "links", "forget", "renumber", "roam"]),
     st.integers(0, 3),
     st.sampled_from([0.05, 0.4, 2.0, 20.0, 61.0]),
 )
@@ -385,6 +455,8 @@ def test_never_without_an_end_for_long_while_any_relay_answers(
     events: list[tuple[str, int, float]], rtts_s: list[float]
 ) -> None:
     world = RelayWorld(*relays(*rtts_s[:3]))
+    for relay in world.relays.values():
+        relay.private = True
     a, b = meet(world)
     for what, number, wait_s in events:
         match what:
@@ -396,6 +468,11 @@ def test_never_without_an_end_for_long_while_any_relay_answers(
                 a.mapping += 1
             case "need":
                 a.need("b", wanted=bool(number % 2))
+            case "renumber":
+                world.relays[f"r{number % 3 + 1}"].number += 10
+                world.tell_sites()
+            case "roam":
+                a.at_home = not a.at_home
             case "links":
                 a.do(a.choice.network_changed(world.now_s))
             case "forget":

@@ -62,7 +62,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "paths/ladder/probe_state.py": "_MOST_NEEDED",
         "paths/prober.py": "_AT_ONCE",
         "paths/watching.py": "MOST_IN_DOUBT MOST_SERVING",
-        "relay/client/choice.py": "_CHECKS_PER_S",
+        "relay/client/end.py": "_CHECKS_PER_S",
         "relay/server/pair_paths.py": "_LEAST_BURST_BYTES",
         "relay/client/contact.py": "BURST RATE_PER_S _KEPT_NONCES",
         "relay/client/peer.py": "_OPENINGS_BURST _OPENINGS_PER_S",
