@@ -332,9 +332,11 @@ class RelayChoice:
                     stream.opened(end)
                 else:
                     self._effects.append(CloseStreams(uid))  # it is not needed any more
-            case StreamFailed(_, relay, problem):
+            case StreamFailed(uid, relay, problem):
                 if peer is not None and relay in peer.streams:
                     peer.streams[relay].failed(problem, now_s)
+                elif peer is None or not peer.streams:
+                    self._effects.append(CloseStreams(uid))  # the relay may open it late
             case StreamWanted(uid, relay) if peer is not None and peer.needed and not peer.bound:
                 if relay not in peer.streams:
                     peer.streams[relay] = Stream()

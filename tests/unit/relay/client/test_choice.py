@@ -13,7 +13,12 @@ from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 from limpet.relay.client.contact import BURST, NEAR_S, RATE_PER_S, URGENT_S
-from limpet.relay.client.peer import SLOWEST_FAILED_S, STREAM_KEPT_S
+from limpet.relay.client.peer import (
+    SLOWEST_FAILED_S,
+    STREAM_KEPT_S,
+    CloseStreams,
+    StreamFailed,
+)
 from limpet.relay.messages import Check, Hello, Pair, Seen
 from tests.effort import examples
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay
@@ -361,6 +366,23 @@ def test_streams_are_opened_where_only_the_ports_of_pairs_are_blocked() -> None:
     world.run(6)
 
     assert [end.rung is transports.RELAY_TLS for end in a.working("b")] == [True]
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_what_a_failed_stream_leaves_is_released_once_its_peer_is_not_needed(needed: bool) -> None:
+    """The relay may still open it: the answer was late, not none."""
+    world = RelayWorld(*relays(0.02))
+    world.relays["r1"].up = False
+    a = world.node("a")
+    a.need("b")
+    while not a.opened:
+        world.run(0.1)
+
+    a.need("b", wanted=needed)
+    failed = StreamFailed("b", "r1", "no answer within 3 s")
+    effects = a.choice.stream_changed(failed, world.now_s)
+
+    assert (CloseStreams("b") in effects) is not needed
 
 
 def test_a_relay_is_no_way_to_itself() -> None:
