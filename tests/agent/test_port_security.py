@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from functools import partial
 from typing import Any
 
 import pytest
@@ -197,8 +198,8 @@ def test_a_pod_gets_what_the_node_grants_and_no_more(make_node: NodeFactory, way
     )
     other.add()
     at, at6 = (str(each.ip) for each in other.addresses)
-    assert forged_ping(one, at, "10.244.7.201")
-    assert forged_ping(one, at6, "fd00:7::f1")
+    wait_until(lambda: forged_ping(one, at, "10.244.7.201"))
+    wait_until(lambda: forged_ping(one, at6, "fd00:7::f1"))
     assert not forged_ping(one, at, "10.244.7.202")
     assert not forged_ping(one, at6, "fd00:7::f2")
 
@@ -214,7 +215,7 @@ def test_a_pod_gets_what_the_node_grants_and_no_more(make_node: NodeFactory, way
     node.stop_agent(signal.SIGKILL)
     node.run("nft", "delete", "table", *TABLE)
     node.start_agent()
-    assert forged_ping(one, at, "10.244.7.201")
+    wait_until(lambda: forged_ping(one, at, "10.244.7.201"))
     assert not forged_ping(one, at, "10.244.7.202")
     one.delete()
     wait_until(lambda: "wide4" not in listing(node), "the sets go with the last that needs them")
@@ -228,7 +229,8 @@ def test_a_network_may_have_pods_that_are_not_checked(node: LabNode) -> None:
     for number, (forged, another) in enumerate(
         (("10.244.7.99", "10.244.7.98"), ("fd00:7::99", "fd00:7::98"))
     ):
-        assert forged_ping(one, str(other.addresses[number].ip), forged)
+        at = str(other.addresses[number].ip)
+        wait_until(partial(forged_ping, one, at, forged))
         assert not forged_ping(other, str(one.addresses[number].ip), another)
 
 
@@ -244,4 +246,4 @@ def test_a_node_may_be_without(make_node: NodeFactory) -> None:
     node.start_agent()
 
     assert listing(node) == ""
-    assert forged_ping(one, str(other.addresses[0].ip), "10.244.7.99")
+    wait_until(lambda: forged_ping(one, str(other.addresses[0].ip), "10.244.7.99"))
