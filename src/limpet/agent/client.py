@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,13 +48,24 @@ class AnotherVersion(LimpetError):
 def agent_pid(socket_path: Path) -> int:
     """The agent's process as it is numbered here: one in a container is another by its own count.
 
-    0: it is not seen from here. Raises: AgentUnavailable.
+    0: it is not seen from here. Raises: AgentUnavailable, NotAllowedError.
     """
+    with _connection(socket_path) as connection:
+        return peer_pid(connection)
+
+
+@contextlib.contextmanager
+def _connection(socket_path: Path) -> Iterator[socket.socket]:
+    """Raises: AgentUnavailable when nobody answers, NotAllowedError."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_TIMEOUT_S)
             connection.connect(str(socket_path))
-            return peer_pid(connection)
+            yield connection
+    except PermissionError as error:
+        raise NotAllowedError(
+            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
+        ) from error
     except OSError as error:
         raise AgentUnavailable(
             f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
@@ -66,22 +78,11 @@ def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
     Raises: AgentUnavailable when nobody answers; LimpetError with the agent's words on failure.
     """
     request = shim.encode_admin_call(shim.AdminCall(verb, arguments))
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ANSWER_TIMEOUT_S)
-            connection.connect(str(socket_path))
-            connection.sendall(request)
-            received = bytearray()
-            while chunk := connection.recv(1 << 16):
-                received += chunk
-    except PermissionError as error:
-        raise NotAllowedError(
-            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
-        ) from error
-    except OSError as error:
-        raise AgentUnavailable(
-            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
-        ) from error
+    with _connection(socket_path) as connection:
+        connection.sendall(request)
+        received = bytearray()
+        while chunk := connection.recv(1 << 16):
+            received += chunk
     header = shim.ANSWER_HEADER_BYTES
     cut_off = AgentUnavailable(f"ask the agent at {socket_path}: it went away while it answered")
     if len(received) < header:

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from limpet.agent.client import agent_pid
 from limpet.agent.settings import load_settings
 from limpet.base.configuration import AGENT_PATH
-from limpet.base.errors import AgentUnavailable
+from limpet.base.errors import LimpetError
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, say, show_table
 
@@ -44,7 +44,7 @@ def bugreport(
     path = file or Path(f"limpet-bugreport-{socket.gethostname()}-{stamp}.tar.gz")
     try:
         pid = agent_pid(settings.folders.socket) or None
-    except AgentUnavailable:
+    except LimpetError:
         pid = None
     secrets = known_secrets(settings, [] if pid is None else [pid])
     read = config or Path(os.environ.get("LIMPET_CONFIG") or AGENT_PATH)
