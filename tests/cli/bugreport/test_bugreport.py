@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from limpet.lab.world.node import LabNode
 from limpet.linux.namespaces import Namespace
 from tests.conftest import NodeFactory
 from tests.waiting import wait_until
+
+NOBODY_UID = 65534
 
 
 def jwt(words: str) -> str:
@@ -174,19 +177,22 @@ def test_it_works_when_the_agent_is_dead_and_says_what_is_not_there(
     assert contents["status.json"]["bytes"] == 0
 
 
-def test_who_is_not_root_gets_what_there_is(node: LabNode, tmp_path: Path) -> None:
-    there = tmp_path / "nobody"
-    there.mkdir()
-    os.chown(there, 65534, 65534)
-    for folder in (there, *there.parents):
-        if folder.is_relative_to("/tmp/pytest-of-root") and folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+@pytest.fixture
+def folder_of_nobody() -> Iterator[Path]:
+    """Below no folder that another run of pytest closes to others when it begins."""
+    with tempfile.TemporaryDirectory(prefix="limpet-nobody-", dir="/tmp") as folder:
+        os.chown(folder, NOBODY_UID, NOBODY_UID)
+        yield Path(folder)
+
+
+def test_who_is_not_root_gets_what_there_is(node: LabNode, folder_of_nobody: Path) -> None:
+    there = folder_of_nobody
     (there / "agent.toml").write_text(f'socket = "{node.socket}"\n')
     script = "import sys; from limpet.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [
-            *("setpriv", "--reuid=65534", "--clear-groups", "--", sys.executable, "-c", script),
-            *("bugreport", "--file", str(there / "r.tar.gz")),
+            *("setpriv", f"--reuid={NOBODY_UID}", "--clear-groups", "--"),
+            *(sys.executable, "-c", script, "bugreport", "--file", str(there / "r.tar.gz")),
             *("--config", str(there / "agent.toml")),
         ],
         capture_output=True,
