@@ -110,9 +110,11 @@ class Tunnel:
 
     @property
     def up(self) -> bool:
-        """Peers may be routed to by it now."""
-        device = self.kernel.have.device
-        return device is not None and device.ours and self.plan.state.device is not None
+        """Peers may be routed to by it now: it is there, and listens where it is to."""
+        have, want = self.kernel.have.device, self.planner.want.device
+        if have is None or want is None:
+            return False
+        return have.ours and have.up and have.port == want.port
 
     @property
     def trouble(self) -> str:
@@ -147,7 +149,9 @@ class Tunnel:
             _log.warning(
                 "there can be no encrypted tunnel", backend=self.backend.value, problem=problem
             )
-        self.problem = problem
+        if problem or not self.needed:
+            self.problem = problem
+        # Else a round has to show that it is over: peers are told of a tunnel that there is.
 
     # What wakes it
 
