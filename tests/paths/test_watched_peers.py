@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.documents import Source
 from limpet.paths.watched_peers import WatchedPeers
 from tests.paths.probing_bed import Node, PathBed, introduce
+from tests.unit.cluster_values import grant, told
 from tests.waiting import until
 
 
@@ -59,5 +61,35 @@ def test_a_peer_is_watched_while_somebody_looks_or_it_serves(bed: PathBed) -> No
         watched.stop()
         for node in nodes:
             await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_watched_peers_are_asked_before_all_others_when_the_links_are_others(bed: PathBed) -> None:
+    one = bed.node(1)
+    one.plug("eth0", bed.switch("switch"), "192.0.2.1/24")
+
+    def asked_at_once() -> set[str]:
+        ladders = {uid: one.probing.ladder(uid) for uid in uids}
+        return {uid for uid, each in ladders.items() if each and each.due_s(vital=True) < math.inf}
+
+    uids = {grant(number).uid for number in range(2, 50)}
+
+    async def scenario() -> None:
+        one.start()
+        for number in range(2, 50):
+            one.membership.offer(told(number, sequence=1), source=Source.NEIGHBOUR)
+        one.set_addresses("eth0", "192.0.2.101/24")
+        one.read_links()
+        others = uids - asked_at_once()
+        assert others
+
+        watched = frozenset(sorted(others)[:10])
+        one.probing.set_watched(watched)
+        one.set_addresses("eth0", "192.0.2.102/24")
+        one.read_links()
+
+        assert watched < asked_at_once()
+        await one.stop()
 
     asyncio.run(scenario())

@@ -172,10 +172,11 @@ class Prober:
         self._look(uids, reprobe=True)
 
     def _look(self, uids: Iterable[str], *, reprobe: bool = False) -> None:
-        """Takes up what is known of these peers: the first ones are asked at once."""
+        """Takes up what is known of these peers: the first ones are asked at once, and those with
+        traffic before all others."""
         now_s = time.monotonic()
         begun = 0
-        for uid in uids:
+        for uid in sorted(uids, key=lambda uid: not self._ladders.is_active(uid)):
             urgent = (reprobe or uid not in self.paths) and begun < _AT_ONCE
             at_s = now_s if urgent else now_s + begun / OTHER_PER_S
             with noted("probing a peer"):

@@ -118,6 +118,10 @@ class PeerLadders:
             peer.ladder.watched = uid in uids
         return self._activate(now_s)
 
+    def is_active(self, uid: str) -> bool:
+        """Whether it has traffic, or is watched."""
+        return uid in self._active
+
     def _activate(self, now_s: float) -> list[Peer]:
         before, self._active = self._active, self._with_traffic | self._watched
         changed = before ^ self._active

@@ -144,10 +144,12 @@ class ProbeState:
         return candidate.kind is not ProbeKind.TUNNEL and bool(links) and (not by or by in links)
 
     def restart(self, at_s: float, *, urgent: bool) -> None:
+        """It is asked at that moment; what bears the path not later than it would have been."""
         if not self.proven:
             self.streaks.misses = min(self.streaks.misses, 1)
         if not self.waiting:
-            self.next_s = at_s
+            bears = self.used and self.proven
+            self.next_s = min(self.next_s, at_s) if bears else at_s
         self.urgent = urgent
 
     def doubt(self, at_s: float) -> None:
@@ -183,8 +185,8 @@ class ProbeState:
         """
         self.waiting = False
         self.streaks.answers = 0
-        if not self.streaks.misses:
-            self.streaks.failing_s = self.sent_s
+        first = not self.streaks.misses
+        self.streaks.failing_s = self.sent_s if first else min(self.streaks.failing_s, self.sent_s)
         self.streaks.misses += 1
         self.streaks.note(missed=True)
         if self.streaks.misses < (MISSES if self.proven else TRIES):

@@ -120,7 +120,8 @@ class End:
             return ip_address("127.0.0.1"), 40000 + self.number
         return ip_address(f"198.51.100.{10 + RELAYS.index(relay)}"), 21000 + self.number
 
-    def settle(self, *, reprobe: bool = False) -> None:
+    def settle(self, *, reprobe: bool = False, in_s: float = 0.0) -> None:
+        """`in_s`: when it is this peer's turn, where there are many."""
         peer = self.other
         private, seen = peer.gateway.private, peer.gateway.seen()
         facts = CandidateFacts(
@@ -131,8 +132,8 @@ class End:
             endpoints=tuple(dict.fromkeys((private, seen, *self.heard))),
             relay_ends=self.ends,
         )
-        now_s = self.world.now_s
-        self.ladder.settle(facts, (self.link,), at_s=now_s, urgent=True, reprobe=reprobe)
+        at_s = self.world.now_s + in_s
+        self.ladder.settle(facts, (self.link,), at_s=at_s, urgent=not in_s, reprobe=reprobe)
         self.note()
 
     def settle_again(self) -> None:

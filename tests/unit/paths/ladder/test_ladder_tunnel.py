@@ -150,6 +150,16 @@ def test_when_the_links_of_a_node_change_a_way_that_went_with_them_is_left_withi
     assert end.rung is transports.RELAY
 
 
+def test_a_way_with_traffic_is_left_soon_also_where_other_peers_are_asked_before_it() -> None:
+    world = World(Nat.RESTRICTED, Nat.RESTRICTED).run(100)
+    end = world.ends[0]
+    world.direct = False
+    end.link = replace(end.link, ifname="wwan0", ifindex=3)
+    end.settle(reprobe=True, in_s=20)
+    world.run(2)
+    assert end.rung is transports.RELAY
+
+
 def test_a_relay_that_is_withdrawn_is_left_at_once() -> None:
     world = World(Nat.SYMMETRIC, Nat.SYMMETRIC).run(20)
     end = world.ends[0]
