@@ -9,9 +9,11 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.base.ownership import NFT_SHARED_PORT_TABLE
+from limpet.base.ownership import NFT_SHARED_PORT_TABLE, ROUTE_TABLE
 from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.shared_port import SharedPort, ruleset
+from limpet.datapath.tunnel.owned import needed_rules
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from tests.beds.descriptors import room_for_descriptors
 from tests.cluster.courier_bed import CourierBed, Post, run
@@ -92,6 +94,31 @@ def test_each_of_the_two_gets_what_is_its_own_by_the_port_of_the_tunnel(
             (answer,) = await one.receive()
             assert (answer.body, answer.by_tunnel) == (b"!", True)
             assert (answer.address, answer.port) == (to, TUNNEL_PORT)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("version", "address"), ADDRESSES)
+def test_both_are_routed_alike_past_the_routes_that_lead_into_tunnels(
+    bed: CourierBed, version: int, address: str
+) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        family = "-6 " if version == 6 else ""
+        one.host.netns.ip(
+            f"{family}rule add priority {ROUTE_TABLE} lookup {ROUTE_TABLE}",
+            f"{family}route add blackhole {address.format(2)} table {ROUTE_TABLE}",
+        )
+        with one.host.netns.entered(), RouteSocket() as route:
+            route.apply(*needed_rules(route, wanted=True))
+        to = ip_address(address.format(2))
+        with sharing(one, two):
+            sent = one.courier.send(
+                BodyKind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+            )
+            assert sent
+            (received,) = await two.receive()
+            assert received.by_tunnel
 
     run(scenario)
 

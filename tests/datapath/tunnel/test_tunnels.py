@@ -177,16 +177,19 @@ def test_a_tunnels_own_packets_never_go_into_another_tunnel(
     bed = TunnelBed(3, tmp_path, kind=kind)
     with bed.undo:
         one, other, third = bed.tunnels
-        # What is behind one peer has the address of another's site in it.
-        peer_parts = ip_network("172.20.3.0/24")
-        other.node.grant = replace(other.node.grant, prefixes_behind=(peer_parts,))
+        # What is behind one peer has its own address in it, and that of another's site.
+        parts = (ip_network("172.20.2.0/24"), ip_network("172.20.3.0/24"))
+        other.node.grant = replace(other.node.grant, prefixes_behind=parts)
         one.settle(bed.entries())
-        assert one.ifname in one.node.netns.run("ip", "route", "get", bed.underlay(third.node, 4))
+        for peer in (other, third):
+            led = one.node.netns.run("ip", "route", "get", bed.underlay(peer.node, 4))
+            assert one.ifname in led
 
-        for inner in (4, 6):
-            ping(one.node.pod, third.node.address(inner))
+        for peer in (other, third):
+            for inner in (4, 6):
+                ping(one.node.pod, peer.node.address(inner))
 
-        assert one.reading(third).peer.endpoint == bed.endpoint(third)
+            assert one.reading(peer).peer.endpoint == bed.endpoint(peer)
 
 
 def test_a_peer_that_moves_is_followed_and_an_older_plan_does_not_bring_it_back(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from limpet.base.addresses import Address
+from limpet.base.ownership import TUNNEL_MARK
 
 _log = structlog.get_logger("courier")
 
@@ -58,10 +59,17 @@ _OPTIONS = {
         (_IPV6, socket.IPV6_MULTICAST_LOOP, 0),
     ),
 }
+# A tunnel that leads to where another end of its peer is would prove that end by itself.
+_ROUTED_AS_TUNNEL = (socket.SOL_SOCKET, socket.SO_MARK, TUNNEL_MARK)
 _APART_OPTIONS = {
     # Never fragmented: it finds out what size the tunnel's packets may have.
-    4: ((_IPV4, _IP_MTU_DISCOVER, _DISCOVER_PROBE), (_IPV4, socket.IP_TTL, APART_HOP_LIMIT)),
+    4: (
+        _ROUTED_AS_TUNNEL,
+        (_IPV4, _IP_MTU_DISCOVER, _DISCOVER_PROBE),
+        (_IPV4, socket.IP_TTL, APART_HOP_LIMIT),
+    ),
     6: (
+        _ROUTED_AS_TUNNEL,
         (_IPV6, _IPV6_MTU_DISCOVER, _DISCOVER_PROBE),
         (_IPV6, socket.IPV6_UNICAST_HOPS, APART_HOP_LIMIT),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from limpet.base.addresses import Address, Prefix
@@ -31,11 +31,8 @@ class Hop(NamedTuple):
     """How the VXLAN device finds the peer, where the packets leave by one."""
 
 
-HopPlanner = Callable[
-    [View, NodeEntry, PeerPath, Mapping[int, Prefix], Collection[Prefix]], dict[int, Hop | str]
-]
-"""The ways to a peer, or why none, by IP version; given its first segment of each, and all sources
-that are let in from it."""
+HopPlanner = Callable[[View, NodeEntry, PeerPath, Mapping[int, Prefix]], dict[int, Hop | str]]
+"""The ways to a peer, or why none, by IP version; given its first segment of each."""
 
 
 def vxlan_entry(view: View, entry: NodeEntry, underlay: Address | None) -> FdbEntry | str:
@@ -64,11 +61,7 @@ def own_mac_claimed(mac: str) -> str:
 
 
 def overlay_hops(
-    view: View,
-    entry: NodeEntry,
-    path: PeerPath,
-    firsts: Mapping[int, Prefix],
-    _sources: Collection[Prefix],
+    view: View, entry: NodeEntry, path: PeerPath, firsts: Mapping[int, Prefix]
 ) -> dict[int, Hop | str]:
     """In clear: by the path's link, else by VXLAN."""
     if entry.grant.is_flannel:
@@ -122,21 +115,17 @@ def _by_vxlan(vxlan: FdbEntry, first: Prefix, mtu_bytes: int) -> Hop | str:
 
 
 def tunnel_hops(
-    view: View,
-    entry: NodeEntry,
-    path: PeerPath,
-    firsts: Mapping[int, Prefix],
-    sources: Collection[Prefix],
+    view: View, entry: NodeEntry, path: PeerPath, firsts: Mapping[int, Prefix]
 ) -> dict[int, Hop | str]:
-    """Through the encrypted tunnel."""
-    return {
-        version: _tunnel_hop(view, entry, path, each, sources) for version, each in firsts.items()
-    }
+    """Through the encrypted tunnel.
+
+    Its endpoint may lie in what is behind the peer: packets of a tunnel are marked, and our routes
+    are not for them.
+    """
+    return {version: _tunnel_hop(view, entry, path, each) for version, each in firsts.items()}
 
 
-def _tunnel_hop(
-    view: View, entry: NodeEntry, path: PeerPath, first: Prefix, sources: Collection[Prefix]
-) -> Hop | str:
+def _tunnel_hop(view: View, entry: NodeEntry, path: PeerPath, first: Prefix) -> Hop | str:
     version = first.version
     if version not in view.sources:
         return f"this node has no segment of IPv{version}"
@@ -147,7 +136,7 @@ def _tunnel_hop(
     if entry.presence is None or not entry.presence.tunnel_port:
         return "it has told no encrypted tunnel"
     cidrs = view.network.pod_cidrs if view.network is not None else ()
-    problem = endpoint_problem(path.endpoint, (*cidrs, *sources))
+    problem = endpoint_problem(path.endpoint, (*cidrs, *entry.grant.segments))
     if problem or path.endpoint is None:
         return problem
     mtu_bytes = tunnel_mtu_bytes(

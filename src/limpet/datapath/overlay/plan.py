@@ -70,7 +70,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         words = "the cluster encrypts everything, and no tunnel to it is proven"
         return part._replace(refused=words)
     firsts = _first_of_each_version(segments)
-    hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts, part.sources)
+    hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts)
     return _reach(view, path, (segments, behind), hops, part)
 
 

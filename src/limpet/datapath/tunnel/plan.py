@@ -120,7 +120,7 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPeer | None:
     end = view.ends.get(uid, _NO_END)
     cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
     endpoint = end.endpoint
-    if endpoint_problem(endpoint, (*cidrs, *admitted.sources)):
+    if endpoint_problem(endpoint, (*cidrs, *entry.grant.segments)):
         endpoint = None
     keepalive_s = 0
     if end.behind_nat and endpoint is not None:

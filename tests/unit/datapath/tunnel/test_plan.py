@@ -29,10 +29,10 @@ from limpet.base.addresses import Endpoint, Prefix
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
+from limpet.cluster.topology.transports import TUNNEL, TUNNEL_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import TunnelEnd, endpoint_problem, tunnel_mtu_bytes
 from limpet.cluster.topology.view import view_of
-from limpet.datapath.overlay.plan import plan_overlay
+from limpet.datapath.overlay.plan import plan_overlay, plan_peer
 from limpet.datapath.tunnel.diff import (
     DropEndpoint,
     DropTunnel,
@@ -137,9 +137,31 @@ def test_an_endpoint_that_is_none_or_leads_into_the_tunnel_is_not_taken(
     assert endpoint[0] in endpoint_problem(where, network().pod_cidrs)
 
 
-def test_an_endpoint_in_a_prefix_behind_its_own_peer_is_not_taken() -> None:
-    behind = a_grant(2, prefixes_behind=(ip_network("198.51.100.0/24"),))
-    made = planned(2, replace(peer(2), grant=behind), TunnelEnd(ENDPOINT))
+def test_an_endpoint_in_a_prefix_behind_its_own_peer_is_taken_and_all_is_routed() -> None:
+    """Packets of the tunnel are marked: no route of ours leads them."""
+    behind = ip_network("198.51.100.0/24")
+    found = replace(peer(2), grant=a_grant(2, prefixes_behind=(behind,)))
+
+    made = planned(2, found, TunnelEnd(ENDPOINT))
+    part = plan_peer(
+        view_of(
+            snapshot(node(OURS), found),
+            UID,
+            {uid(2): PeerPath(TUNNEL, endpoint=ENDPOINT)},
+            replace(OWN, tunnel="limwg0"),
+        ),
+        uid(2),
+    )
+
+    assert made is not None
+    assert made.endpoint == ENDPOINT
+    assert {route.prefix for route in part.routes} == {*segments(2), behind}
+    assert (part.without, part.refused) == ((), "")
+
+
+def test_an_endpoint_in_a_segment_of_its_peer_is_not_taken() -> None:
+    found = replace(peer(2), grant=a_grant(2, segments=(ip_network("198.51.100.0/24"),)))
+    made = planned(2, found, TunnelEnd(ENDPOINT))
 
     assert made is not None
     assert made.endpoint is None
