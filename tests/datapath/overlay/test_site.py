@@ -23,11 +23,13 @@ from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.datapath.change import Put
 from limpet.datapath.event import Event, SegmentsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER
-from limpet.datapath.overlay.state import OverlayState
+from limpet.datapath.overlay.state import OverlayState, PeerRoute
+from limpet.datapath.own_node import TunnelNames
 from limpet.datapath.together.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
@@ -247,6 +249,41 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
     assert not node.has_routes("eth0")
 
     await until(lambda: node.has_routes("eth0"))
+
+
+def test_a_route_that_was_held_back_is_put_when_the_tunnels_device_is_up_again(
+    node: SiteBed, tmp_path: Path
+) -> None:
+    parts = node.peer_parts
+    path = PeerPath(transports.TUNNEL, endpoint=(ip_address("203.0.113.9"), 7000))
+
+    def routed() -> set[str]:
+        """By one round."""
+        want = parts.overlay.plan()
+        changes = parts.overlay.diff(want, parts.overlay.state(want))
+        puts = [each.what for each in changes if isinstance(each, Put)]
+        found = {each.device for each in puts if isinstance(each, PeerRoute)}
+        if not found:
+            assert parts.overlay.apply(changes) == []
+        return found
+
+    async def rounds() -> None:
+        node.grant(PEER, addresses=(ip_address("192.0.2.2"),), tunnel_port=7000)
+        parts.peers.begin({grant(PEER).uid: path}, lambda _network: None)
+        parts.overlay.begin(node.membership, tmp_path / "vtep.json")
+        parts.own.read_links()
+        parts.own.set_tunnels(TunnelNames("limwg0", "", 7001))
+        parts.peers.set_devices(down=frozenset({"limwg0"}), made=False)
+        assert [routed() for _ in range(3)] == [set()] * 3
+
+        parts.peers.set_devices(down=frozenset(), made=False)
+
+        assert routed() == {"limwg0"}
+        node.loop.close()
+        parts.close()
+
+    with node.netns.entered():
+        asyncio.run(rounds())
 
 
 @on_a_loop

@@ -142,14 +142,17 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
 
     def diff(self, want: OverlayState, have: OverlayState) -> list[OverlayChange | PutFilter]:
         down = self._peers.down
+        needed = diff_overlay(want, have, self._touched)
         changes: list[OverlayChange | PutFilter] = [
             change
-            for change in diff_overlay(want, have, self._touched)
+            for change in needed
             if not (isinstance(change, Put) and _is_route_by(change.what, down))
         ]
+        # What waits for a device that is down is still to be done, whatever the next plan touches.
+        self._look = _Look.TOUCHED if len(changes) == len(needed) else _Look.EVERY_KEY
         # Of a device the kernel tells more than was asked for; it is read anew the next time.
-        made = any(_is_of_a_device(change) for change in changes)
-        self._look = _Look.KERNEL if made else _Look.TOUCHED
+        if any(_is_of_a_device(change) for change in changes):
+            self._look = _Look.KERNEL
         self._failed = False
         put = self._filter.diff(self._peers.view, self._before, self.planned)
         if any(isinstance(change, PutDevice) for change in changes):
