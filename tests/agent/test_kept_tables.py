@@ -79,6 +79,23 @@ def test_nobody_deletes_the_tables_of_an_agent_that_is_dead_or_begins_anew(
     assert not knock(client, web, 81)
 
 
+def test_what_an_agent_without_policies_finds_of_before_goes_and_then_what_was_kept(
+    node: LabNode, manager: ServiceManager
+) -> None:
+    manager.start(command(node))
+    web, client = closed(node)
+    manager.stop()
+    (Path(node.settings["state_dir"]) / "policies.json").unlink()
+
+    manager.start(command(node))
+    assert "limpet_policy" not in node.run("nft", "list", "tables")
+    assert Knock(node)(client, web)
+    manager.stop()
+
+    manager.start(command(node))
+    assert manager.stored == []
+
+
 def test_without_a_service_manager_tables_of_a_dead_agent_are_nobodys(
     node: LabNode, manager: ServiceManager
 ) -> None:

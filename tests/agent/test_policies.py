@@ -363,12 +363,32 @@ def test_labels_that_a_person_gave_stay_with_a_pod_that_comes_back(node: LabNode
 def test_an_agent_that_cannot_read_what_was_kept_does_not_start_and_says_why(
     node: LabNode,
 ) -> None:
+    knock = Knock(node)
     apply(node, CLOSED)
+    client, web = pod(node, "client", {}), pod(node, "web", {"app": "web"})
     node.stop_agent()
     kept = Path(node.settings["state_dir"]) / "policies.json"
     assert json.loads(kept.read_text())["policies"]
     kept.write_text("{}", encoding="utf-8")
     with pytest.raises(LabError, match=r"policies\.json: not what was kept.*no policy holds"):
         node.start_agent()
+    assert not knock(client, web)
     kept.unlink()
     node.start_agent()
+    assert "limpet_policy" not in node.run("nft", "list", "tables")
+    assert knock(client, web)
+
+
+def test_what_holds_stays_while_a_node_waits_to_join_the_cluster_that_may_have_told_it(
+    node: LabNode, tmp_path: Path
+) -> None:
+    apply(node, CLOSED)
+    pod(node, "web", {"app": "web"})
+    node.stop_agent()
+    (Path(node.settings["state_dir"]) / "policies.json").unlink()
+    before = held_by_all(node)
+    joining = {"source": "kubernetes", "kubernetes_server": "https://127.0.0.1:1"}
+    node.settings |= {**joining, "kubernetes_join_token_file": str(tmp_path / "token")}
+    del node.settings["segments"]
+    node.start_agent()
+    assert held_by_all(node) == before != ()

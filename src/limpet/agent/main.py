@@ -329,7 +329,7 @@ class _Agent:
 
 def _enrollment(settings: Settings) -> Enrollment | None:
     """None: the node has joined, or a person lets it in, or it stays on its own."""
-    if settings.source.join_token_file is None or settings.pods.segments:
+    if not settings.joins_by_itself:
         return None
     if (settings.folders.cluster_dir / "cluster.json").exists():
         return None

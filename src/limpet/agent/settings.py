@@ -47,6 +47,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Addresses and ports where `/metrics` and `/healthz` are served in clear."""
     log_level: LogLevel = "info"
 
+    @property
+    def joins_by_itself(self) -> bool:
+        """A node that has joined no cluster asks to be let in, with the token of its pod."""
+        return self.source.join_token_file is not None and not self.pods.segments
+
     def __post_init__(self) -> None:
         if self.pods.segments and not self.pods.cni:
             raise ValueError(

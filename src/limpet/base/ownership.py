@@ -28,6 +28,9 @@ NFT_POLICY_TABLE = "limpet_policy"
 NFT_POLICY_SPARE_TABLE = "limpet_policy_spare"
 """There for a moment, of the same families: it holds pods while those are put anew."""
 
+POLICY_SOCKET = "policies"
+"""Name of the socket of these, where a service manager keeps it while no agent runs."""
+
 NFT_POLICY_TRIAL_TABLE = "limpet_policy_trial"
 """Never there: it is made and deleted in one transaction, to see what the kernel can."""
 

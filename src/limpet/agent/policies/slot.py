@@ -6,10 +6,20 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from limpet.agent.settings import Settings
 from limpet.agent.status.said import Said
+from limpet.base.errors import KernelError
 from limpet.base.faults import noted
-from limpet.base.ownership import KUBERNETES_POLICIES, OWN_POLICIES
+from limpet.base.ownership import (
+    KUBERNETES_POLICIES,
+    NFT_POLICY_SPARE_TABLE,
+    NFT_POLICY_TABLE,
+    OWN_POLICIES,
+    POLICY_SOCKET,
+)
+from limpet.base.process.lifetime import KEPT_DESCRIPTORS
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.attachment import Attachment
@@ -19,9 +29,16 @@ if TYPE_CHECKING:  # a node without policies, or on its own, need not have them 
     from limpet.cluster.membership import Membership
     from limpet.cluster.replica import Change
 
+_log = structlog.get_logger("policy")
+
 _POLICY = "policy"
 """The kind of the cluster's documents. A node on its own does without `limpet.cluster.kinds`."""
 VERBS = ("policy.apply", "policy.delete", "policy.list", "policy.show", "policy.judge", "pod.label")
+_TABLES = [
+    (family, name)
+    for family in ("inet", "bridge")
+    for name in (NFT_POLICY_TABLE, NFT_POLICY_SPARE_TABLE)
+]
 
 
 class PolicySlot:
@@ -46,11 +63,12 @@ class PolicySlot:
         self._has_started = False
 
     def begin(self) -> None:
-        """What is kept is in force when this returns. Raises: LimpetError."""
+        """What is kept is in force when this returns, and nothing else. Raises: LimpetError."""
         if (
             self._settings.policies.mode == "on"
             or self._path.exists()
             or self._cluster_may_have_some
+            or self._some_hold_for_nobody()
         ):
             self._loop.run("start", self.open().part)
 
@@ -60,6 +78,21 @@ class PolicySlot:
             return False
         replica = self._membership.replica
         return bool(replica.known.of(_POLICY)) or not replica.has_heard_all
+
+    def _some_hold_for_nobody(self) -> bool:
+        """Policies of an earlier agent hold in the kernel, and nothing follows them any more; else
+        the socket of their tables is given up. Where the node waits to join a cluster they may be
+        that one's, which will tell them again."""
+        if self._membership is None and self._settings.joins_by_itself:
+            return False
+        try:
+            are_there = self._node_part.has_tables(_TABLES)
+        except KernelError as error:
+            _log.warning("policies of an earlier agent cannot be looked for", error=str(error))
+            return False
+        if not are_there:
+            KEPT_DESCRIPTORS.give_up(POLICY_SOCKET)
+        return are_there
 
     def hear(self, change: Change) -> None:
         """The cluster's documents changed: with its first policy there are policies here."""

@@ -79,7 +79,7 @@ def stored_descriptors() -> list[tuple[str, int]]:
 
 
 def store_descriptors(name: str, fds: Sequence[int]) -> None:
-    """The service manager keeps these under that name, and none that it kept so before.
+    """The service manager keeps these under that name, if any, and none that it kept so before.
 
     Source: sd_notify(3).
     """
@@ -89,6 +89,8 @@ def store_descriptors(name: str, fds: Sequence[int]) -> None:
     target = "\0" + address[1:] if address[0] == "@" else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(f"FDSTOREREMOVE=1\nFDNAME={name}".encode(), target)
+        if not fds:
+            return
         sender.connect(target)
         # Not polled: an error that waits at a socket would have it thrown away.
         said = f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}".encode()
@@ -115,6 +117,13 @@ class KeptDescriptors:
         if os.environ.get("NOTIFY_SOCKET") and name not in self._fds:
             self._fds[name] = os.dup(fd)
             store_descriptors(name, [fd])
+
+    def give_up(self, name: str) -> None:
+        """It is kept no longer, if it was."""
+        fd = self._fds.pop(name, None)
+        if fd is not None:
+            store_descriptors(name, [])
+            os.close(fd)
 
     def hand_on(self) -> None:
         """To what this process executes next, which begins as after a start by the manager."""

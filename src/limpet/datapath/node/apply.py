@@ -25,6 +25,8 @@ from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.netlink.table_codec import TableId
+from limpet.linux.netlink.transactions import NftablesSocket, OwnTables
 from limpet.linux.nftables import Nftables
 from limpet.linux.sysctl import read_sysctl, write_sysctl
 
@@ -205,6 +207,14 @@ class NodeKernel:
                 return route_codec.rule(
                     version, priority=RULE_PRIORITY, table=ROUTE_TABLE, delete=drop
                 )
+
+    @staticmethod
+    def has_tables(tables: Iterable[tuple[str, str]]) -> bool:
+        """One of them, by family and name, is in nftables. Raises: KernelError."""
+        with NftablesSocket() as netlink:
+            there = OwnTables(netlink)
+            there.look()
+            return there.has([TableId(*each) for each in tables])
 
     def ifindex(self, ifname: str) -> int:
         """Raises: KernelError (ENODEV)."""

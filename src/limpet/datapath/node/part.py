@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
@@ -120,6 +120,10 @@ class NodePart(Part[NodePlan, Change]):
             self.node = node
             if why:
                 self.run(why)
+
+    def has_tables(self, tables: Iterable[tuple[str, str]]) -> bool:
+        """One of them, by family and name, is in nftables, whoever's. Raises: KernelError."""
+        return self._kernel.has_tables(tables)
 
     def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
         """The ifindex of the network's bridge, after a round if what it asks for is new.

@@ -16,7 +16,7 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
-from limpet.base.ownership import NFT_POLICY_TABLE, NFT_POLICY_TRIAL_TABLE
+from limpet.base.ownership import NFT_POLICY_TABLE, NFT_POLICY_TRIAL_TABLE, POLICY_SOCKET
 from limpet.base.process.lifetime import KEPT_DESCRIPTORS
 from limpet.datapath.policy.blocks import bounds_of_text, version_of
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, NOTHING, PolicyTables
@@ -40,8 +40,6 @@ from limpet.linux.set_elements import Frame, SetElements, SetPrint
 _log = structlog.get_logger("policy")
 
 _TABLES = [TableId(family, NFT_POLICY_TABLE) for family in ("inet", "bridge")]
-_KEPT = "policies"
-"""Name of the socket, where a service manager keeps it while no agent runs."""
 _MOST_LISTED = 50_000
 """Elements that libnftables may list: of each it keeps two kilobytes meanwhile."""
 _SAMPLES = 32
@@ -72,7 +70,7 @@ class PolicyKernel:
         """
         self.put_whole = 0
         """Times that the difference was refused."""
-        self._netlink = NftablesSocket(KEPT_DESCRIPTORS.find(_KEPT))
+        self._netlink = NftablesSocket(KEPT_DESCRIPTORS.find(POLICY_SOCKET))
         self._inet = Nftables(NFT_POLICY_TABLE, netlink=self._netlink)
         """What changes the tables."""
         self._bridge = Nftables(NFT_POLICY_TABLE, family="bridge")
@@ -86,7 +84,7 @@ class PolicyKernel:
             Twins(self._netlink, self._tables, self._inet) if able and not self._flags else None
         )
         if able:
-            KEPT_DESCRIPTORS.keep(_KEPT, self._netlink.fileno())
+            KEPT_DESCRIPTORS.keep(POLICY_SOCKET, self._netlink.fileno())
         else:
             _log.info("other programs can delete the tables of policies: from Linux 5.12 on not")
         self._left: _Left | None = None
