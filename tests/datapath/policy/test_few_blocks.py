@@ -13,6 +13,8 @@ from limpet.policies.labels import Selector
 from limpet.policies.policy import (
     IpBlock,
     Key,
+    NamedPort,
+    PodPeer,
     Policy,
     PolicyPod,
     PolicyRule,
@@ -30,6 +32,8 @@ RANGES = {
     "ranges": (("192.0.2.0/24", "192.0.2.1"), ("fd00::/64", "fd00::/96")),
     "all but one": (("0.0.0.0/0", "10.0.0.0/8"), ("::/0", "fd00::/8")),
     "all": (("0.0.0.0/0",), ("::/0",)),
+    "with IPv4 in their text": (("::10.0.0.1",), ("::ffff:10.0.0.0/104", "::ffff:10.9.0.0/112")),
+    "as many as make a set": tuple((f"::10.0.0.{2 * n + 1}",) for n in range(6)),
     "halves": (("0.0.0.0/1",), ("128.0.0.0/2",), ("::/1",)),
 }
 
@@ -57,6 +61,22 @@ def test_they_are_what_nft_lists_and_change_by_difference(
         kernel.change(tables, more)
         assert kernel.read() == more
         assert not kernel.put_whole
+        kernel.close()
+
+
+def test_pods_whose_addresses_end_as_one_of_ipv4_are_what_nft_lists(
+    make_netns: NetnsFactory,
+) -> None:
+    http = NamedPort("tcp", "http")
+    peer = PolicyPod(Key("shop", "peer"), (ip_address("::10.0.0.9"),), {}, {http: 80})
+    rules = PolicyRule((PodPeer(),)), PolicyRule((PodPeer(),), (http,))
+    policy = Policy(Key("shop", "p"), Selector(), frozenset({"egress"}), (), rules)
+    world = PolicyWorld({policy.key: policy}, {}, {POD.key: POD, peer.key: peer})
+    tables = plan_tables(compile_sides(world, [POD]), [PORT])
+    with make_netns("node").entered():
+        kernel = PolicyKernel()
+        kernel.change(NOTHING, tables)
+        assert kernel.read() == tables
         kernel.close()
 
 

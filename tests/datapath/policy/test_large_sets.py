@@ -28,7 +28,8 @@ def blocks() -> list[Prefix]:
     four = [ip_network((0x20000000 + 512 * n, 24 if n % 3 else 32)) for n in range(7_000)]
     odd = [ip_network((0x50000000 + 2048 * n + 256 * m, 24)) for n in range(600) for m in (1, 2, 3)]
     six = [ip_network(((0x20010DB8 << 96) + (n << 65), 64)) for n in range(4_500)]
-    return [*four, *odd, *six]
+    with_four_in_their_text = [ip_network(((10 << 24) + 2 * n, 128)) for n in range(300)]
+    return [*four, *odd, *six, *with_four_in_their_text]
 
 
 def planned(prefixes: list[Prefix], *, excepted: Prefix | None = None) -> PolicyTables:

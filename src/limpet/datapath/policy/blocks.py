@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
-from ipaddress import IPv6Address
 from typing import NamedTuple
 
-from limpet.base.addresses import packed
+from limpet.base.addresses import library_text, packed
 from limpet.datapath.policy.table import NamedSet
 from limpet.policies.compiled import AddressRange
 
@@ -139,7 +138,7 @@ def _mask(length: int, version: int) -> int:
 def address_text(value: int, version: int) -> str:
     """As nft writes it."""
     if version == 6:
-        return str(IPv6Address(value))
+        return library_text(value.to_bytes(16, "big"))
     # There may be a million: a quarter of the time.
     return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from limpet.base.addresses import Address
-from limpet.datapath.policy.blocks import block_sets, in_rules, range_text
+from limpet.datapath.policy.blocks import address_text, block_sets, in_rules, range_text
 from limpet.datapath.policy.table import NamedSet
 from limpet.policies.compiled import AddressRange, AllowedPeers, At, merged
 from limpet.policies.policy import Direction
@@ -146,12 +146,14 @@ def _texts(addresses: Iterable[Address], known: dict[Address, str]) -> dict[int,
     for each in addresses:
         text = known.get(each)
         if text is None:
-            text = known[each] = str(each)
+            text = known[each] = address_text(int(each), each.version)
         found[each.version].append(text)
     return {version: frozenset(texts) for version, texts in found.items()}
 
 
 def _port_texts(ports: Iterable[At], version: int) -> frozenset[str]:
     return frozenset(
-        f"{at.address} . {at.protocol} . {at.port}" for at in ports if at.address.version == version
+        f"{address_text(int(at.address), version)} . {at.protocol} . {at.port}"
+        for at in ports
+        if at.address.version == version
     )
