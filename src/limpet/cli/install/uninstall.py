@@ -42,8 +42,7 @@ from limpet.datapath.node.pod.attachment_codec import attachment_document, decod
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.dns.handover.held import SOCKET as HELD_SOCKET
-from limpet.ipam.hostlocal import JOURNAL
-from limpet.ipam.ledger import Ledger
+from limpet.ipam.leaving import give_away, held_in, own_folders, settle
 from limpet.linux.owned import LinkMark
 from limpet.services.kept_here import HERE_FILE
 from limpet.timeline.file import FOLDER, remove_all
@@ -71,6 +70,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     manifest = Manifest.load(state_dir)
     name = node_name(settings)
     to_flannel = load_aside(state_dir) is not None
+    was_called = bool(manifest.of_role("conflist"))
     pods = attached_pods(settings)
     if pods and not force and not to_flannel:
         raise LimpetError(
@@ -93,11 +93,14 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
         take_back(manifest, manifest.of_role(role), removal)
     if systemd_runs():
         attempt(removal, lambda: systemctl("daemon-reload"))
-    _settle_records(settings.folders.data_dir, removal)
+    leave = give_away if to_flannel else settle
+    for folder in own_folders(settings.folders.data_dir):
+        attempt(removal, partial(leave, folder))
     if purge:
         take_back(manifest, manifest.of_role("config"), removal)
-        if not to_flannel:  # host-local goes on with them
-            _remove_records(settings.folders.data_dir, removal)
+        # Where flannel's plugin goes on with them they stay, also what could not be given to it.
+        for folder in () if to_flannel else own_folders(settings.folders.data_dir):
+            attempt_steps(removal, partial(_remove_record, folder, was_called=was_called))
         _remove_identity(settings, removal)
         for path in _policy_files(settings):
             attempt_steps(removal, partial(_remove_policies, path))
@@ -284,27 +287,18 @@ def _remove_run_dir(settings: Settings) -> None:
             folder.rmdir()
 
 
-def _settle_records(data_dir: Path, removal: Removal) -> None:
-    """Files of the records say all that their journals say, for whoever takes the folders next.
-
-    An agent that was stopped has left them so; one that crashed has not.
-    """
-    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
-        attempt(removal, partial(_settle_record, journal.parent))
-
-
-def _settle_record(folder: Path) -> None:
-    Ledger.open(folder, folder.name).close()
-
-
-def _remove_records(data_dir: Path, removal: Removal) -> None:
-    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
-        try:
-            shutil.rmtree(journal.parent)
-        except OSError as error:
-            removal.failures.append(f"remove {journal.parent}: {error.strerror or error}")
-        else:
-            removal.steps.append(f"{journal.parent}: address records removed")
+def _remove_record(folder: Path, *, was_called: bool) -> list[str]:
+    """`was_called`: by the runtime, up to now. Where it was not, who holds an address has it of
+    another plugin, which goes on with the folder. Raises: StorageError."""
+    held = [] if was_called else list(held_in(folder))
+    if held:
+        return [
+            f"left alone: {folder}: containers hold addresses of it, {held[0]} among them "
+            f"(rm -r {folder}, when no other network goes on with it)"
+        ]
+    with refusals("remove", folder):
+        shutil.rmtree(folder)
+    return [f"{folder}: address records removed"]
 
 
 def _remove_identity(settings: Settings, removal: Removal) -> None:

@@ -1,0 +1,61 @@
+"""A node is taken over from flannel and given back: what a cluster of Kubernetes is not needed for.
+
+Pods that go on meanwhile, and nodes of both kinds, are in tests/kube/flannel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.install.service_machine import ServiceMachine
+from tests.cli.install.test_install import limpet
+from tests.cli.install.test_install_join import Cloud, joining
+
+NETWORK = "podnet"
+RECORDS = f"/var/lib/cni/networks/{NETWORK}"
+FLANNELS = "/etc/cni/net.d/10-flannel.conflist"
+_FURNISH = """
+    ip link add cni0 type bridge
+    ip link set cni0 up
+    ip link add flannel.1 type vxlan id 1 dev uplink local 192.0.2.10 dstport 8472 nolearning
+    ip address add 10.244.77.0/32 dev flannel.1
+    ip link set flannel.1 up
+    iptables -N FLANNEL-FWD
+    iptables -A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT
+    iptables -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
+"""
+TAKE_OVER = ("install", "--take-over", "flannel")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    """Its machine is a node of flannel's, whose plugin has a record with an address that a pod has
+    and one that is kept."""
+    with ServiceMachine() as machine:
+        machine.run("sh", "-euc", _FURNISH)
+        plugins = [{"type": "flannel", "delegate": {"isDefaultGateway": True}}]
+        conflist = {"cniVersion": "1.0.0", "name": NETWORK, "plugins": plugins}
+        machine.write(FLANNELS, json.dumps(conflist))
+        machine.write(f"{RECORDS}/10.244.0.9", "c0ffee\r\neth0")
+        machine.write(f"{RECORDS}/10.244.0.8_default_web-0", "")
+        yield Cloud(machine).start()
+
+
+def _records(cloud: Cloud) -> set[str]:
+    return {path.name for path in cloud.machine.path(RECORDS).iterdir()}
+
+
+def test_what_was_given_back_to_flannel_is_never_purged(cloud: Cloud) -> None:
+    limpet(cloud.machine, *TAKE_OVER, *joining(cloud))
+    assert "limpet.journal" in _records(cloud)
+
+    limpet(cloud.machine, "uninstall")
+    kept = _records(cloud)
+    limpet(cloud.machine, "uninstall", "--purge")
+
+    assert _records(cloud) == kept
+    assert {"10.244.0.9", "10.244.0.8_default_web-0"} <= kept
+    assert "limpet.journal" not in kept
