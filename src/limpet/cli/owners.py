@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from limpet.cli.install.flannel import main_first
 from limpet.cluster.datagrams import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.ports.part import PortPart
@@ -20,7 +21,7 @@ from limpet.relay.server import forwarding
 def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
     parts = (ServicesPart, PolicyPart, OverlayPart, TunnelPart, NodePart, PortPart)
-    others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED)
+    others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED, main_first.OWNED)
     return (*(part.owned(run_dir) for part in parts), *others)
 
 

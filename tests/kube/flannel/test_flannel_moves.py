@@ -182,7 +182,8 @@ def test_a_node_moves_from_flannel_to_limpet_and_back_and_its_pods_go_on(
     assert _chains(mover) == chains
     assert mover.subnet_env.read_text() == subnet
     assert json.loads(mover.system.path(CONFLIST).read_text()) == KUBE_FLANNEL
-    assert "limpet" not in mover.do("nft", "list", "tables") + mover.do("ip", "rule")
+    assert "limpet" not in mover.do("nft", "list", "tables")
+    assert "5146" not in mover.do("ip", "rule") + mover.do("ip", "-6", "rule")
     # host-local goes on with what Limpet gave, and flannel's plugin takes Limpet's pods away.
     mover.detach_pod("api-0", by="flannel")
     assert mover.attach_pod("cron-0", by="flannel")[0] not in (web[0], api[0])

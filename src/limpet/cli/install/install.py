@@ -336,8 +336,8 @@ def _write(
         if file not in conflists:
             report.steps.append(put_file(manifest, file))
     aside = note_flannel(settings, flannel) if flannel is not None else None
-    if aside is not None:
-        keep_flannels_routes()
+    if flannel is not None:
+        keep_flannels_routes(flannel)
     if settings.dns.dns == "off":
         report.steps += stop_dns(manifest)
     if options.start:

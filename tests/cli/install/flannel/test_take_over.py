@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.install.service_machine import ServiceMachine
-from tests.cli.install.test_install import limpet
+from tests.cli.install.test_install import LIMPET, limpet
 from tests.cli.install.test_install_join import Cloud, joining
 
 NETWORK = "podnet"
@@ -59,3 +59,24 @@ def test_what_was_given_back_to_flannel_is_never_purged(cloud: Cloud) -> None:
     assert _records(cloud) == kept
     assert {"10.244.0.9", "10.244.0.8_default_web-0"} <= kept
     assert "limpet.journal" not in kept
+
+
+def _rules(cloud: Cloud) -> str:
+    return cloud.machine.run("ip", "rule") + cloud.machine.run("ip", "-6", "rule")
+
+
+def test_the_way_back_from_half_way_leaves_no_rule(cloud: Cloud) -> None:
+    """Or the next installation would send pods' packets by the main table."""
+    before = _rules(cloud)
+    # The runtime's configuration is not written when the agent is not reached by the CNI binary.
+    cloud.machine.write("/etc/limpet/shim.conf", "socket=/run/wrong.sock\n")
+    done = cloud.machine.try_run(*LIMPET, *TAKE_OVER, *joining(cloud))
+    assert "does not reach the agent" in done.stderr
+    assert "5146:\tfrom all lookup main" in cloud.machine.run("ip", "rule")
+    assert "5146" not in cloud.machine.run("ip", "-6", "rule")  # where flannel has no device
+    assert "flannel.1" in cloud.machine.run("ip", "link")
+
+    said = limpet(cloud.machine, "uninstall")
+
+    assert "rule 5146 for table 254 (IPv4): removed" in said
+    assert _rules(cloud) == before

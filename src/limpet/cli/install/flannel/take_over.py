@@ -25,9 +25,10 @@ from limpet.cli.install.flannel.aside import (
 )
 from limpet.cli.install.flannel.devices import read_devices, remove_devices, restore_device
 from limpet.cli.install.flannel.found import SUBNET_FILE, Flannel
+from limpet.cli.install.flannel.main_first import drop_main_first, put_main_first
 from limpet.cli.install.flannel.rules import remove_rules, restore_rules, save_rules
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
-from limpet.linux.netlink import link_codec, route_codec
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 _HEARD_S = 30.0
@@ -35,8 +36,6 @@ _HEARD_S = 30.0
 _PATHS_S = 5.0
 """Seconds more that it has to find ways to them: some may be off."""
 _ASK_AGAIN_S = 0.05
-_RULE_PRIORITY = 5146
-"""Before that of Limpet's table: what flannel routes goes its way until the agent knows better."""
 
 
 def note_flannel(settings: Settings, found: Flannel) -> Aside:
@@ -52,23 +51,10 @@ def note_flannel(settings: Settings, found: Flannel) -> Aside:
     return aside
 
 
-def keep_flannels_routes() -> None:
+def keep_flannels_routes(found: Flannel) -> None:
     """Until `switch`. Raises: KernelError."""
     with RouteSocket() as route:
-        there = {rule.version for rule in route.rules() if rule.priority == _RULE_PRIORITY}
-        for version in {4, 6} - there:
-            main = route_codec.RT_TABLE_MAIN
-            route.apply(route_codec.rule(version, priority=_RULE_PRIORITY, table=main))
-
-
-def _drop_rules(route: RouteSocket) -> None:
-    for rule in route.rules():
-        if rule.priority == _RULE_PRIORITY:
-            route.apply(
-                route_codec.rule(
-                    rule.version, priority=rule.priority, table=rule.table, delete=True
-                )
-            )
+        put_main_first(route, {device.version for device in found.devices})
 
 
 def switch(settings: Settings, aside: Aside, *, force: bool) -> list[str]:
@@ -76,7 +62,7 @@ def switch(settings: Settings, aside: Aside, *, force: bool) -> list[str]:
     are there as before."""
     _await_peers(settings, force=force)
     with RouteSocket() as route:
-        _drop_rules(route)
+        drop_main_first(route)
         removed = remove_devices(route, [each.ifname for each in aside.devices])
     return [f"link {ifname}: put aside" for ifname in removed]
 
