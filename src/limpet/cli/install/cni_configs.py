@@ -54,8 +54,16 @@ def read_cni_configs(folder: Path) -> list[CniConfig]:
 
 def _read(path: Path) -> CniConfig:
     try:
-        document = decode_plain_json(read_regular(path))
-    except (OSError, msgspec.MsgspecError) as error:
+        return parse_cni_config(path, read_regular(path))
+    except OSError as error:
+        return CniConfig(path, problem=f"cannot be read: {error}")
+
+
+def parse_cni_config(path: Path, content: bytes) -> CniConfig:
+    """What `path` says, or said, with that content."""
+    try:
+        document = decode_plain_json(content)
+    except msgspec.MsgspecError as error:
         return CniConfig(path, problem=f"cannot be read: {error}")
     if not isinstance(document, dict):
         return CniConfig(path, problem="is not a JSON object")

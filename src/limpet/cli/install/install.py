@@ -74,7 +74,7 @@ def install(options: InstallOptions) -> InstallReport:
         return _put_cni(options, _settings(options))
     flannel = None
     if options.take_over:
-        flannel = _find_flannel(options)
+        flannel = _find_flannel(options, _settings(options).folders.state_dir)
         options = _as_flannel(options, flannel)
     settings = _settings(options)
     options = _in_kubernetes(options, settings)
@@ -103,7 +103,7 @@ def install(options: InstallOptions) -> InstallReport:
     return report
 
 
-def _find_flannel(options: InstallOptions) -> Flannel:
+def _find_flannel(options: InstallOptions, state_dir: Path) -> Flannel:
     """Raises: LimpetError."""
     if options.take_over != TAKEN_OVER:
         raise CommandLineError(
@@ -112,7 +112,7 @@ def _find_flannel(options: InstallOptions) -> Flannel:
     if not options.start:
         raise CommandLineError("install: --take-over needs the agent: leave --no-start out")
     conf_dir, _ = folders_in_use(find_runtimes())
-    return find_flannel(options.paths.cni_conf_dir or conf_dir)
+    return find_flannel(options.paths.cni_conf_dir or conf_dir, state_dir)
 
 
 def _as_flannel(options: InstallOptions, flannel: Flannel) -> InstallOptions:
@@ -354,5 +354,5 @@ def _write(
         report.steps += switch(settings, aside, force=options.force)
     if report.complete:
         report.steps += [put_file(manifest, file) for file in conflists]
-    if report.complete and flannel is not None and aside is not None:
-        report.steps += put_rest_aside(aside, flannel.conflists)
+    if report.complete and flannel is not None:
+        report.steps += put_rest_aside(flannel.conflists)

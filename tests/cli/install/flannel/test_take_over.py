@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.install.service_machine import ServiceMachine
-from tests.cli.install.test_install import LIMPET, limpet
+from tests.cli.install.test_install import CONFLIST, LIMPET, limpet
 from tests.cli.install.test_install_join import Cloud, joining
 
 NETWORK = "podnet"
@@ -80,3 +80,25 @@ def test_the_way_back_from_half_way_leaves_no_rule(cloud: Cloud) -> None:
 
     assert "rule 5146 for table 254 (IPv4): removed" in said
     assert _rules(cloud) == before
+
+
+def test_the_same_command_once_more_changes_nothing(cloud: Cloud) -> None:
+    limpet(cloud.machine, *TAKE_OVER, *joining(cloud))
+    conflist = cloud.machine.path(CONFLIST).read_text()
+    assert json.loads(conflist)["name"] == NETWORK
+
+    said = limpet(cloud.machine, *TAKE_OVER)
+
+    assert f"{CONFLIST}: up to date" in said
+    assert "put aside" not in said
+    assert cloud.machine.path(CONFLIST).read_text() == conflist
+
+
+def test_the_way_back_from_half_way_leaves_flannels_chains_as_they_were(cloud: Cloud) -> None:
+    before = cloud.machine.run("iptables", "-S")
+    cloud.machine.write("/etc/limpet/shim.conf", "socket=/run/wrong.sock\n")
+    cloud.machine.try_run(*LIMPET, *TAKE_OVER, *joining(cloud))
+
+    limpet(cloud.machine, "uninstall")
+
+    assert cloud.machine.run("iptables", "-S") == before

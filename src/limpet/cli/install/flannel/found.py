@@ -11,7 +11,8 @@ from pathlib import Path
 from limpet.base.addresses import Prefix
 from limpet.base.disk import read_regular
 from limpet.cli.doctor.findings import Finding, error
-from limpet.cli.install.cni_configs import read_cni_configs
+from limpet.cli.install.cni_configs import parse_cni_config, read_cni_configs
+from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.devices import Device, read_devices
 from limpet.linux.namespaces import processes_here
 from limpet.linux.netlink.socket import RouteSocket
@@ -39,15 +40,20 @@ class Flannel:
         return bool(self.conflists or self.devices or self.segments)
 
 
-def find_flannel(conf_dir: Path) -> Flannel:
-    """`conf_dir`: of the runtime's configurations. Raises: StorageError, KernelError."""
+def find_flannel(conf_dir: Path, state_dir: Path) -> Flannel:
+    """`conf_dir`: of the runtime's configurations. `state_dir`: an earlier attempt may have put
+    flannel's aside, and its network is that of before. Raises: StorageError, KernelError."""
     configs = [each for each in read_cni_configs(conf_dir) if "flannel" in each.plugins]
+    noted = load_aside(state_dir)
+    before = noted.files if noted is not None else ()
+    known = [*configs, *(parse_cni_config(Path(each.path), each.content) for each in before)]
+    known = [each for each in known if "flannel" in each.plugins]
     with RouteSocket() as route:
         devices = tuple(read_devices(route))
     return Flannel(
         tuple(each.path for each in configs),
-        next((each.name for each in configs if each.name), DEFAULT_NETWORK),
-        next((bridge for each in configs for bridge in each.bridges), DEFAULT_BRIDGE),
+        next((each.name for each in known if each.name), DEFAULT_NETWORK),
+        next((bridge for each in known for bridge in each.bridges), DEFAULT_BRIDGE),
         tuple(read_segments(SUBNET_FILE)),
         devices,
         tuple(processes_here("flanneld")),

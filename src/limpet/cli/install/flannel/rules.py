@@ -66,10 +66,26 @@ def _removal(saved: str) -> str:
 
 
 def restore_rules(saved: dict[str, str]) -> None:
-    """Raises: LimpetError."""
+    """Those that are there already stay as they are. Raises: LimpetError."""
+    there = save_rules()
     for program, text in saved.items():
         if shutil.which(f"{program}-restore") is not None:
-            _run(f"{program}-restore", text, "--noflush")
+            _run(f"{program}-restore", _restoration(text, there.get(program, "")), "--noflush")
+
+
+def _restoration(saved: str, there: str) -> str:
+    """A chain is made anew with its rules; what leads into it is added where it is not there."""
+    present = {table: set(rules) for table, _, rules in _tables(there)}
+    lines = []
+    for table, chains, rules in _tables(saved):
+        lines += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains)]
+        lines += [
+            rule
+            for rule in rules
+            if rule.startswith(f"-A {_CHAINS}") or rule not in present.get(table, ())
+        ]
+        lines.append("COMMIT")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _run(program: str, stdin: str, *words: str) -> str:

@@ -97,14 +97,16 @@ def _await_peers(settings: Settings, *, force: bool) -> None:
         time.sleep(_ASK_AGAIN_S)
 
 
-def put_rest_aside(aside: Aside, conflists: tuple[Path, ...]) -> list[str]:
+def put_rest_aside(conflists: tuple[Path, ...]) -> list[str]:
     """Its files and rules, when Limpet's configuration is in place. Raises: LimpetError."""
     said = []
     for path in (*conflists, SUBNET_FILE):
         if remove_durably(path):
             said.append(f"{path}: put aside")
-    remove_rules(aside.rules)
-    said += [f"flannel's chains of {program}: put aside" for program in aside.rules]
+    # Those that are there: an earlier attempt, or a reboot, may have taken them.
+    rules = save_rules()
+    remove_rules(rules)
+    said += [f"flannel's chains of {program}: put aside" for program in rules]
     return said
 
 
