@@ -43,8 +43,10 @@ CIDR = ip_network("10.244.9.0/24")
 NODE = NodeObject("node", "u1", pod_cidrs=(CIDR,), flannel=ANNOTATIONS)
 
 
-def take(tables: Tables, *nodes: NodeObject, gone: tuple[str, ...] = ()) -> FlannelOutcome:
-    return take_flannel(tables, {each.name: each for each in nodes}, gone, 0.0)
+def take(
+    tables: Tables, *nodes: NodeObject, gone: tuple[str, ...] = (), now_s: float = 0.0
+) -> FlannelOutcome:
+    return take_flannel(tables, {each.name: each for each in nodes}, gone, now_s)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,21 @@ def test_a_node_that_is_deleted_goes_and_one_that_is_not_told_stays() -> None:
     assert tables.uids_of("node")
     assert take(tables, replace(NODE, flannel={})).changed == ["node"]
     assert not tables.uids_of("node")
+
+
+def test_a_pod_cidr_of_a_node_that_went_is_another_nodes_when_it_has_rested() -> None:
+    tables = new_tables(quarantine_s=100.0)
+    take(tables, NODE)
+    (first,) = tables.uids_of("node")
+    take(tables, gone=("node",), now_s=1.0)
+    heir = replace(NODE, name="heir", uid="u2")
+
+    (problem,) = take(tables, heir, now_s=100.9).problems.values()
+    assert "10.244.9.0/24 rests until 1970-01-01T00:01Z, since the removed node node" in problem
+    assert take(tables, heir, now_s=101.0).changed == ["heir"]
+
+    (uid,) = tables.uids_of("heir")
+    assert (tables.grants[uid].segments, tables.grants[uid].supersedes) == ((CIDR,), (first,))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from limpet.controller.node_objects.lease import (
     read_lease,
 )
 from limpet.controller.node_objects.node import NodeObject
+from limpet.controller.orchestrator.node_keeper.pod_cidrs import how_to_recreate, moment
 from limpet.controller.registry.records import NodeRecord, PresenceRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.nodes import remove
@@ -106,7 +107,7 @@ def _flannel_grants(tables: Tables, name: str) -> list[Grant]:
 
 def _grant(tables: Tables, node: NodeObject, now_s: float) -> Grant:
     """Raises: ValueError."""
-    former = [_check_free(tables, node.name, prefix) for prefix in node.pod_cidrs]
+    former = [_check_free(tables, node.name, prefix, now_s) for prefix in node.pod_cidrs]
     public_key = _next_key(tables, node)
     uid = uid_of(public_key)
     for prefix in node.pod_cidrs:
@@ -135,7 +136,7 @@ def _check_macs(tables: Tables, theirs: Sequence[Grant], lease: FlannelLease) ->
         raise ValueError(f"its annotations name the MAC address of node {other} as its own")
 
 
-def _check_free(tables: Tables, name: str, prefix: Prefix) -> str:
+def _check_free(tables: Tables, name: str, prefix: Prefix, now_s: float) -> str:
     """The uid of who had the segment before; empty: nobody. Raises: ValueError."""
     if tables.space.number(prefix) is None:
         lengths = tables.network.segment_lengths
@@ -154,8 +155,13 @@ def _check_free(tables: Tables, name: str, prefix: Prefix) -> str:
             f"its podCIDR {prefix} is granted to {held_by} (segments have to come from the Nodes' "
             "podCIDRs while flannel is beside Limpet)"
         )
-    if holder is not None and holder.name != name:
-        raise ValueError(f"its podCIDR {prefix} was {holder.name}'s, and rests")
+    until_s = tables.space.rests_until_s(holding)
+    if until_s is not None and until_s > now_s and holder is not None and holder.name != name:
+        raise ValueError(
+            f"its podCIDR {prefix} rests until {moment(until_s)}, since the removed node "
+            f"{holder.name} may still use it (it is taken by itself then; or have Kubernetes give "
+            f"the Node another: {how_to_recreate(name)})"
+        )
     return holding.uid
 
 

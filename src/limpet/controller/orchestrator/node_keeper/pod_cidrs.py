@@ -66,7 +66,7 @@ def offer(
     found: list[Prefix] = []
     problems = [
         f"take podCIDR {text[:60]!r} of Node {name}: it is no prefix such as 10.244.3.0/24 "
-        f"(make the Node anew: {_recreate(name)})"
+        f"(make the Node anew: {how_to_recreate(name)})"
         for text in node.unreadable_cidrs
     ]
     for prefix in dict.fromkeys(wanted):
@@ -145,7 +145,7 @@ def _problem(
     if other := _older_claim(tables, node, prefix):
         return (
             f"it is also that of Node {other}, which is older (have Kubernetes give this Node "
-            f"another: {_recreate(node.name)})"
+            f"another: {how_to_recreate(node.name)})"
         )
     if sum(1 for each in had if each.version == prefix.version) >= network.segment_quota:
         return (
@@ -176,15 +176,16 @@ def _held(tables: Tables, holding: Holding, name: str, uid: str, now_s: float) -
     if until_s is None:
         return (
             f"it is held by node {whose} ({holding.uid}) (limpet node remove {holding.uid}, if "
-            f"that is gone for good; or have Kubernetes give this Node another: {_recreate(name)})"
+            "that is gone for good; or have Kubernetes give this Node another: "
+            f"{how_to_recreate(name)})"
         )
     # Kubernetes has one Node of a name: who was removed under it is not there beside it.
     if until_s <= now_s or whose == name:
         return ""
     return (
-        f"it rests until {_moment(until_s)}, since the removed node {whose} may still "
+        f"it rests until {moment(until_s)}, since the removed node {whose} may still "
         "use it (own_cidrs of the controller's configuration would give this node others "
-        f"meanwhile; or have Kubernetes give its Node another: {_recreate(name)})"
+        f"meanwhile; or have Kubernetes give its Node another: {how_to_recreate(name)})"
     )
 
 
@@ -214,9 +215,9 @@ def _overlap(one: Prefix, other: Prefix) -> bool:
     return one.version == other.version and one.overlaps(other)
 
 
-def _recreate(name: str) -> str:
+def how_to_recreate(name: str) -> str:
     return f"kubectl delete node {name}, then start its kubelet again"
 
 
-def _moment(at_s: float) -> str:
+def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
