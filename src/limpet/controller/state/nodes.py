@@ -140,8 +140,17 @@ def _rest(tables: Tables, uids: Iterable[str], now_s: float) -> int:
 
 
 def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Grant:
-    """The next that joins under the node's name takes its segments; or no longer so."""
+    """The next that joins under the node's name takes its segments; or no longer so.
+
+    Raises: RefusedError.
+    """
     grant = find_node(tables, name_or_uid)
+    if wanted and grant.is_flannel:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"replace {grant.name}: flannel runs it, and a machine that joins under its name takes "
+            "its segments anyway (limpet install, on the new machine, with the same --name)",
+        )
     tables.put_node(grant.uid, awaits_replacement=wanted)
     return grant
 

@@ -18,12 +18,12 @@ from limpet.controller.node_objects.lease import (
     kept_macs,
     read_lease,
 )
-from limpet.controller.node_objects.node import NodeObject
+from limpet.controller.node_objects.node import REPLACE_LABEL, NodeObject
 from limpet.controller.orchestrator.flannel.nodes import FlannelOutcome, take_flannel
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import recovery, vtep_macs
-from limpet.controller.state.nodes import remove
+from limpet.controller.state.nodes import await_replacement, remove
 from tests.unit.cluster_values import node_key
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
@@ -159,6 +159,26 @@ def test_a_node_that_joins_under_the_name_takes_the_segments_over_and_nothing_el
     # Its annotations stay: it is not taken for flannel's again.
     assert take(tables, NODE).changed == []
     assert tables.uids_of("node") == [ours.uid]
+
+
+def test_no_machine_takes_the_place_of_a_node_that_flannel_runs_as_one_of_flannels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = new_tables()
+    take(tables, NODE)
+    (theirs,) = tables.grants.values()
+
+    with pytest.raises(RefusedError, match=r"flannel runs it, and a machine that joins under"):
+        await_replacement(tables, "node", wanted=True)
+    # Asked for by the label of the Node, or of a controller of before that let it be asked for.
+    labelled = replace(NODE, labels={REPLACE_LABEL: theirs.uid})
+    monkeypatch.setitem(tables.source.nodes.objects, "node", labelled)
+    tables.put_node(theirs.uid, awaits_replacement=True)
+
+    ours = join(tables, 1, "node")
+
+    assert (ours.segments, ours.roles) == ((CIDR,), frozenset({Role.EDGE}))
+    assert not await_replacement(tables, "node", wanted=False).is_flannel
 
 
 def test_a_node_that_goes_back_gets_its_segments_back_under_another_uid() -> None:

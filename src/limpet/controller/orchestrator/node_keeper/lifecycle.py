@@ -102,7 +102,12 @@ def _only(tables: Tables, name: str) -> Grant | None:
 
 def awaits_replacement(tables: Tables, uid: str) -> bool:
     """Whether the next machine that joins under the node's name takes its place: a person has said
-    so here, or an administrator by a label of the Node, which names the machine that is gone."""
+    so here, or an administrator by a label of the Node, which names the machine that is gone.
+
+    Never that of one that flannel runs: it would have its role too, and nobody would believe what
+    it says. The segments are its own without that."""
+    if tables.grants[uid].is_flannel:
+        return False
     if tables.nodes[uid].awaits_replacement:
         return True
     node = tables.source.nodes.objects.get(tables.grants[uid].name)
