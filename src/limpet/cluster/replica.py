@@ -20,7 +20,6 @@ from limpet.cluster.key_alarms import KeyAlarms
 from limpet.cluster.keys import RevokedKeyError, SealError
 from limpet.cluster.merge import Changes
 from limpet.cluster.seal import check, read_sealed
-from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 
 _log = structlog.get_logger("replica")
@@ -176,10 +175,9 @@ class Replica:
         self.has_heard_all = True
         self.tell(Source.CLOUD, ())
         try:
-            await asyncio.wrap_future(self.file.durable())
-            completeness.settle(self.file.folder)
+            await asyncio.wrap_future(self.file.settle())
         except StorageError as error:
-            _log.warning("after a restart all has to be told again", error=str(error))
+            _log.warning("a restart now would have all told again", error=str(error))
 
     def tell(self, source: Source, keys: Iterable[Key]) -> None:
         """All listeners hear it, after what was told before: also where one of them tells it."""

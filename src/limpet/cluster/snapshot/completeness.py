@@ -33,6 +33,12 @@ class Doubt:
             doubt(self._folder)
             self._is_kept = True
 
+    def end(self) -> None:
+        """All that was told is on the disk. Raises: StorageError."""
+        if self.is_there:
+            settle(self._folder)
+            self.is_there = False
+
 
 def is_doubted(folder: Path) -> bool:
     """`folder`: the snapshot's."""

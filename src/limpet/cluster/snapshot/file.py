@@ -46,6 +46,8 @@ class _Inbox:
     """Something is being written, or what was read is not known to be on the disk."""
     told: list[Future[None]] = field(default_factory=list)
     waiters: list[Future[None]] = field(default_factory=list)
+    all_told: bool = False
+    """With what is here or on the disk already nothing of the cluster is missing."""
     closed: bool = False
 
     def add(self, documents: Iterable[Document]) -> None:
@@ -214,6 +216,15 @@ class SnapshotFile:
                 inbox.changed.notify()
         return future
 
+    def settle(self) -> Future[None]:
+        """As `durable`, after all was told: once that is on disk, no doubt is left there.
+
+        Whether somebody waits for it or not, and also where the disk refuses it at first.
+        """
+        with self._inbox.changed:  # of one piece: what is written just now may not know it
+            self._inbox.all_told = self._inbox.busy = True
+            return self.durable()
+
     @property
     def trouble(self) -> str:
         """Why it cannot be written now; empty: it can."""
@@ -249,9 +260,9 @@ class SnapshotFile:
             batch, inbox.pending = inbox.pending, {}
             told, inbox.told = inbox.told, []
             waiters, inbox.waiters = inbox.waiters, []
-            inbox.busy = True
+            inbox.busy, all_told = True, inbox.all_told
         log, _own = self._writers
-        error = self._attempt("write", log, lambda: self._write(log, batch.values()))
+        error = self._attempt("write", log, lambda: self._write(log, batch.values(), all_told))
         with inbox.changed:
             inbox.busy = error is not None
             if error is not None:
@@ -265,10 +276,12 @@ class SnapshotFile:
             self._tidy()
         return closing
 
-    def _write(self, log: LogWriter, batch: Collection[Document]) -> None:
+    def _write(self, log: LogWriter, batch: Collection[Document], all_told: bool) -> None:
         """Raises: OSError, StorageError."""
         self._doubt.keep()
         log.take(batch)
+        if all_told:
+            self._doubt.end()
 
     def _tidy(self) -> None:
         """What nobody waits for."""

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -419,6 +419,31 @@ def test_doubt_counts_also_where_the_disk_takes_nothing_and_no_damage_goes_befor
     asyncio.run(replica.hear_all())
     assert not completeness.is_doubted(tmp_path)
     file.close()
+
+
+def test_doubt_ends_where_all_was_told_though_nobody_waits_for_the_disk_or_it_refuses_at_first(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, known_of(documents(1), generation=1))
+    completeness.doubt(tmp_path)
+    disk = IllDisk()
+    disk.refused = (NAME,)
+    with closing(SnapshotFile(tmp_path / NAME, own_uid=OWN_UID, disk=disk, retry_s=60)) as file:
+        replica = Replica(file, PINNED)
+        replica.offer([each.sealed for each in documents(2)], source=Source.CLOUD)
+
+        async def hear_all_and_be_cut_off() -> None:
+            task = asyncio.create_task(replica.hear_all())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait((task,))
+
+        asyncio.run(hear_all_and_be_cut_off())
+        assert completeness.is_doubted(tmp_path)
+        disk.refused = ()
+        file.durable().result(PATIENCE_S)
+    assert not completeness.is_doubted(tmp_path)
+    assert not SnapshotFile(tmp_path / NAME, own_uid=OWN_UID).is_doubted
 
 
 def test_a_removal_that_was_told_last_outlives_damage_at_the_end_which_is_told(
