@@ -41,7 +41,7 @@ from limpet.cluster.api import (
     name_problem,
     parse_token,
 )
-from limpet.cluster.documents import Known
+from limpet.cluster.documents import Known, Sealed
 from limpet.cluster.identity import (
     KEY_BYTES,
     ClusterFile,
@@ -51,14 +51,16 @@ from limpet.cluster.identity import (
 from limpet.cluster.keys import SealError, public_key_of, uid_of
 from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.merge import merge
-from limpet.cluster.seal import open_sealed
+from limpet.cluster.seal import check, open_sealed, read_sealed
 from limpet.cluster.segments import overlaps_with
 from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
+_HEARD = (NETWORK.name, POLICY.name)
+"""Kinds of documents that a node hears before it counts as joined."""
 _POLICIES_S = 60.0
 """For all that the cluster has to say; what takes longer the agent hears later."""
 WAITING_PODS = "pods-to-keep.json"
@@ -226,6 +228,7 @@ async def _hear_policies(identity: Identity, known: Known) -> tuple[Known, bool]
     False: not all of them could be heard now.
     """
     link = ControllerLink(identity)
+    early: set[str] = set()
     try:
         async with (
             asyncio.timeout(_POLICIES_S),
@@ -233,16 +236,32 @@ async def _hear_policies(identity: Identity, known: Known) -> tuple[Known, bool]
         ):
             async for lines in watch:
                 for line in lines:
-                    if line.document is not None and line.document.kind == POLICY.name:
-                        with contextlib.suppress(SealError):  # such a one counts nowhere
-                            known = merge(known, [open_sealed(line.document, known)])[0]
+                    if line.document is not None and line.document.kind in _HEARD:
+                        known = _heard(line.document, known, early)
                 if any(line.kind is WatchKind.BOOKMARK for line in lines):
-                    return known, True
+                    return known, not early
     except (LimpetError, TimeoutError):
         pass
     finally:
         link.close()
     return known, False
+
+
+def _heard(sealed: Sealed, known: Known, early: set[str]) -> Known:
+    """`early`: what a key has signed that is not known here: the cluster's was rotated meanwhile,
+    and the network that names the next one is told later."""
+    try:
+        document = read_sealed(sealed, KINDS)
+    except SealError:  # such a one counts nowhere
+        return known
+    try:
+        check(document, known)
+    except SealError:
+        if document.era >= len(signing_keys(known)):
+            early.add(document.name)
+        return known
+    early.discard(document.name)
+    return merge(known, [document])[0]
 
 
 def _check_lan(network: Network, grant: Grant, lan: Collection[Prefix]) -> None:

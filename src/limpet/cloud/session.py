@@ -24,7 +24,10 @@ from limpet.cloud.publisher import Publisher, Reports
 from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed, Source
+from limpet.cluster.kinds import KINDS
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.replica import Outcome
+from limpet.cluster.seal import is_of_a_later_key
 
 _log = structlog.get_logger("session")
 
@@ -97,6 +100,8 @@ class Session:
         self._caught_up = False
         self._since: str | None = None
         """To watch from: what came before is in the snapshot."""
+        self._early: set[str] = set()
+        """Kinds of what this watch has told that a key has signed which is not known here yet."""
         self._state = SessionState("", False, time.monotonic(), error="", refused="", over=False)
         """Without what others know."""
 
@@ -228,7 +233,6 @@ class Session:
 
     async def _talk(self) -> None:
         """Returns when the node was removed. Raises: LimpetError."""
-        self._caught_up = False
         if self._membership.grant is None:
             await self._learn_own()
         await self._requests.say_hello()
@@ -246,7 +250,8 @@ class Session:
         """Raises: RefusedError, LinkError, at the latest when the watch ends."""
         for _ in range(PATIENCE):
             try:
-                await self._watch()
+                while await self._watch():
+                    pass
             except ControllerRefusedError as error:
                 if error.refused.code is Code.TOO_OLD and self._since is not None:
                     self._since = None
@@ -256,17 +261,28 @@ class Session:
                 break
         raise LinkError(f"watch the controller at {self._link.controller}: it ended the watch")
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> bool:
+        """Whether it is to be begun again: the key has come that has signed what was told early."""
+        self._begin_watch()
+        era = self._membership.era
         revision = self._membership.replica.known.revision
         self._state = replace(self._state, told=())
         lines_of = self._link.watch(self._since, revision=revision, kinds=self._untold)
         async with aclosing(lines_of) as watch:
             async for lines in watch:
                 await self._take(lines)
+                if self._early and self._membership.era > era:
+                    return True
+        return False
+
+    def _begin_watch(self) -> None:
+        self._caught_up = False
+        self._early.clear()
 
     async def _learn_own(self) -> None:
         """What the node's disk has lost of the node itself, the cluster knows; and whether it was
         removed. The tombstone is shown to nobody: it may be a thief's."""
+        self._begin_watch()
         async with aclosing(self._link.watch(None, revision=0)) as watch:
             async for lines in watch:
                 await self._take(lines)
@@ -283,6 +299,7 @@ class Session:
 
     async def _learn_all(self) -> None:
         """Raises: RefusedError, LinkError."""
+        self._begin_watch()
         async with aclosing(self._link.watch(None, revision=0)) as watch:
             async for lines in watch:
                 await self._take(lines)
@@ -291,7 +308,11 @@ class Session:
         raise LinkError(f"watch the controller at {self._link.controller}: it ended the watch")
 
     async def _take(self, lines: list[WatchLine]) -> None:
-        """What is not told stays as it is: a watch that tells nothing takes nobody away."""
+        """What is not told stays as it is: a watch that tells nothing takes nobody away.
+
+        A controller may tell what the next key of the cluster has signed before the network that
+        names it: whoever goes on behind that is never told it again.
+        """
         refused: Refused | None = None
         documents: list[Sealed] = []
         for line in lines:
@@ -302,15 +323,29 @@ class Session:
             if line.told is not None:
                 self._state = replace(self._state, told=line.told)
         for start in range(0, len(documents), _BATCH):
-            self._membership.offer(documents[start : start + _BATCH], source=Source.CLOUD)
+            batch = documents[start : start + _BATCH]
+            outcomes = self._membership.offer(batch, source=Source.CLOUD)
+            bad = (
+                at for at, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.BAD
+            )
+            self._early |= {each.kind for each in bad if self._is_early(each)}
             await asyncio.sleep(0)
         for line in lines:
-            self._since = line.version or self._since
+            if not self._early:
+                self._since = line.version or self._since
             self._caught_up = self._caught_up or line.kind is WatchKind.BOOKMARK
-        if self._caught_up:
+        if self._caught_up and not any(KINDS[kind].kept_twice for kind in self._early):
             await self._membership.replica.hear_all()
         if refused is not None:
             raise ControllerRefusedError(refused)
+
+    def _is_early(self, sealed: Sealed) -> bool:
+        """Nodes can write what stands under a grant where the feed is of Kubernetes, so that holds
+        up nothing; nor does a network, which is checked with the row of keys that it goes on."""
+        kind = KINDS.get(sealed.kind)
+        if kind is None or kind.root or kind.under:
+            return False
+        return is_of_a_later_key(sealed, KINDS, self._membership.era)
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:

@@ -61,6 +61,15 @@ def read_sealed(sealed: Sealed, kinds: Kinds) -> Document:
         raise SealError(f"read {kind.name}: {error!r}") from error
 
 
+def is_of_a_later_key(sealed: Sealed, kinds: Kinds, era: int) -> bool:
+    """Whether it says that a later key of the cluster than this one has signed it: it may count
+    once the network that names that key was told."""
+    try:
+        return read_sealed(sealed, kinds).era > era
+    except SealError:
+        return False
+
+
 def check(document: Document, known: Lookup) -> None:
     """Returns if one has signed it whom its kind demands. Raises: SealError; RevokedKeyError."""
     sealed, kind = document.sealed, known.kinds[document.kind]

@@ -7,9 +7,8 @@ import asyncio
 from limpet.base.bounds.servers import EARLY_DOCUMENTS
 from limpet.cluster.documents import Document, Key, Sealed
 from limpet.cluster.exchange.change_rates import ChangeRates
-from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
-from limpet.cluster.seal import read_sealed
+from limpet.cluster.seal import is_of_a_later_key
 
 ObjectName = tuple[str, str]
 """Kind and name of the object."""
@@ -94,7 +93,4 @@ def _may_be_good(document: Sealed, era: int) -> bool:
     kind = KINDS[document.kind]
     if len(document.body) > kind.most_bytes:
         return False
-    try:
-        return bool(kind.under) or read_sealed(document, KINDS).era > era
-    except SealError:
-        return False
+    return bool(kind.under) or is_of_a_later_key(document, KINDS, era)
