@@ -116,7 +116,8 @@ class SnapshotFile:
         if is_damaged := bool(damage):
             problems.insert(0, self._keep_damaged(damage, known))
         own, damage = self._take_up(own_path, found_own, nothing)
-        own_is_whole = found_own is not None and not damage
+        # What stands at its end may have been there as well, and be gone in both.
+        own_is_whole = found_own is not None and found_own[0].whole and not damage
         if damage:
             problems.append(f"{own_path}: {damage} (it is made again)")
         if self._found is None and self._doubt.is_there and not own_path.exists():

@@ -59,6 +59,8 @@ class SnapshotLog:
     """Documents come after what the power cut: the file can't be gone on with."""
     damage: str = ""
     """What is wrong with it; empty: nothing."""
+    whole: bool = False
+    """All of it can be read, to its last byte: nothing can have been in it that is lost."""
 
 
 def parse_log(data: bytes) -> SnapshotLog:
@@ -92,4 +94,5 @@ def parse_log(data: bytes) -> SnapshotLog:
         log.damage = f"it was cut short to {len(data)} of {base_bytes} bytes or more"
     elif damaged:
         log.damage = f"bytes {', '.join(damaged[:3])}{' and more' * (len(damaged) > 3)} are damaged"
+    log.whole = not (log.damage or holes) and log.end == len(data)
     return log

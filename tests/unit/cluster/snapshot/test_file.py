@@ -355,6 +355,23 @@ def test_policies_and_tombstones_are_kept_twice_and_where_both_copies_are_damage
     assert completeness.is_doubted(tmp_path)
 
 
+def test_damage_of_both_copies_is_noted_though_one_may_have_been_written_as_the_power_went(
+    tmp_path: Path,
+) -> None:
+    policy = seal(POLICY, SignedPolicy("NetworkPolicy/shop/web", 5, {}), CLUSTER_KEY)
+    begun, later = known_of(documents(1), generation=1), known_of(documents(2))
+    write(tmp_path, begun, known_of([policy]), later)
+    own = tmp_path / "own.log"
+    assert own.read_bytes().index(policy.sealed.body) > own.stat().st_size - 500, "it is its last"
+    for path in (tmp_path / NAME, own):
+        flip(path, path.read_bytes().index(policy.sealed.body))
+
+    with opened(tmp_path) as (file, found, problems):
+        assert found.find(policy.key) is None
+        assert "damaged" in problems[0]
+        assert file.is_doubted
+
+
 def test_damage_is_noted_where_the_second_copy_lags_behind(tmp_path: Path) -> None:
     policy, later = (
         seal(POLICY, SignedPolicy(f"NetworkPolicy/shop/{name}", 5, {}), CLUSTER_KEY)

@@ -67,6 +67,7 @@ def test_a_tail_that_was_cut_is_no_damage_and_hides_nothing_before_it(
     assert log.documents == (base + group)[: len(kept)]
     assert log.damage == ""
     assert log.end == max([base_end, *kept])
+    assert log.whole == (log.end == len(torn))
 
 
 @given(
@@ -87,6 +88,8 @@ def test_damage_costs_one_document_and_is_told_if_it_was_on_the_disk(
     in_last_group = victim >= len(documents) - len(groups[-1])
     assert bool(log.damage) == (not in_last_group)
     assert log.torn == (victim < len(documents) - 1)
+    assert not log.whole
+    assert parse_log(whole).whole
 
 
 def test_a_hole_in_the_group_that_the_power_cut_is_no_damage_but_the_file_is_not_gone_on_with() -> (
