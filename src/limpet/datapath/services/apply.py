@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 
 import structlog
 
+from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE as _SCRATCH
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -21,6 +24,7 @@ from limpet.datapath.services.diff import (
     PutTable,
     diff_elements,
 )
+from limpet.datapath.services.kube_proxy import IPVS_LINK
 from limpet.datapath.services.ruleset import SURROUNDING, affinity_names
 from limpet.datapath.services.state import (
     MAPS,
@@ -36,6 +40,7 @@ from limpet.linux.conntrack import (
     forget_udp,
     forget_unanswered_tcp,
 )
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements
 from limpet.linux.sysctl import read_sysctl
@@ -55,6 +60,10 @@ class ServicesKernel:
         self._base = self._surroundings = ""
         self._chains: dict[str, str] = {}
         self._elements: dict[str, dict[bytes, bytes]] = {name: {} for name in MAPS}
+        self.own: frozenset[Address] = frozenset()
+        """Addresses of the node at whatever link, as `look_at_addresses` found them."""
+        self.is_own_stale = True
+        """They may be others by now."""
 
     def close(self) -> None:
         """The table stays."""
@@ -67,6 +76,19 @@ class ServicesKernel:
             read_sysctl(f"net/bridge/bridge-nf-call-{name}") == "1"
             for name in ("iptables", "ip6tables")
         )
+
+    def look_at_addresses(self) -> None:
+        """Those that the node has, if they may be others: a VPN's and those of links that lead to
+        no peer, too, but none that only says what kube-proxy serves. Raises: KernelError."""
+        if not self.is_own_stale:
+            return
+        no_link = 0
+        with suppress(OSError):
+            no_link = socket.if_nametoindex(IPVS_LINK)
+        with RouteSocket() as route:
+            found = {each.packed for each in route.addresses() if each.ifindex != no_link}
+        self.own = frozenset(x for x in map(ip_address, found) if not x.is_link_local)
+        self.is_own_stale = False
 
     @property
     def state(self) -> ServicesState:

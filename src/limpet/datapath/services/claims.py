@@ -169,10 +169,16 @@ class Reserved:
     def put(self, around: Surroundings) -> None:
         before = self._nodes, self._own, self._own_ports, self._names_at, self._pods
         self._nodes = frozenset(each.packed for each in around.nodes)
-        self._own = frozenset(each.packed for each in around.own)
+        pods = (*around.cluster, *around.pods)
+        # Those by which pods know the node are as closed as pods' own, at each port.
+        self._own = frozenset(
+            each.packed
+            for each in around.own
+            if not any(each in x for x in pods if x.version == each.version)
+        )
         self._own_ports = _PORTS_OF_A_NODE | around.own_ports
         self._names_at = frozenset(each.packed for each in around.names_at)
-        self._pods = frozenset((*around.cluster, *around.pods))
+        self._pods = frozenset(pods)
         now = self._nodes, self._own, self._own_ports, self._names_at, self._pods
         self._is_other |= before != now
 

@@ -23,7 +23,8 @@ _CHAINS = (
     (_IPV4, "nat", "KUBE-SERVICES", "iptables chain KUBE-SERVICES"),
     (_IPV6, "nat", "KUBE-SERVICES", "ip6tables chain KUBE-SERVICES"),
 )
-_IPVS_LINK = "kube-ipvs0"
+IPVS_LINK = "kube-ipvs0"
+"""Has the addresses of all Services that kube-proxy serves by ipvs."""
 _TABLES, _KUBE_SERVICES = ("filter", "nat"), b"KUBE-SERVICES"
 """Tables of the older iptables, the smaller first: kube-proxy has that chain in both, and the
 kernel tells all rules of a table or none."""
@@ -53,8 +54,8 @@ def find_kube_proxy() -> str:
     KernelError.
     """
     with suppress(OSError):
-        socket.if_nametoindex(_IPVS_LINK)
-        return f"ipvs, with the link {_IPVS_LINK}"
+        socket.if_nametoindex(IPVS_LINK)
+        return f"ipvs, with the link {IPVS_LINK}"
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
         for family, table, chain, what in _CHAINS:
             with suppress(KernelError):

@@ -21,6 +21,7 @@ from limpet.datapath.services.sockets.diff import SocketChange
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import ServicesState, StaleFlows, Surroundings
+from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import Owned
 from limpet.services.catalog import Catalog
@@ -29,6 +30,8 @@ from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("services")
 
+_ADDRESSES = (5, 9)
+"""RTNLGRP_IPV4_IFADDR, IPV6_IFADDR. Source: include/uapi/linux/rtnetlink.h."""
 _MOST_READ = 5_000
 """Elements that are read again with each resync, in some 50 ms."""
 _EVERY = 10
@@ -49,6 +52,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     """Runs on the event loop's thread."""
 
     name = "services"
+    groups = _ADDRESSES
     nftables = True
     prompt = True
     rests = 1
@@ -144,6 +148,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     # A round
 
     def plan(self) -> ServicesState:
+        self._kernel.look_at_addresses()
         around = self._surroundings()
         if around != self._around:
             self._planner.surround(around)
@@ -206,6 +211,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     def resync(self) -> None:
         """All elements are read again; many only now and then: it takes as long as many rounds."""
         self._resyncs += 1
+        self._kernel.is_own_stale = True
         is_all = self._planner.count <= _MOST_READ or self._resyncs % _EVERY == 0
         if is_all:
             self._is_known = False
@@ -214,6 +220,14 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def suspect_nftables(self) -> None:
         self._is_known = False
+
+    def hear(self, message: wire.Message) -> None:
+        self._kernel.is_own_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
+
+    def damage(self) -> str:
+        self._kernel.look_at_addresses()
+        is_other = self._around is not None and self._surroundings() != self._around
+        return "this node has other addresses" if is_other else ""
 
     def broke_off(self, error: Exception) -> None:
         """What was planned may be half of it."""
@@ -224,7 +238,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self._due.update(dict.fromkeys(each.key for each in self.catalog))
 
     def _surroundings(self) -> Surroundings:
-        return self._asked.surroundings()
+        around = self._asked.surroundings()
+        return replace(around, own=around.own | self._kernel.own)
 
 
 def _end_programs(run_dir: Path, _route: RouteSocket) -> list[str]:

@@ -1,0 +1,61 @@
+"""Services and what the node has beside its links to peers: a VPN, a second network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from msgspec.structs import replace
+
+from limpet.services.values import EndpointPort, Exposure, ServicePort
+from tests.beds.namespaces import NetnsFactory, talk
+from tests.beds.services.service_bed import WEB, ServiceBed, endpoints_of, slices
+from tests.datapath.services.test_services_part import is_refused, listening
+
+BY_VPN = ("100.64.0.5", "fd7a::5")
+
+
+@pytest.fixture
+def bed(make_netns: NetnsFactory) -> Iterator[ServiceBed]:
+    bed = ServiceBed(make_netns)
+    yield bed
+    bed.close()
+
+
+def test_no_service_takes_a_port_that_the_node_needs_at_an_address_of_whatever_link(
+    bed: ServiceBed,
+) -> None:
+    """A tenant would have answered for ssh at the address by which the node is administered."""
+    one, _ = bed.pods
+    bed.outside.ip(
+        "route add 100.64.0.0/10 via 192.0.2.1", "-6 route add fd7a::/16 via 2001:db8::1"
+    )
+    thief = replace(
+        WEB,
+        ports=(ServicePort("ssh", "TCP", 22), ServicePort("http", "TCP", 80)),
+        exposure=Exposure(external_ips=BY_VPN),
+    )
+    ports = (EndpointPort("ssh", "TCP", 2222), EndpointPort("http", "TCP", 8080))
+    pieces = [replace(each, ports=ports) for each in slices(*endpoints_of(*one.addresses))]
+    bed.put(thief, *pieces)
+    with ExitStack() as stack:
+        pod = {version: listening(stack, one.netns, version, 8080) for version in (4, 6)}
+        # Before the node has it, it is an address like any other.
+        for version, address in zip((4, 6), BY_VPN, strict=True):
+            talk(bed.outside, address, 80, pod[version])
+        bed.node.ip(
+            "link add vpn0 type bridge",
+            "link set vpn0 up",
+            *(f"address add {each} dev vpn0 nodad" for each in BY_VPN),
+        )
+        bed.run()
+        for version, address in zip((4, 6), BY_VPN, strict=True):
+            assert is_refused(bed.outside, address, 22)
+            with ExitStack() as ssh:
+                talk(bed.outside, address, 22, listening(ssh, bed.node, version, 22))
+            talk(bed.outside, address, 80, pod[version])
+        assert "this node's, which needs port 22/TCP itself" in bed.part.troubles[WEB.key]
+        bed.node.ip("link delete vpn0")
+        bed.run()
+        assert bed.part.troubles == {}
