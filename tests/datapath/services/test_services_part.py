@@ -84,6 +84,16 @@ def test_pods_the_node_and_hosts_outside_reach_the_endpoints(bed: ServiceBed) ->
     assert bed.run() == 0
 
 
+def test_a_pod_reaches_itself_where_its_slice_does_not_say_its_node(bed: ServiceBed) -> None:
+    """As of slices that are made by hand, or mirrored from Endpoints, which name no node."""
+    one, _ = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*one.addresses, node="")))
+    for address in ADDRESSES:
+        with ExitStack() as stack:
+            talk(one.netns, address, 80, listening(stack, one.netns, family(address)))
+    assert bed.run() == 0
+
+
 @pytest.mark.parametrize("by", ["cluster address", "port of the node", "external address"])
 @pytest.mark.parametrize("who", ["outside", "the node"])
 def test_udp_reaches_them_too_and_a_flow_leaves_an_endpoint_that_is_gone(

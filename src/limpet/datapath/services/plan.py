@@ -8,7 +8,6 @@ from ipaddress import ip_address
 from sys import intern
 from typing import NamedTuple
 
-from limpet.base.addresses import packed
 from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import Claims, Place, Rank, Reserved, cluster_address_of
 from limpet.datapath.services.elements import (
@@ -338,11 +337,8 @@ class Planner:
             if values:
                 keys = slot_keys(key, start, len(values))
                 after.setdefault(slots, {}).update(zip(keys, values, strict=True))
-        for address in {
-            each.address for each in (*rotation.near, *rotation.local) if each.is_local
-        }:
-            # One that asks itself has to be asked by another address.
-            own = packed(address)
+        # One that asks itself has to be asked by another address.
+        for own in choice.maybe_here() | (choice.addresses_here() if sticky else set()):
             if self._claims.share((f"hairpin{version}", own + own), service.key):
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)

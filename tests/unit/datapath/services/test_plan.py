@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from limpet.base.addresses import packed
 from limpet.datapath.services.diff import (
     AddChains,
     DropChains,
@@ -29,6 +30,8 @@ from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here, RotationTarget
 from limpet.services.values import (
+    SERVING,
+    TERMINATING,
     Endpoint,
     EndpointPort,
     EndpointSlice,
@@ -328,3 +331,20 @@ def test_of_more_endpoints_than_there_are_slots_those_count_that_have_one() -> N
     slots = fill_slots([*targets, more], [])
     assert len(slots) == most
     assert slots[0] != slots[1]
+
+
+def test_an_endpoint_of_this_node_that_a_client_may_stay_with_can_ask_itself() -> None:
+    """The client may be the endpoint: one that ends, while others are in rotation."""
+    catalog, planner = Catalog(), Planner()
+    ends = Endpoint("10.244.0.1", SERVING | TERMINATING, "here"), Endpoint("10.244.0.2", node="far")
+    ports = (EndpointPort("http", "TCP", 8080),)
+    service = Service("default", "a", cluster_ips=("10.96.0.1",), ports=PORTS[:1], affinity_s=60)
+    names = [
+        *catalog.put(service),
+        *catalog.put(EndpointSlice("default", "a", "a", 4, ports, ends)),
+    ]
+    planner.replan(names, catalog, HERE)
+    assert {read_target(each)[0] for each in planner.elements["slots_tcp_4"].values()} == {
+        packed("10.244.0.2")
+    }
+    assert list(planner.elements["hairpin4"]) == [packed("10.244.0.1") * 2]
