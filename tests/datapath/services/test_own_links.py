@@ -10,8 +10,16 @@ from msgspec.structs import replace
 
 from limpet.services.values import EndpointPort, Exposure, ServicePort
 from tests.beds.namespaces import NetnsFactory, talk
-from tests.beds.services.service_bed import WEB, ServiceBed, endpoints_of, slices
-from tests.datapath.services.test_services_part import is_refused, listening
+from tests.beds.node_bed import NODE
+from tests.beds.services.service_bed import (
+    ADDRESSES,
+    EXTERNAL,
+    WEB,
+    ServiceBed,
+    endpoints_of,
+    slices,
+)
+from tests.datapath.services.test_services_part import accept, family, is_refused, listening
 
 BY_VPN = ("100.64.0.5", "fd7a::5")
 
@@ -59,3 +67,22 @@ def test_no_service_takes_a_port_that_the_node_needs_at_an_address_of_whatever_l
         bed.node.ip("link delete vpn0")
         bed.run()
         assert bed.part.troubles == {}
+
+
+def test_a_client_stays_with_an_endpoint_that_is_a_process_of_the_node(bed: ServiceBed) -> None:
+    """As a pod of the node's own network: what goes there never leaves the node."""
+    one, two = bed.pods
+    sticky = replace(WEB, affinity_s=600, distribution="Even")
+    with ExitStack() as stack:
+        for number, address in enumerate(ADDRESSES):
+            bed.put(sticky, *slices(*endpoints_of(NODE[number])))
+            servers = [listening(stack, netns, family(address)) for netns in (two.netns, bed.node)]
+            asked = [(bed.outside, EXTERNAL[number], 80), (bed.outside, NODE[number], 30080)]
+            asked += [(who, address, 80) for who in (bed.outside, one.netns, bed.node)]
+            for who, target, port in asked:
+                stack.enter_context(who.connected(target, port))
+            assert len(accept(stack, servers, len(asked))[1]) == len(asked)
+            bed.put(*slices(*endpoints_of(NODE[number], two.addresses[number])))
+            for who, target, port in asked * 4:
+                stack.enter_context(who.connected(target, port))
+            assert [len(each) for each in accept(stack, servers, len(asked) * 4)] == [0, 20]

@@ -84,8 +84,8 @@ class Pick(NamedTuple):
 
 
 REFUSE, HAIRPIN = "refuse", "hairpin"
-AT_NODE, LEAVE = "at_node", "leave"
-SURROUNDING = frozenset((AT_NODE, LEAVE, *(f"set {name}" for name in PREFIX_SETS)))
+AT_NODE, LEAVE, ARRIVE = "at_node", "leave", "arrive"
+SURROUNDING = frozenset((AT_NODE, LEAVE, ARRIVE, *(f"set {name}" for name in PREFIX_SETS)))
 """Chains and sets that what is around the pods decides."""
 
 
@@ -166,8 +166,9 @@ def surroundings_text(around: Surroundings, *, is_affine: bool = False) -> str:
             f"add rule {table} {AT_NODE} meta nfproto ipv{version} {only}"
             f"meta l4proto . th dport vmap @node_ports{version}"
         )
-    lines.append(f"flush chain {table} {LEAVE}")
     rules = [f"meta nfproto . meta l4proto vmap {{ {_BY_KIND} }}"] if is_affine else []
+    lines += (f"flush chain {table} {each}" for each in (ARRIVE, LEAVE))
+    lines += (f"add rule {table} {ARRIVE} {each}" for each in rules)
     for version in VERSIONS:
         ip = _FAMILY[version]
         if not around.is_bridge_filtered:
@@ -290,7 +291,15 @@ _BASE = f"""\
 	chain {LEAVE} {{
 	}}
 
+	chain {ARRIVE} {{
+	}}
+
 {"".join(_asked(*each) for each in _KINDS)}\
+	chain input {{
+		type nat hook input priority 90; policy accept;
+		ct status dnat jump {ARRIVE}
+	}}
+
 	chain postrouting {{
 		type nat hook postrouting priority 90; policy accept;
 		ct status dnat jump {LEAVE}
