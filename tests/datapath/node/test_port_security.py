@@ -8,7 +8,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
@@ -23,7 +23,7 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import AllowedSources, Bandwidth
 from limpet.datapath.node.ports.apply import PortKernel
 from limpet.datapath.node.ports.diff import PutTable, diff_ports
-from limpet.datapath.node.ports.part import PortPart
+from limpet.datapath.node.ports.part import Mode, PortPart
 from limpet.datapath.node.ports.plan import plan_ports
 from limpet.datapath.node.ports.ruleset import plan_frame
 from limpet.datapath.node.ports.state import PortTable
@@ -610,8 +610,30 @@ def test_check_tells_what_is_missing_of_a_pods_protection(changeable: PortsBed) 
         asyncio.run(scenario())
 
 
+@contextmanager
+def owned_by_another(ports: PortsBed, *tables: str) -> Iterator[None]:
+    """Another program owns tables of these names: whatever we ask of them is refused."""
+    with (
+        ports.node.entered(),
+        subprocess.Popen(
+            ["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as owner,
+    ):
+        assert owner.stdin is not None
+        for table in tables:
+            owner.stdin.write(f"add table bridge {table} {{ flags owner; }}\n")
+        owner.stdin.flush()
+        try:
+            wait_until(
+                lambda: ports.node.run("nft", "list", "ruleset").count("owner") == len(tables)
+            )
+            yield
+        finally:
+            owner.stdin.close()
+            owner.wait()
+
+
 def test_a_pod_that_cannot_be_held_to_its_addresses_does_not_start(ports: PortsBed) -> None:
-    """Another program owns a table of that name: whatever we ask of it is refused."""
     pod = ports.pod(0).attachment
 
     async def scenario() -> None:
@@ -624,21 +646,37 @@ def test_a_pod_that_cannot_be_held_to_its_addresses_does_not_start(ports: PortsB
         part.close()
         loop.close()
 
-    with (
-        ports.node.entered(),
-        subprocess.Popen(
-            ["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as owner,
-    ):
-        assert owner.stdin is not None
-        owner.stdin.write(f"add table bridge {NFT_PORTS_TABLE} {{ flags owner; }}\n")
-        owner.stdin.flush()
-        try:
-            wait_until(lambda: "owner" in ports.node.run("nft", "list", "ruleset"))
-            asyncio.run(scenario())
-        finally:
-            owner.stdin.close()
-            owner.wait()
+    with owned_by_another(ports, NFT_PORTS_TABLE):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_where_the_kernel_cannot_hold_a_pod_check_finds_fault_only_if_it_has_to_be_held(
+    ports: PortsBed, mode: Mode
+) -> None:
+    """CRI-O asks CHECK for each pod that it starts, and takes down what does not pass."""
+    pod = ports.pod(0).attachment
+
+    async def scenario() -> None:
+        loop = Loop()
+        part = PortPart(loop, mode, [pod], set)
+        loop.add(part)
+        part.run("a test")
+        assert "CONFIG_NF_TABLES_BRIDGE" in part.why_not
+        assert part.failures == [f"port security: {part.why_not}"]
+        if mode == "auto":
+            part.cover(pod)
+            assert part.problems(pod) == []
+        else:
+            with pytest.raises(KernelError, match="port security"):
+                part.cover(pod)
+            assert part.problems(pod) == part.failures
+        part.close()
+        loop.close()
+
+    # No table can be made, nor one to try it.
+    with owned_by_another(ports, NFT_PORTS_TABLE, f"{NFT_PORTS_TABLE}_trial"):
+        asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -108,11 +108,14 @@ class PortPart(Part[PortTable, Change]):
             self._loop.wake(self, "pods are gone")
 
     def problems(self, pod: Attachment) -> list[str]:
-        """What is missing of what holds a pod to its addresses. Raises: KernelError."""
+        """What is missing of what has to hold a pod to its addresses. Raises: KernelError.
+
+        Nothing where a pod starts all the same: CRI-O takes down whatever does not pass CHECK.
+        """
         if self._mode == "off" or pod.bridge is None:
             return []
         if self.why_not:
-            return [f"port security: {self.why_not}"]
+            return [] if self._mode == "auto" else [f"port security: {self.why_not}"]
         have = self._kernel.read()
         if have.frame != plan_ports(self._pods).frame:
             return [f"port security: table bridge {NFT_PORTS_TABLE} is gone, or not as planned"]
