@@ -90,5 +90,5 @@ def heard_before(path: Path) -> ReadPolicies:
     except ValueError as error:
         raise LimpetError(
             f"read {path}: {error} (delete it where the API server can be reached: it tells all "
-            "anew; until then no policy holds)"
+            "anew; until then this node's pods are closed)"
         ) from error
