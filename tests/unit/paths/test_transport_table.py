@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -55,11 +55,7 @@ PATH = PeerPath(TOY, 1500, underlay=UNDERLAY)
 
 
 def toy_hops(
-    _view: View,
-    _entry: NodeEntry,
-    path: PeerPath,
-    firsts: Mapping[int, Prefix],
-    _sources: Collection[Prefix],
+    _view: View, _entry: NodeEntry, path: PeerPath, firsts: Mapping[int, Prefix]
 ) -> dict[int, Hop | str]:
     """What the toy's part plans."""
     assert path.underlay is not None
