@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from limpet.base.addresses import is_public
+from collections.abc import Iterable
+
+from limpet.base.addresses import Address, is_public
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
@@ -16,6 +18,8 @@ from limpet.controller.registry.tables import Tables
 def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:
     """In words; empty: nothing is wrong, as far as the controller knows."""
     found = [*problems_of_cidrs(tables, grant, now_s), *problems_of_node(tables, grant)]
+    if problem := _pods_addresses_of_node(tables, grant):
+        found.append(problem)
     presence = tables.presence(grant.uid)
     if presence is None:
         return found
@@ -27,18 +31,38 @@ def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:
 
 def pods_addresses(tables: Tables, presence: Presence) -> str:
     """In words; empty: it names none that others would take for a pod's."""
+    named = _named_of_pods(tables, presence.addresses)
+    if not named:
+        return ""
+    return (
+        f"it names {named}: nobody sends to the node there (give it addresses that lie apart from "
+        "those of pods; if it has none of these, its agent lies: limpet node remove "
+        f"{presence.uid})"
+    )
+
+
+def _pods_addresses_of_node(tables: Tables, grant: Grant) -> str:
+    """The same of its Node in Kubernetes, whose addresses its kubelet writes."""
+    node = tables.source.nodes.objects.get(grant.name)
+    named = _named_of_pods(tables, node.addresses) if node is not None else ""
+    if not named:
+        return ""
+    return (
+        f"its Node in Kubernetes names {named}: others take them for pods' (give it addresses that "
+        "lie apart from those of pods; if it has none of these, its kubelet lies: limpet node "
+        f"remove {grant.uid})"
+    )
+
+
+def _named_of_pods(tables: Tables, addresses: Iterable[Address]) -> str:
     cidrs = tables.network.pod_cidrs
-    named = [each for each in presence.addresses if any(each in cidr for cidr in cidrs)]
+    named = [each for each in addresses if any(each in cidr for cidr in cidrs)]
     if not named:
         return ""
     more = f" and {len(named) - 1} more" if len(named) > 1 else ""
     one = "addresses of its own, which are" if more else "an address of its own, which is"
-    return (
-        f"it names {named[0]}{more} as {one} inside of the cluster's pod_cidrs "
-        f"({', '.join(map(str, cidrs))}): nobody sends to the node there (give it addresses that "
-        "lie apart from those of pods; if it has none of these, its agent lies: limpet node remove "
-        f"{presence.uid})"
-    )
+    inside = ", ".join(map(str, cidrs))
+    return f"{named[0]}{more} as {one} inside of the cluster's pod_cidrs ({inside})"
 
 
 def shared_endpoints(tables: Tables, grant: Grant, presence: Presence) -> list[str]:

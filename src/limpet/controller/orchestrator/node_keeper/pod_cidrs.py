@@ -6,11 +6,11 @@ is made once, so the first that is granted a prefix has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from limpet.base.addresses import Address, Prefix, bounds_of
+from limpet.base.addresses import Prefix, bounds_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.segments import Holding
 from limpet.controller.node_objects.node import NodeObject
@@ -135,10 +135,11 @@ def _problem(
                 f"it overlaps {cidr}, which the controller grants from itself (name another part "
                 "of pod_cidrs in own_cidrs, one that Kubernetes does not hand out)"
             )
-    for address, whose in _addresses_of_nodes(tables):
+    # What others' Nodes name counts for nothing: each kubelet writes its own, and may lie.
+    for address in node.addresses:
         if address.version == prefix.version and address in prefix:
             return (
-                f"{address}, an address of {whose}, is in it, so others would take that for a "
+                f"{address}, an address of this Node, is in it, so others would take that for a "
                 "pod's (give --cluster-cidr of Kubernetes' controller manager a prefix that lies "
                 "apart from the nodes' addresses)"
             )
@@ -187,13 +188,6 @@ def _held(tables: Tables, holding: Holding, name: str, uid: str, now_s: float) -
         "use it (own_cidrs of the controller's configuration would give this node others "
         f"meanwhile; or have Kubernetes give its Node another: {how_to_recreate(name)})"
     )
-
-
-def _addresses_of_nodes(tables: Tables) -> Iterator[tuple[Address, str]]:
-    """As Kubernetes says. What a node names itself keeps nobody from a podCIDR: it may lie."""
-    for node in tables.source.nodes.objects.values():
-        for address in node.addresses:
-            yield address, f"Node {node.name}"
 
 
 def _older_claim(tables: Tables, node: NodeObject, prefix: Prefix) -> str:

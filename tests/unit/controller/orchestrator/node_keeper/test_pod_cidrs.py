@@ -124,7 +124,7 @@ def test_a_node_that_was_outside_first_gets_its_cidrs_beside() -> None:
         ("10.244.3.0/31", "it is a /31, and segments of this cluster are /24"),
         ("10.244.0.0/14", "it is a /14"),  # also as something that is in the way of all others
         ("10.245.7.0/24", "overlaps 10.245.0.0/16, which the controller grants from itself"),
-        ("10.244.9.0/24", "10.244.9.1, an address of Node other, is in it"),
+        ("10.244.9.0/24", "10.244.9.1, an address of this Node, is in it"),
         ("10.244.21.0/24", "it is also that of Node older, which is older"),
         ("10.244.30.0/24", "it is held by node holder"),
         ("10.244.40.0/24", "it is held back since the controller was restored"),
@@ -134,7 +134,6 @@ def test_a_node_that_was_outside_first_gets_its_cidrs_beside() -> None:
 def test_what_no_node_may_have_is_refused_in_words(cidr: str, words: str) -> None:
     told = Told()
     tables = tables_beside(told, "10.244.0.0/15", own=("10.245.0.0/16",))
-    told.put("other", addresses="192.0.2.1 10.244.9.1")
     told.put("older", "10.244.21.0/24", created_at="2026-01-01T00:00:00Z")
     told.put("holder", "10.244.30.0/24")
     told.put("gone", "10.244.50.0/24")
@@ -144,7 +143,8 @@ def test_what_no_node_may_have_is_refused_in_words(cidr: str, words: str) -> Non
     del told.objects["holder"], told.objects["gone"]
     tables.put_segment(ip_network("10.244.40.0/24"), SegmentRecord(""))
 
-    told.put("n1", cidr, created_at="2026-01-02T00:00:00Z")
+    own = "192.0.2.1 10.244.9.1"
+    told.put("n1", cidr, created_at="2026-01-02T00:00:00Z", addresses=own)
     grant = join(tables, 4, "n1")
 
     assert texts(grant) == ["10.245.0.0/24"]  # so that it has some all the same
@@ -171,6 +171,23 @@ def test_a_member_keeps_no_node_from_its_cidrs_by_addresses_that_it_names() -> N
     assert settle_cidrs(tables, 0.0).problems == {}
     (problem,) = problems_of(tables, claimant, 0.0)
     assert problem.startswith("it names 10.244.2.1 and 31 more as addresses of its own")
+    assert problems_of(tables, grant, 0.0) == []
+
+
+def test_a_kubelet_keeps_no_node_from_its_cidrs_by_addresses_of_its_own_node() -> None:
+    told = Told()
+    tables = tables_beside(told, "10.244.0.0/16", own=())
+    named = " ".join(f"10.244.{number}.1" for number in range(2, 34))
+    told.put("claimant", "10.244.1.0/24", addresses=f"192.0.2.1 {named}")
+    claimant = join(tables, 1, "claimant")
+    told.put("n2", "10.244.2.0/24")
+
+    grant = join(tables, 2, "n2")
+
+    assert (texts(claimant), texts(grant)) == (["10.244.1.0/24"], ["10.244.2.0/24"])
+    assert settle_cidrs(tables, 0.0).problems == {}
+    (problem,) = problems_of(tables, claimant, 0.0)
+    assert problem.startswith("its Node in Kubernetes names 10.244.2.1 and 31 more as addresses of")
     assert problems_of(tables, grant, 0.0) == []
 
 
