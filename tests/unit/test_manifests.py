@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from limpet.agent.settings import Settings
@@ -109,3 +112,20 @@ def test_each_value_of_the_chart_has_a_row_in_the_documentation_and_nothing_else
                 shown = re.search(r"`([^`]+)`", by_itself)
                 assert shown, first
                 assert yaml.safe_load(shown[1]) == default, first
+
+
+@pytest.mark.parametrize("name", ["agent", "controller"])
+def test_the_chart_has_the_manifests_settings_in_a_form_that_each_helm_reads(name: str) -> None:
+    """TOML is read from Helm 3.17 on; before, the whole chart could not be read for that word."""
+    templates = DEPLOY / "chart" / "templates"
+    texts = {path.name: path.read_text() for path in templates.iterdir()}
+    assert not [each for each, text in texts.items() if re.search(r"\b(from|to)Toml\b", text)]
+
+    (defined,) = re.findall(
+        rf'define "limpet\.{name}\.settings" \}}\}}\n(.*?)\{{\{{- end',
+        "".join(texts.values()),
+        re.S,
+    )
+    (told,) = [each for each in objects() if f"{name}.toml" in each.get("data", {})]
+    wanted = tomllib.loads(told["data"][f"{name}.toml"])
+    assert json.loads(defined.replace("{{ .Release.Namespace }}", "limpet-system")) == wanted

@@ -4,7 +4,7 @@
 
 {{- /* Settings as TOML. What JSON says of a text, a number, a truth value or a list of these, TOML says too. */}}
 {{- define "limpet.toml" -}}
-{{- range $key, $value := mergeOverwrite (fromToml .own) .over }}
+{{- range $key, $value := mergeOverwrite (fromJson .own) .over }}
 {{ $key }} = {{ toJson $value }}
 {{- end }}
 {{- end }}
