@@ -6,11 +6,14 @@ that could not hear all, or from when the snapshot was found damaged or gone, un
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from limpet.base.disk import remove_durably, write_durably
+from limpet.base.disk import Disk, remove_durably, write_durably
+from limpet.base.errors import StorageError
 
 DOUBT_NAME = "snapshot.lacking"
+LAG_NAME = "second-copy.lacking"
 _WORDS = b"documents of the cluster may be missing here until its controller has told all of them\n"
 
 
@@ -20,6 +23,8 @@ class Doubt:
     def __init__(self, folder: Path) -> None:
         """`folder`: the snapshot's."""
         self.is_there = is_doubted(folder)
+        self.second_lags = (folder / LAG_NAME).exists()
+        """The disk has refused the second copy something that the first one has."""
         self._folder = folder
         self._is_kept = True
 
@@ -32,6 +37,20 @@ class Doubt:
         if not self._is_kept:
             doubt(self._folder)
             self._is_kept = True
+
+    def note_lag(self, second_lags: bool) -> None:
+        """For the next start: a whole second copy says nothing of what it was never given. A file
+        without content, which a full disk has room for; where it has none, nothing is noted."""
+        if second_lags == self.second_lags:
+            return
+        path = self._folder / LAG_NAME
+        with suppress(OSError, StorageError):
+            if second_lags:
+                path.touch(0o600)
+                Disk().fsync_folder(self._folder)
+            else:
+                remove_durably(path)
+            self.second_lags = second_lags
 
     def end(self) -> None:
         """All that was told is on the disk. Raises: StorageError."""

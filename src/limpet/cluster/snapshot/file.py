@@ -122,8 +122,11 @@ class SnapshotFile:
             problems.append(f"{own_path}: {damage} (it is made again)")
         if self._found is None and self._doubt.is_there and not own_path.exists():
             problems.append(f"{self._path} and {OWN_NAME} are gone: what they held is told anew")
+        lags = self._doubt.second_lags
         is_lost = is_damaged or (self._found is None and own_path.exists())
-        if is_lost and (not own_is_whole or self._news_for(own, known)):
+        is_cut = self._found is not None and not self._found[0].whole
+        news = self._news_for(own, known)
+        if (is_lost and (lags or news or not own_is_whole)) or (is_cut and lags):
             self._doubt.begin()
         of_log = known
         known, lost = merge(known, own)
@@ -288,7 +291,8 @@ class SnapshotFile:
         """What nobody waits for."""
         log, own = self._writers
         news = self._news_for(own.known, log.known)
-        self._attempt("write", own, lambda: own.take(news))
+        refused = self._attempt("write", own, lambda: own.take(news))
+        self._doubt.note_lag(refused is not None)
         if monotonic() < self._compact_at_s:
             return
         for writer in self._writers:
