@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.services.values import EndpointPort, Exposure, ServicePort
-from tests.beds.namespaces import NetnsFactory, talk
-from tests.beds.node_bed import NODE
+from tests.beds.namespaces import NetnsFactory, connect_namespaces, talk
+from tests.beds.node_bed import NODE, OUTSIDE
 from tests.beds.services.service_bed import (
     ADDRESSES,
     EXTERNAL,
@@ -86,3 +86,45 @@ def test_a_client_stays_with_an_endpoint_that_is_a_process_of_the_node(bed: Serv
             for who, target, port in asked * 4:
                 stack.enter_context(who.connected(target, port))
             assert [len(each) for each in accept(stack, servers, len(asked) * 4)] == [0, 20]
+
+
+def test_a_process_of_the_node_has_an_address_that_the_endpoint_can_answer(
+    bed: ServiceBed, make_netns: NetnsFactory
+) -> None:
+    """It chose its address for the Service's, by the default route; the endpoint is elsewhere."""
+    beside = make_netns("beside")
+    connect_namespaces(bed.node, "lan1", beside, "lan0")
+    bed.node.ip(
+        "address add 203.0.113.1/24 dev lan1", "address add 2001:db8:2::1/64 dev lan1 nodad"
+    )
+    beside.ip("address add 203.0.113.2/24 dev lan0", "address add 2001:db8:2::2/64 dev lan0 nodad")
+    # Of the addresses of the default route's link, IPv6 prefers this one for a cluster address.
+    bed.node.ip("address add fd00:99::1/64 dev up0 nodad")
+    bed.put(WEB, *slices(*endpoints_of("203.0.113.2", "2001:db8:2::2", node="")))
+    with ExitStack() as stack:
+        for number, address in enumerate(ADDRESSES):
+            server = listening(stack, beside, family(address))
+            for target, port in ((address, 80), (EXTERNAL[number], 80)):
+                seen = talk(bed.node, target, port, server)
+                assert seen == ("203.0.113.1", "2001:db8:2::1")[number]
+        bed.put(*slices(*endpoints_of(*OUTSIDE, node="")))
+        for number, address in enumerate(ADDRESSES):
+            server = listening(stack, bed.outside, family(address))
+            for target, port in ((address, 80), (EXTERNAL[number], 80)):
+                assert talk(bed.node, target, port, server) == NODE[number]
+
+
+def test_a_process_of_the_node_keeps_the_address_of_the_link_by_which_it_asks(
+    bed: ServiceBed,
+) -> None:
+    """What has another put in would end with the link, though that came back at once."""
+    bed.node.ip("address add 192.0.2.9/24 dev up0", "address add 2001:db8::9/64 dev up0 nodad")
+    bed.put(WEB, *slices(*endpoints_of(*OUTSIDE, node="")))
+    with ExitStack() as stack:
+        for number, source in enumerate(("192.0.2.9", "2001:db8::9")):
+            server = listening(stack, bed.outside, family(source))
+            client = bed.node.connected(ADDRESSES[number], 80, source=source)
+            stack.enter_context(client)
+            accepted, peer = server.accept()
+            with accepted:
+                assert peer[0] == source

@@ -26,6 +26,9 @@ LOCAL_MARK = "local"
 _MOST_CLIENTS = 1 << 16
 _SEED, _MOST_HASH = 0x6C696D70, (1 << 32) - 1
 _FAMILY = {4: "ip", 6: "ip6"}
+_LOCAL_ONLY = "fc00::/7"
+"""RFC 4193. A process of the node that asks such a cluster address has such an address, too, where
+there is one (RFC 6724), and nobody on the Internet answers that."""
 _MARK = f"{SERVICE_MARK:#010x}"
 
 
@@ -185,7 +188,8 @@ def surroundings_text(around: Surroundings, *, is_affine: bool = False) -> str:
         for gateway in around.gateways:
             if gateway.version == version:
                 rules.append(f"{ip} daddr @cluster{version} snat {ip} to {gateway}")
-    rules += ["fib saddr type local return", "masquerade"]
+    rules += [f"ip6 saddr {_LOCAL_ONLY} ip6 daddr != {_LOCAL_ONLY} masquerade"]
+    rules += ["fib saddr . oif type local return", "masquerade"]
     return "\n".join([*lines, *(f"add rule {table} {LEAVE} {rule}" for rule in rules)]) + "\n"
 
 
