@@ -37,7 +37,9 @@ enum {
 	REQUEST_HEADER = 10,  // magic, length, kind, attempt
 	ANSWER_HEADER = 12,   // magic, exit code, length
 	PIPE_CHUNK = 4096,    // poll() promises that this much can be written to a pipe: PIPE_BUF
-	HASTY_MS = 1000,      // patience with stdin where its content is not needed, and of STATUS
+	HASTY_MS = 1000,      // patience with stdin where its content is not needed
+	STATUS_MS = 15000,    // longest patience of STATUS: the kubelet asks 5 s after an answer, and takes
+	                      // a runtime that has given none for 30 s for dead
 	MOST_SECONDS = 86400,
 };
 
@@ -327,7 +329,7 @@ static void read_settings(int64_t started, bool is_status)
 	if (wait != NULL && *wait != '\0')
 		set_seconds(&wait_ms, wait, BAD_ENVIRONMENT, "LIMPET_WAIT_S");
 	if (is_status)
-		wait_ms = earlier(wait_ms, HASTY_MS);
+		wait_ms = earlier(wait_ms, STATUS_MS);
 	limit_at = started + limit_ms;
 }
 

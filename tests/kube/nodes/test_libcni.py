@@ -85,7 +85,10 @@ def test_what_it_does_not_know_any_more_is_collected(node: LabNode, libcni: LibC
     assert "eth0" not in gone.run("ip", "-brief", "link")
 
 
-def test_it_hears_of_a_dead_agent(node: LabNode, libcni: LibCni) -> None:
+def test_it_hears_of_a_dead_agent(
+    node: LabNode, libcni: LibCni, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMPET_WAIT_S", "1")
     node.stop_agent()
 
     with pytest.raises(subprocess.CalledProcessError) as refused:

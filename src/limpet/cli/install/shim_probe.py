@@ -7,13 +7,16 @@ import subprocess
 from pathlib import Path
 
 _TIMEOUT_S = 30.0
-"""The binary answers STATUS within a second or so, whatever the agent does."""
+"""The binary answers STATUS sooner, unless the agent is there and does not answer."""
+_WAIT_S = 1.0
+"""Whoever asks here wants to know how it is now; a runtime's STATUS waits for a restart."""
 
 
 def status_through(binary: Path, network_name: str) -> str:
     """What STATUS of the network says through the binary; empty when all is well.
 
-    In an empty environment, as a runtime's may be: what counts is what the binary finds by itself.
+    In an environment that says nothing of the agent, as a runtime's may be: what counts is what the
+    binary finds by itself.
     """
     conf = {
         "cniVersion": "1.1.0",
@@ -24,7 +27,11 @@ def status_through(binary: Path, network_name: str) -> str:
     try:
         done = subprocess.run(
             [binary],
-            env={"CNI_COMMAND": "STATUS", "CNI_PATH": str(binary.parent)},
+            env={
+                "CNI_COMMAND": "STATUS",
+                "CNI_PATH": str(binary.parent),
+                "LIMPET_WAIT_S": str(_WAIT_S),
+            },
             input=json.dumps(conf),
             capture_output=True,
             text=True,
