@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from msgspec import Struct
 from limpet.agent.settings import Settings
 from limpet.agent.settings import parse_settings as parse_agent
 from limpet.base.configuration import configuration_keys
-from limpet.base.errors import CniCode
+from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol import conf, ipam
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.settings import parse_settings as parse_controller
@@ -50,6 +51,28 @@ def test_the_documentation_has_every_key_of_a_cni_network() -> None:
     known = {key for kind in kinds for key in kind.values()}
 
     assert known - _first_cells("configuration.md", "A CNI network") == set()
+
+
+def _is_refused(key: str) -> bool:
+    """Whether a network is refused that asks for something by this key."""
+    network = {"cniVersion": "1.1.0", "name": "n", "type": "limpet", "ipam": {"type": "limpet"}}
+    for asked in (True, ["10.0.0.0/8"]):
+        try:
+            conf.parse_static_conf(json.dumps({**network, key: asked}).encode(), strict=True)
+        except CniError as error:
+            if error.code == CniCode.UNSUPPORTED_FIELD:
+                return True
+    return False
+
+
+def test_it_says_of_each_key_of_a_cni_network_that_is_refused_that_it_is() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    refused = {key for key in conf._TOP.values() if _is_refused(key)}
+
+    [row] = [line for line in text.splitlines() if "| are refused" in line]
+    assert set(re.findall(r"`([^`]+)`", row.split("|")[1])) == refused
+    [sentence] = re.findall(r"Not served, and refused [^:]*: ([^.]*)\.", text)
+    assert set(re.findall(r"`([^`]+)`", sentence)) == refused
 
 
 def test_it_has_no_key_of_the_agent_that_there_is_not() -> None:
