@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +218,27 @@ def test_gc_takes_away_what_is_not_listed(node: LabNode) -> None:
 
     conf["cni.dev/valid-attachments"] = []
     assert node.cni("GC", conf=conf).exit_code == 0
+    assert live(node) == set()
+
+
+def test_gc_takes_the_others_away_where_one_cannot_be_and_says_so(
+    node: LabNode, tmp_path: Path
+) -> None:
+    """The first one has its address from a folder of before, which is no folder any more."""
+    before = tmp_path / "before"
+    ipam = {"type": "limpet", "dataDir": str(before), "ranges": [[{"subnet": "10.9.0.0/24"}]]}
+    node.pod("first").add(conf=with_conf(ipam=ipam))
+    node.pod("second").add()
+    node.stop_agent()
+    shutil.rmtree(before)
+    before.touch()
+    node.start_agent()
+
+    conf = with_conf(cniVersion="1.1.0") | {"cni.dev/valid-attachments": []}
+    answer = node.cni("GC", conf=conf)
+
+    assert answer.exit_code == 1
+    assert str(before) in answer.document["msg"]
     assert live(node) == set()
 
 

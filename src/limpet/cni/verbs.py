@@ -17,7 +17,7 @@ from contextlib import ExitStack
 import structlog
 
 from limpet.base.addresses import Address
-from limpet.base.errors import CniCode, CniError, KernelError, StorageError
+from limpet.base.errors import CniCode, CniError, KernelError, LimpetError, StorageError
 from limpet.base.node_state import NodeState
 from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import (
@@ -292,7 +292,10 @@ class Node:
     # GC.
 
     async def collect(self, request: CniRequest) -> None:
-        """Takes away whatever of this network is not among the valid attachments."""
+        """Takes away whatever of this network is not among the valid attachments.
+
+        Raises also the first of what went wrong with one of them, when all others are gone.
+        """
         valid = request.valid_attachments
         if valid is None:
             return
@@ -303,11 +306,19 @@ class Node:
             stale |= set(ledger.holders().values())
         # An older host-local has written down no interface, a damaged file no container.
         stale -= valid | {Holder(each.container_id, "") for each in valid} | {UNKNOWN_HOLDER}
+        failures = []
         for holder in sorted(stale, key=lambda holder: (holder.container_id, holder.ifname)):
             async with self._turns.of((network, holder)):
-                await self._collect_one(network, holder, ledger)
+                try:
+                    await self._collect_one(network, holder, ledger)
+                except LimpetError as error:
+                    what = {"network": network, "container": holder.container_id}
+                    _log.warning("not collected", **what, error=str(error))
+                    failures.append(error)
         if ledger is not None:
             await asyncio.wrap_future(ledger.durable())
+        if failures:
+            raise failures[0]
 
     async def _collect_one(self, network: str, holder: Holder, ledger: Ledger | None) -> None:
         attachment = self.attachments.get(network, holder)
