@@ -39,6 +39,7 @@ class Reaper:
         self._wanted = False
         self._closing = False
         self._released: set[Address] = set()
+        """Addresses whose flows are there yet, for all that is known."""
         self._forgetting: set[Address] = set()
         """Addresses whose flows are being deleted just now."""
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
@@ -90,15 +91,21 @@ class Reaper:
                 self._wanted = False
                 self._forgetting, self._released = self._released, set()
             self._try(lambda: self._route.apply(link_codec.delete_link_group(DYING_GROUP)))
-            self._try(lambda: forget_flows(self._forgetting))
+            is_done = self._try(lambda: forget_flows(self._forgetting))
             with self._lock:
+                if not is_done:
+                    self._released |= self._forgetting
                 self._forgetting = set()
                 self._lock.notify_all()
 
-    def _try(self, step: Callable[[], object]) -> None:
+    def _try(self, step: Callable[[], object]) -> bool:
+        """Whether it succeeded."""
         try:
             step()
         except KernelError as error:  # met again with the next group
             _log.warning("removal failed", error=str(error))
         except Exception as error:  # noqa: BLE001 - `take_back` would wait for ever without us
             faults.note("removal", error)
+        else:
+            return True
+        return False
