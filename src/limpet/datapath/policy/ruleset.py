@@ -1,11 +1,12 @@
 """Plans the two tables that hold this node's pods to their policies.
 
 `inet`: what is forwarded, after a Service's address was turned into a pod's and before a source is
-turned into the node's. What the node itself sends and gets is not forwarded, so it always passes. A
-packet of a new connection is looked up by its pod's address, which leads to a chain for all pods
-that may do the same; there by its port, which leads to the sets of addresses that may be the peer:
-so many steps, however many policies there are. Nothing but a rule lets it pass: where it finds
-none, such as in a chain that was emptied, it is dropped.
+turned into the node's. What the node itself sends and gets always passes, but for what its stack
+sends by an address of others: so IPVS, to which packets for a Service are packets for the node,
+sends them on. A packet of a new connection is looked up by its pod's address, which leads to a
+chain for all pods that may do the same; there by its port, which leads to the sets of addresses
+that may be the peer: so many steps, however many policies there are. Nothing but a rule lets it
+pass: where it finds none, such as in a chain that was emptied, it is dropped.
 
 `bridge`: packets between two pods of a bridge would pass no such hook, but where br_netfilter says
 so. Those of an isolated pod, both ways, are handed to the node's own stack, which routes them back
@@ -49,16 +50,26 @@ _NEIGHBOUR_DISCOVERY = (
     # As sent: what was routed has less, and would be a way out of a closed pod (RFC 4861).
     "ip6 hoplimit 255"
 )
-_FORWARD = (
-    "type filter hook forward priority filter; policy drop;",
-    "ct state established,related accept",
-    # Bridged ones come here too, where br_netfilter says so.
-    f"{_NEIGHBOUR_DISCOVERY} accept",
+_LOOK_UP = (
     "ip saddr . ip daddr @self4 accept",
     "ip6 saddr . ip6 daddr @self6 accept",
     "ip saddr vmap @egress4",
     "ip6 saddr vmap @egress6",
     "goto enter",
+)
+_FORWARD = (
+    "type filter hook forward priority filter; policy drop;",
+    "ct state established,related accept",
+    # Bridged ones come here too, where br_netfilter says so.
+    f"{_NEIGHBOUR_DISCOVERY} accept",
+    *_LOOK_UP,
+)
+_OUTPUT = (
+    "type filter hook output priority filter; policy accept;",
+    "ct state established,related accept",
+    "fib saddr type local accept",
+    f"{_NEIGHBOUR_DISCOVERY} accept",
+    *_LOOK_UP,
 )
 _ENTER = ("ip daddr vmap @ingress4", "ip6 daddr vmap @ingress6", "accept")
 _NEIGHBOURS = ("ether type arp", _NEIGHBOUR_DISCOVERY)
@@ -190,7 +201,7 @@ class _Inet:
             NFT_POLICY_TABLE,
             (DROPPED_COUNTER,),
             {**self._sets, **fixed},
-            {"enter": _ENTER, **self._chains, "forward": _FORWARD},
+            {"enter": _ENTER, **self._chains, "forward": _FORWARD, "output": _OUTPUT},
         )
 
     def _chain_of(self, direction: Direction, holders: Mapping[Key, DirectionRules]) -> str:

@@ -122,6 +122,18 @@ table inet limpet_policy {
 		ip6 saddr vmap @egress6
 		goto enter
 	}
+
+	chain output {
+		type filter hook output priority filter; policy accept;
+		ct state established,related accept
+		fib saddr type local accept
+		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept
+		ip saddr . ip daddr @self4 accept
+		ip6 saddr . ip6 daddr @self6 accept
+		ip saddr vmap @egress4
+		ip6 saddr vmap @egress6
+		goto enter
+	}
 }
 """  # noqa: E501 - as nft takes it
 GOLDEN_BRIDGE = """\
