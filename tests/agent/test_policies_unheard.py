@@ -99,6 +99,8 @@ def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
     judged: Judged = ask(found, "policy.judge", **FLOW)
 
     assert UNHEARD not in listed.problems
+    is_told = any("pods of other nodes were not heard" in each for each in listed.problems)
+    assert is_told is (allowed is None)
     (flow,) = judged.flows
     assert flow.allowed is allowed
     assert all(words in end.why for end in flow.ends)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from limpet.agent.policies.keeper import Arguments, Policies
+from limpet.agent.policies.keeper import Arguments, Policies, key_of
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.status.said import Said
 from limpet.base.disk import read_kept
@@ -43,7 +43,14 @@ class KubernetesPolicies(Policies):
         super().__init__(loop, attachments, bridge_mac)
         self._heard = heard_before(path)
         find = partial(find_api_server, settings)
-        self._from = PolicySource(self._heard, path, find, tell=self.part.wake, random=random)
+        self._from = PolicySource(
+            self._heard,
+            path,
+            find,
+            tell=self.part.wake,
+            own_pods=self._own_keys,
+            random=random,
+        )
 
     def start(self) -> None:
         self._from.start()
@@ -63,13 +70,28 @@ class KubernetesPolicies(Policies):
 
     @property
     def knows_all_pods(self) -> bool:
-        # Pods are asked for with the first policy only.
-        return self._heard.is_whole and bool(self._heard.pods or not self._heard.policies)
+        return self._heard.is_whole and not self._lacks_pods
+
+    def _own_keys(self) -> set[Key]:
+        return {key_of(each) for each in self._attachments}
+
+    @property
+    def _lacks_pods(self) -> str:
+        """Says that those of other nodes were not heard yet; empty: they were, or nobody asks."""
+        # They are asked for with the first policy only, this node's own before them.
+        if (
+            not self._heard.policies
+            or self._from.has_heard_pods
+            or not self._heard.pods.keys() <= self._own_keys()
+        ):
+            return ""
+        return "pods of other nodes were not heard yet: no policy takes them for a peer"
 
     @property
     def _source(self) -> tuple[str, list[str]]:
         problems = [why for _, why in sorted(self._heard.problems.items())]
-        return "Kubernetes", [*filter(None, (self.unheard, self._from.error)), *problems]
+        lacks = self.unheard or self._lacks_pods
+        return "Kubernetes", [*filter(None, (lacks, self._from.error)), *problems]
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
         raise LimpetError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from limpet.base.disk import refusals, write_durably
+from limpet.base.errors import LimpetError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.listed import Listed
@@ -33,12 +34,16 @@ from limpet.kubernetes.kinds.policies import (
     PolicyView,
     pod_of,
 )
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
 from limpet.policies.heard import KeptLine, ReadPolicies, encode_kept
 from limpet.policies.policy import Key
 
 _log = structlog.get_logger("policies")
+
+OWN_PODS_S = 5.0
+"""How long a first policy waits for what is asked of this node's own pods."""
 
 
 class _Reasons:
@@ -62,14 +67,17 @@ class PolicySource(WorkloadSource):
         *,
         tell: Callable[[str], None],
         random: Callable[[], float],
+        own_pods: Callable[[], Iterable[Key]] = tuple,
         gather_s: float = 2.0,
     ) -> None:
         """`path`: where it is kept. `find_access`: is asked again while it raises LimpetError.
-        `tell`: something is other now, and what. `gather_s`: how long changes are gathered before
-        they are written."""
+        `tell`: something is other now, and what. `own_pods`: of this node. `gather_s`: how long
+        changes are gathered before they are written."""
         self._heard = heard
         self._path = path
         self._tell = tell
+        self._own_pods = own_pods
+        self._client: Client | None = None
         super().__init__("network policies", find_access, random=random, gather_s=gather_s)
         self._listed: dict[str, Listed] = defaultdict(Listed)
         """What the server has, by kind."""
@@ -82,9 +90,15 @@ class PolicySource(WorkloadSource):
         if heard.policies or heard.problems:
             self._reasons.needed.set()
 
+    @property
+    def has_heard_pods(self) -> bool:
+        """All of the cluster, once."""
+        return PODS.plural in self._whole
+
     # Hearing
 
     def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
+        self._client = client
         self._reasons.listed.clear()
         self._listed.clear()
         reflect = partial(Reflector, client, mirror=True, random=self._random)
@@ -147,6 +161,8 @@ class PolicySource(WorkloadSource):
         self._note(PODS.plural, changes)
 
     async def _hear_policies(self, changes: ObjectChanges[PolicyView]) -> None:
+        if self._heard.is_whole and not self.has_heard_pods:
+            await self._ask_for_own_pods({each.metadata.namespace for each in changes.put})
         kind = NETWORK_POLICIES.plural
         for gone in self._gone(kind, changes, self._heard.kept_policies):
             self._heard.drop_policy(Key(*gone))
@@ -180,6 +196,26 @@ class PolicySource(WorkloadSource):
                 if namespace not in refused:
                     self._heard.open_namespace(namespace)
         self._note(kind, changes)
+
+    async def _ask_for_own_pods(self, namespaces: Collection[str]) -> None:
+        """Pods of this node, one by one: a first policy would close them, whichever it selects, for
+        as long as it takes to list those of the whole cluster. Who is not told of is closed."""
+        if self._client is None or self._client.is_cache:  # it answers with all that there are
+            return
+        try:
+            async with asyncio.timeout(OWN_PODS_S):
+                for key in self._own_pods():
+                    if key.namespace in namespaces and key not in self._heard.pods:
+                        await self._ask_for_pod(self._client, key)
+        except (LimpetError, TimeoutError) as error:
+            _log.warning("pods of this node are not told of", error=str(error) or "no answer")
+
+    async def _ask_for_pod(self, client: Client, key: Key) -> None:
+        one = Selection(namespace=key.namespace, fields=f"metadata.name={key.name}")
+        for view in (await client.list_page(PODS, selection=one)).items:
+            pod = pod_of(view)
+            if pod is not None and pod.key == key and key not in self._heard.pods:
+                self._heard.put_pod(pod)
 
     def _note_policy(self, key: Key, refusal: str) -> None:
         """`refusal`: empty: it is kept, or gone."""
