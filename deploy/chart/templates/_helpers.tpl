@@ -9,6 +9,26 @@
 {{- end }}
 {{- end }}
 
+{{- /* The kubelet's probes ask at loopback, whatever else was wished: what does not answer there is ended. */}}
+{{- define "limpet.probed" -}}
+{{- if hasKey .settings "metrics_listen" }}
+{{- $listen := .settings.metrics_listen }}
+{{- if kindIs "string" $listen }}
+{{- $listen = list $listen }}
+{{- end }}
+{{- $probed := false }}
+{{- range $host := list "127.0.0.1" "0.0.0.0" "[::]" }}
+{{- if has (printf "%s:%s" $host $.port) $listen }}
+{{- $probed = true }}
+{{- end }}
+{{- end }}
+{{- if not $probed }}
+{{- $listen = append $listen (printf "127.0.0.1:%s" .port) }}
+{{- end }}
+{{- $_ := set .settings "metrics_listen" $listen }}
+{{- end }}
+{{- end }}
+
 {{- define "limpet.agent.over" -}}
 {{- $over := dict }}
 {{- with .Values.kubernetesServer }}
@@ -26,7 +46,9 @@
 {{- if .Values.agent.ebpf }}
 {{- $_ := set $over "services_backend" "auto" }}
 {{- end }}
-{{- mergeOverwrite $over (deepCopy .Values.agent.settings) | toJson }}
+{{- $over = mergeOverwrite $over (deepCopy .Values.agent.settings) }}
+{{- include "limpet.probed" (dict "settings" $over "port" "9471") }}
+{{- toJson $over }}
 {{- end }}
 
 {{- define "limpet.controller.over" -}}
@@ -53,5 +75,7 @@
 {{- $_ := set $over "page_certificate" "/etc/limpet-page/tls.crt" }}
 {{- $_ := set $over "page_key" "/etc/limpet-page/tls.key" }}
 {{- end }}
-{{- mergeOverwrite $over (deepCopy .Values.controller.settings) | toJson }}
+{{- $over = mergeOverwrite $over (deepCopy .Values.controller.settings) }}
+{{- include "limpet.probed" (dict "settings" $over "port" "9472") }}
+{{- toJson $over }}
 {{- end }}

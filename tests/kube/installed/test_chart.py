@@ -91,6 +91,27 @@ def test_the_service_monitors_are_those_of_the_file_beside_it_and_metrics_are_re
     assert not wanted.keys() & rendered().keys()
 
 
+@pytest.mark.parametrize(
+    ("listen", "expected"),
+    [
+        ([], ["127.0.0.1:9471"]),
+        ("10.0.0.5:9471", ["10.0.0.5:9471", "127.0.0.1:9471"]),
+        (["[::]:9000"], ["[::]:9000", "127.0.0.1:9471"]),
+        (["0.0.0.0:9471"], ["0.0.0.0:9471"]),
+        (["[::1]:9471", "127.0.0.1:9471"], ["[::1]:9471", "127.0.0.1:9471"]),
+    ],
+)
+def test_the_kubelets_probes_are_answered_wherever_metrics_are_served(
+    listen: object, expected: list[str]
+) -> None:
+    found = rendered({"agent.settings": {"metrics_listen": listen}})
+
+    assert settings(found, "agent")["metrics_listen"] == expected
+    assert settings(found, "controller")["metrics_listen"] == ["127.0.0.1:9472"]
+    (agent,) = pod(found, "DaemonSet", "limpet-agent")["containers"]
+    assert agent["livenessProbe"]["tcpSocket"] == {"host": "127.0.0.1", "port": 9471}
+
+
 def test_alerts_and_dashboards_are_those_of_the_files_beside_it() -> None:
     labels = {"release": "p"}
     found = rendered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -37,12 +38,18 @@ def listen_on_socket(path: Path, backlog: int) -> socket.socket:
 
 
 def open_listener(at: Listen, *, may_come_later: bool = False) -> socket.socket:
-    """A bound TCP socket that does not block; `::` is every address of both families.
+    """A bound TCP socket that does not block; `::` is every address of both families, also where
+    the kernel has but one.
 
     `may_come_later`: the address need not be the machine's yet. Raises: OSError.
     """
     family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT or at[0] != "::":
+            raise
+        return open_listener(("0.0.0.0", at[1]), may_come_later=may_come_later)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, may_come_later)
