@@ -65,3 +65,23 @@ def test_who_follows_from_a_time_on_is_not_shown_what_was_before(
     assert len(told) == len(shown)
     for line, words in zip(told, shown, strict=True):
         assert words in line
+
+
+def test_who_follows_is_shown_all_that_the_next_controller_has_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It counts from one, too."""
+    before, follows = Kept([3.0, 2.0, 1.0], later=[]), Kept([0.5], later=[0.4, 0.3, 0.2])
+    asked: dict[str, Any] = {"about": [], "limit": 2}
+    answering = [before]
+
+    def ask(**asked: Any) -> Timeline:
+        found = answering[-1].ask(**asked)
+        answering.append(follows)
+        return found
+
+    with pytest.raises(AgentUnavailable):
+        show_events(ask, asked, Output.TABLE, follow=True)
+
+    told = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "event" in line]
+    assert told == ["2", "3", "1", "2", "3", "4"]

@@ -102,6 +102,15 @@ def _following(asker: Ask, asked: dict[str, Any], found: Timeline) -> Iterator[E
         for entry in reversed(later.entries):
             after = max(after, entry.sequence)
             yield entry
+        if after and not later.entries and _counts_from_one(asker, after):
+            after = 0
+
+
+def _counts_from_one(asker: Ask, after: int) -> bool:
+    """Whoever answers now is not who has numbered `after`: another controller leads, or what was
+    kept could not be read. All that it has is newer."""
+    newest = asker(about=[], limit=1).entries
+    return not newest or newest[0].sequence < after
 
 
 def _show(found: Timeline, output: Output) -> None:
