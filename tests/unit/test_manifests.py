@@ -85,6 +85,24 @@ def test_each_added_capability_has_its_reason_beside_it() -> None:
     assert all(rest.startswith("  # ") for rest in named)
 
 
+def test_controllers_run_at_the_edge_only_where_there_is_nothing_else() -> None:
+    """Nodes with the agent as a service are those of the edge, behind a NAT of their site."""
+    affinity = pods()["limpet-controller"]["affinity"]["nodeAffinity"]
+    wished = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    (agents,) = pods()["limpet-agent"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+
+    assert [each["preference"] for each in sorted(wished, key=lambda each: each["weight"])] == [
+        agents,
+        {
+            "matchExpressions": [
+                {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+            ]
+        },
+    ]
+
+
 def _leaves(values: dict[str, Any], before: str = "") -> Iterator[str]:
     """Whole name of each value that a person sets; a map with content is a folder of them."""
     for key, value in values.items():
