@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from limpet.agent.serving.taken_back import TakenBack
 from limpet.agent.settings import Settings
 from limpet.base import faults
 from limpet.base.settings import SourceSettings
@@ -71,6 +72,9 @@ class KubernetesSide:
                     settings.services, settings.folders.run_dir, node_part.pod_namespaces
                 ),
             )
+        self.taken_back = TakenBack(
+            membership, of_gone=self.services is None, of_labels=settings.policies.mode == "on"
+        )
         self.api_server = _api_server(settings.source, membership, session, random)
         """None: the controller tells what there is."""
         self._names = _names(settings, self.services, membership, probing, random)
@@ -84,6 +88,7 @@ class KubernetesSide:
             self.api_server.start()
         for each in self._serving():
             each.start()
+        self.taken_back.look()
 
     def stops(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """What is to be awaited when the agent ends, by name."""

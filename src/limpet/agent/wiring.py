@@ -212,8 +212,6 @@ class ClusterSide:
         self.probing.start()
         self.session.start()
         self.kubernetes.start()
-        if self.kubernetes.services is None:
-            self.membership.announce_gone(())  # nobody here looks after what was said of pods
         self.happenings.start()
 
     async def close(self) -> None:
@@ -259,6 +257,7 @@ class ClusterSide:
                 )
             case Change():  # after policies, which a node has without a cluster, too: agent/main.py
                 tell_each(event, self.kubernetes.services, self.exchange)
+                self.kubernetes.taken_back.look()
             # This node's pods
             case PodsChanged():
                 self.session.pods_changed()
