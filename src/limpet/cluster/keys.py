@@ -67,10 +67,12 @@ def endorse(public_key: bytes, by_private_key: bytes) -> ClusterKey:
 @lru_cache(maxsize=16)
 def is_chain(keys: tuple[ClusterKey, ...]) -> bool:
     """Whether each but the first has the word of the one directly before it."""
-    return all(
-        is_signed(_KEY, key.public_key, key.endorsement, (former.public_key,))
-        for former, key in pairwise(keys)
-    )
+    return all(has_word_of(former.public_key, key) for former, key in pairwise(keys))
+
+
+def has_word_of(former: bytes, key: ClusterKey) -> bool:
+    """Whether it is a successor of this public key: there should be one."""
+    return is_signed(_KEY, key.public_key, key.endorsement, (former,))
 
 
 def key_name(public_key: bytes) -> str:

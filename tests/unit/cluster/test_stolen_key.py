@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from ipaddress import ip_network
 from itertools import pairwise
@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import limpet.cluster.keys
+import limpet.cluster.seal
+from limpet.base.bounds.signers import MAX_ERA
 from limpet.cluster.documents import Document, Known, Sealed, Source
 from limpet.cluster.exchange.digest import item_of
 from limpet.cluster.keys import (
@@ -20,6 +23,7 @@ from limpet.cluster.keys import (
     RevokedKeyError,
     SealError,
     endorse,
+    is_signed,
     public_key_of,
 )
 from limpet.cluster.kinds import GRANT, NETWORK, POLICY, PRESENCE
@@ -174,6 +178,30 @@ def test_who_took_a_thiefs_successor_first_and_who_did_not_accuse_each_other(
         assert alarm.teller == "uid-of-it"
         assert alarm.kind == NETWORK.name
         assert node.known.find((NETWORK.name, NETWORK.name)) == open_sealed(one, NOTHING)
+
+
+def test_a_long_row_of_a_thiefs_costs_no_more_than_a_short_one_and_accuses_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = a_node(tmp_path, *BEFORE, *ROTATED)
+    row = [node_key(number) for number in range(100, 100 + MAX_ERA.most)]
+    short, long = (network_of(KEYS[0], *row[:many], revision=5) for many in (1, len(row)))
+    checked: list[bytes] = []
+
+    def counted(what: str, body: bytes, signature: bytes, trusted: Iterable[bytes]) -> bool:
+        keys = list(trusted)
+        checked.extend(keys)
+        return is_signed(what, body, signature, keys)
+
+    for module in (limpet.cluster.keys, limpet.cluster.seal):
+        monkeypatch.setattr(module, "is_signed", counted)
+    costs = []
+    for each in (short, long):
+        checked.clear()
+        assert offer(node, each) == [Outcome.BAD]
+        costs.append(len(checked))
+    assert costs[0] == costs[1] <= 3
+    assert [alarm.count for alarm in node.alarms.all()] == [2]
 
 
 def test_a_late_neighbour_that_tells_what_was_in_force_is_not_accused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from limpet.base.addresses import Address, Prefix
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.keys import ClusterKey, is_chain
+from limpet.cluster.keys import ClusterKey, has_word_of, is_chain
 from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes, whole
 
 
@@ -128,10 +128,13 @@ def _signers(network: Network, known: Lookup) -> tuple[bytes, ...]:
 
 
 def _revoked(network: Network, known: Lookup) -> tuple[bytes, ...]:
-    """Also the key of another successor of a key that is revoked here: a thief has made it, or the
-    one that this node has taken."""
+    """Also the last key of another row, with another successor of a key that is revoked here: a
+    thief has made it, or the one that this node has taken. The word for that successor says so;
+    what comes behind it in the row is not looked at, since whoever has the key makes long ones."""
     ours, theirs = signing_keys(known), _public_keys(network)
-    is_other = len(theirs) > 1 and ours[:1] == theirs[:1] and is_chain(network.keys)
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    parts_at = next((at for at, (one, other) in pairs if one != other), 0)
+    is_other = parts_at > 0 and has_word_of(ours[parts_at - 1], network.keys[parts_at])
     return (*revoked_keys(network, known), *(theirs[-1:] if is_other else ()))
 
 
