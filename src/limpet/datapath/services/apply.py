@@ -7,6 +7,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
+from itertools import product
 
 import structlog
 
@@ -24,6 +25,7 @@ from limpet.datapath.services.diff import (
     PutTable,
     diff_elements,
 )
+from limpet.datapath.services.elements import AskedByClients
 from limpet.datapath.services.kube_proxy import IPVS_LINK
 from limpet.datapath.services.ruleset import SURROUNDING, affinity_names
 from limpet.datapath.services.state import (
@@ -33,6 +35,7 @@ from limpet.datapath.services.state import (
     VERSIONS,
     Elements,
     ServicesState,
+    StaleFlows,
 )
 from limpet.linux.conntrack import (
     FlowEnd,
@@ -179,7 +182,7 @@ class ServicesKernel:
                 self._left = self._frame()
             case ForgetFlows(flows):
                 if flows.left or flows.kept is not None:
-                    self._forget_clients(flows.left, flows.kept)
+                    self._forget_clients(flows)
                 if flows.udp:
                     forget_udp(flows.udp)
                 if flows.tcp:
@@ -243,15 +246,22 @@ class ServicesKernel:
         for name, elements in add.items():
             self._elements[name].update(elements)
 
-    def _forget_clients(self, left: frozenset[bytes], kept: frozenset[bytes] | None) -> None:
-        """Forgets clients of Services with affinity, whose endpoint is not one any more: it is in
-        `left`, or not in `kept`, if that is given."""
-        for names in (affinity_names(v, each) for v in VERSIONS for each in PROTOCOLS):
+    def _forget_clients(self, flows: StaleFlows) -> None:
+        """Forgets clients of Services with affinity, whose endpoint is not one any more of what
+        they ask for."""
+        for version, protocol in product(VERSIONS, PROTOCOLS):
+            names = affinity_names(version, protocol)
+            left = {key: gone for (of, key), gone in flows.left.items() if of == version}
             noted, *ports = (self._sets.read(name) for name in names)
+            known = (*self._elements[f"sticky{version}"], *left)
+            clients = AskedByClients(version, protocol, known)
             for key, value in noted.items():
                 for beside in ports:
                     value += beside.get(key, b"")[:2] + bytes(2)
-                is_left = value in left or (kept is not None and value not in kept)
+                asked = clients.asked(key)
+                is_left = value in left.get(asked, ())
+                if flows.kept is not None:
+                    is_left |= value not in flows.kept.get((version, asked), ())
                 if is_left:  # one by one: any of them may end by itself meanwhile
                     with suppress(KernelError):
                         self._sets.change({name: [key] for name in names}, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ _NAMES = {number: name for name, number in NUMBERS.items()}
 _END = struct.Struct(">B3xH2x")
 _PORT = struct.Struct(">H2x")
 _SLOT = struct.Struct("=I")
+CLIENT_SEEDS = tuple(0x6C696D70 + number for number in range(3))
+"""Hashes by these stand for addresses of IPv6: a client's, and twice that which it asks for."""
+MOST_HASH = (1 << 32) - 1
+_WORDS, _HASHES = struct.Struct("=3I"), struct.Struct("=2I")
 CLUSTER, BALANCED, EXTERNAL = 0, 1, 2
 """By what a Service is asked for: what the API server gave to it alone (ports of nodes, too), what
 a load balancer's controller says, what anybody writes who may write Services."""
@@ -78,6 +83,58 @@ def read_target(value: bytes) -> End:
     """Packed address and port."""
     port: int = _PORT.unpack(value[-4:])[0]
     return value[:-4], port
+
+
+class AskedByClients:
+    """What clients ask for, by their keys in a map where their endpoints are noted."""
+
+    def __init__(self, version: int, protocol: str, keys: Iterable[bytes]) -> None:
+        """`keys`: of all that clients may be noted for; who is noted for no address among these
+        has asked a port of the node."""
+        self._protocol = protocol
+        self._is_hashed = version == 6
+        self._keys = {
+            self._seen(key): key
+            for key in keys
+            if len(key) > _END.size and read_frontend(key)[1] == protocol
+        }
+
+    def asked(self, client: bytes) -> bytes:
+        """The key of what it asks for."""
+        by_address = self._keys.get(client[4:])
+        if by_address is not None:
+            return by_address
+        return frontend_key(b"", self._protocol, int.from_bytes(client[12:14], "big"))
+
+    def _seen(self, key: bytes) -> bytes:
+        """As it is in a client's key."""
+        if not self._is_hashed:
+            return key
+        return _asked_hashes(key[: -_END.size]) + key[-_PORT.size :]
+
+
+@lru_cache(maxsize=4096)
+def _asked_hashes(address: bytes) -> bytes:
+    found = (_jenkins_hash(address, seed) * MOST_HASH >> 32 for seed in CLIENT_SEEDS[1:])
+    return _HASHES.pack(*found)
+
+
+def _jenkins_hash(address: bytes, seed: int) -> int:
+    """As nftables makes it of 16 bytes. Source: jhash in include/linux/jhash.h."""
+    begin = 0xDEADBEEF + len(address) + seed
+    words: tuple[int, int, int] = _WORDS.unpack(address[:12])
+    a, b, c = (begin + word & MOST_HASH for word in words)
+    for turned in (4, 6, 8, 16, 19, 4):
+        a, b, c = b, c + b & MOST_HASH, (a - c & MOST_HASH) ^ _rolled(c, turned)
+    a = a + int.from_bytes(address[12:], "little") & MOST_HASH
+    a, b, c = c, a, b
+    for turned in (14, 11, 25, 16, 4, 14, 24):
+        a, b, c = b, c, (a ^ c) - _rolled(c, turned) & MOST_HASH
+    return c
+
+
+def _rolled(word: int, count: int) -> int:
+    return (word << count | word >> 32 - count) & MOST_HASH
 
 
 def keep_objects(old: Mapping[bytes, bytes], new: dict[bytes, bytes]) -> dict[bytes, bytes]:

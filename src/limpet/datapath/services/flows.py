@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from limpet.datapath.services.elements import TARGET_BYTES, Frontend, read_frontend, read_target
 from limpet.datapath.services.sockets.layout import End
-from limpet.datapath.services.state import StaleFlows
+from limpet.datapath.services.state import AskedKey, StaleFlows
 from limpet.services.values import ServiceName
 
 _STUCK = ("UDP", "TCP")
 _NOBODY: frozenset[bytes] = frozenset()
-Beside = dict[tuple[int, bytes], frozenset[bytes]]
-"""Who serves out of rotation: by IP version and key of what is asked for."""
+Beside = dict[AskedKey, frozenset[bytes]]
+"""Who serves out of rotation."""
 
 
 class Served(Mapping[End, frozenset[End]]):
@@ -70,12 +70,12 @@ class FlowNotes:
         self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
         """By protocol: who serves now, where somebody serves no more."""
         self._dead: dict[End, frozenset[End]] = {}
-        self._left: set[bytes] = set()
-        self._kept: frozenset[bytes] | None = None
+        self._left: dict[AskedKey, frozenset[bytes]] = {}
+        self._kept: dict[AskedKey, frozenset[bytes]] | None = None
 
     def told(self) -> StaleFlows:
         udp, tcp = (Served(dict(self._stale[each])) for each in _STUCK)
-        return StaleFlows(udp, tcp, dict(self._dead), frozenset(self._left), self._kept)
+        return StaleFlows(udp, tcp, dict(self._dead), dict(self._left), self._kept)
 
     def forgotten(self) -> None:
         """They are gone."""
@@ -99,7 +99,8 @@ class FlowNotes:
         for asked, (died, now) in turn.died.items():
             if dead := (self._dead.pop(asked, frozenset()) | died) - now:
                 self._dead[asked] = dead
-        self._left |= turn.left
+        for at, left in turn.left.items():
+            self._left[at] = self._left.get(at, _NOBODY) | left
 
     def suspect(
         self,
@@ -119,13 +120,13 @@ class FlowNotes:
                 served[protocol][at] = (*served[protocol].get(at, ()), *rotation, *also)
         for protocol, found in served.items():
             self._stale[protocol].update(found)
-        kept: set[bytes] = set()
-        for version, key, rotation in remembered:
-            kept.update(rotation, beside.get((version, key), _NOBODY))
-        self._kept = frozenset(kept)
+        self._kept = {
+            (version, key): beside.get((version, key), _NOBODY).union(rotation)
+            for version, key, rotation in remembered
+        }
 
 
-def _read(kept: tuple[int, bytes, bytes]) -> tuple[tuple[int, bytes], frozenset[bytes]]:
+def _read(kept: tuple[int, bytes, bytes]) -> tuple[AskedKey, frozenset[bytes]]:
     version, key, joined = kept
     size = TARGET_BYTES[version]
     held = (joined[at : at + size] for at in range(0, len(joined), size))
@@ -146,8 +147,8 @@ class ServiceTurn:
         """Where somebody serves no more."""
         self.died: dict[End, tuple[frozenset[End], frozenset[End]]] = {}
         """Who is not expected to answer, and who serves."""
-        self.left: set[bytes] = set()
-        """Targets that clients may be remembered with, and may not go to."""
+        self.left: dict[AskedKey, frozenset[bytes]] = {}
+        """Targets that who asks there may be remembered with, and may not go to."""
 
     def note(self, protocol: str, frontend: Frontend, key: bytes, serving: ServedPort) -> None:
         """Flows of UDP stick to who left, and those that began while nobody served were sent
@@ -179,12 +180,18 @@ class ServiceTurn:
         """Clients are remembered there, and come back to who is `allowed`. `was`, `now`: who was
         in rotation, and is."""
         at = (frontend.version, key)
-        self.left |= (was | self._before.get(at, _NOBODY)) - allowed
+        self.leave(at, (was | self._before.get(at, _NOBODY)) - allowed)
         self._keep_beside(*at, allowed - now)
 
     def forget(self, version: int, key: bytes, was: Iterable[bytes]) -> None:
         """Clients are remembered there no more."""
-        self.left.update(was, self._before.get((version, key), _NOBODY))
+        at = (version, key)
+        self.leave(at, self._before.get(at, _NOBODY).union(was))
+
+    def leave(self, at: AskedKey, targets: frozenset[bytes]) -> None:
+        """No client that asks there goes to these any more."""
+        if targets:
+            self.left[at] = self.left.get(at, _NOBODY) | targets
 
     def end(self, key: bytes) -> None:
         """Nobody is asked there any more: a client that goes on asking from one port would keep

@@ -350,7 +350,7 @@ class Planner:
         if sticky:
             turn.remember(frontend, key, was, now, able)
             if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
-                turn.left |= able - {*local, *choice.able_here}
+                turn.leave((version, key), able - {*local, *choice.able_here})
 
 
 def _rank(frontend: Frontend, service: Service) -> Rank:

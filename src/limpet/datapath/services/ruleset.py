@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_SERVICES_TABLE, SERVICE_MARK
-from limpet.datapath.services.elements import MOST_SLOTS
+from limpet.datapath.services.elements import CLIENT_SEEDS, MOST_HASH, MOST_SLOTS
 from limpet.datapath.services.state import PREFIX_SETS, PROTOCOLS, VERSIONS, Surroundings
 
 LOCAL_SLOTS = MOST_SLOTS
@@ -24,7 +24,6 @@ LOCAL_SLOTS = MOST_SLOTS
 LOCAL_MARK = "local"
 """In the name of a chain for what must not leave the node."""
 _MOST_CLIENTS = 1 << 16
-_SEED, _MOST_HASH = 0x6C696D70, (1 << 32) - 1
 _FAMILY = {4: "ip", 6: "ip6"}
 _LOCAL_ONLY = "fc00::/7"
 """RFC 4193. A process of the node that asks such a cluster address has such an address, too, where
@@ -117,7 +116,8 @@ def _client(version: int, asked: str, port: str) -> str:
     if version == 4:
         return f"ip saddr . {asked} . meta l4proto . {port}"
     words = ("ip6 saddr", asked, asked)
-    hashes = (f"jhash {each} mod {_MOST_HASH} seed {_SEED + n:#x}" for n, each in enumerate(words))
+    seeded = zip(words, CLIENT_SEEDS, strict=True)
+    hashes = (f"jhash {word} mod {MOST_HASH} seed {seed:#x}" for word, seed in seeded)
     return " . ".join([*hashes, port])
 
 

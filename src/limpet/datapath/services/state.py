@@ -27,6 +27,9 @@ Elements = Mapping[str, Mapping[bytes, bytes]]
 PortRange = tuple[str, int, int]
 """Protocol as in a Service, first and last port."""
 
+AskedKey = tuple[int, bytes]
+"""IP version, and the key in the maps of what is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -80,10 +83,11 @@ class StaleFlows:
     dead: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
     """By cluster address and port of TCP: who serves there no more and is not expected to answer;
     without those that merely others are nearer than, or that end in order."""
-    left: frozenset[bytes] = frozenset()
-    """Targets that Services with affinity have no more, as values of maps."""
-    kept: frozenset[bytes] | None = None
-    """All that they have, where clients may be remembered with others; None: none are."""
+    left: Mapping[AskedKey, frozenset[bytes]] = field(default_factory=dict)
+    """By what is asked for, at Services with affinity: targets that they have there no more, as
+    values of maps."""
+    kept: Mapping[AskedKey, frozenset[bytes]] | None = None
+    """All that they have there, where clients may be remembered with others; None: none are."""
 
     def __bool__(self) -> bool:
         return bool(self.udp or self.tcp or self.left) or self.kept is not None

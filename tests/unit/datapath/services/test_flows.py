@@ -73,7 +73,7 @@ class World:
 
     @property
     def left(self) -> set[str]:
-        return {_words(each) for each in self.planner.stale().left}
+        return {_words(x) for each in self.planner.stale().left.values() for x in each}
 
     def is_cut(self, endpoint: str, *, port: int = 80) -> bool:
         """Whether a flow of UDP to it is forgotten."""
@@ -134,7 +134,10 @@ def test_clients_that_an_agent_before_remembered_are_kept_where_they_may_go_alon
     world.serve(ONE)
     assert world.planner.stale().kept is None
     world.planner.suspect_flows()
-    assert {_words(each) for each in world.planner.stale().kept or ()} == {ONE}
+    kept = world.planner.stale().kept
+    assert kept is not None
+    assert {_words(x) for each in kept.values() for x in each} == {ONE}
+    assert len(kept) == 2, "its cluster address and the port of the node"
 
 
 def test_a_client_stays_with_an_endpoint_that_others_are_nearer_than_until_it_is_gone() -> None:
