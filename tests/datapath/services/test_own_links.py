@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.services.values import EndpointPort, Exposure, ServicePort
-from tests.beds.namespaces import NetnsFactory, connect_namespaces, talk
+from tests.beds.namespaces import NetnsFactory, connect_namespaces, is_silent, talk
 from tests.beds.node_bed import NODE, OUTSIDE
 from tests.beds.services.service_bed import (
     ADDRESSES,
@@ -128,3 +128,29 @@ def test_a_process_of_the_node_keeps_the_address_of_the_link_by_which_it_asks(
             accepted, peer = server.accept()
             with accepted:
                 assert peer[0] == source
+
+
+def test_a_process_of_the_node_may_ask_a_load_balancers_address_that_stands_on_the_node(
+    bed: ServiceBed,
+) -> None:
+    """As kube-vip and others put it there: the process comes with that address itself."""
+    (two,) = bed.pods[1:]
+    bed.node.ip(
+        "link add vip0 type bridge",
+        "link set vip0 up",
+        *(f"address add {each} dev vip0 nodad" for each in EXTERNAL),
+    )
+
+    def let_in(*ranges: str) -> None:
+        exposure = Exposure(load_balancer_ips=EXTERNAL, source_ranges=ranges)
+        bed.put(replace(WEB, exposure=exposure), *slices(*endpoints_of(*two.addresses)))
+
+    with ExitStack() as stack:
+        servers = [listening(stack, two.netns, family(each)) for each in EXTERNAL]
+        let_in(*(f"{each}/{length}" for each, length in zip(NODE, (32, 128), strict=True)))
+        for address, server in zip(EXTERNAL, servers, strict=True):
+            talk(bed.node, address, 80, server)
+            assert is_silent(bed.outside, address, 80)
+        let_in("203.0.113.0/24", "2001:db8:ffff::/48")
+        for address in EXTERNAL:
+            assert is_silent(bed.node, address, 80)

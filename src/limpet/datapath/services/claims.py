@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from limpet.base.addresses import Prefix, packed
+from limpet.datapath.services.elements import Frontend
 from limpet.datapath.services.state import PortRange, Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.values import Service, ServiceName
@@ -206,6 +207,16 @@ class Reserved:
     def claimants(self, addresses: Iterable[bytes]) -> set[ServiceName]:
         """Who asks for one of them as an outer one."""
         return {name for each in addresses for name in self._outer.of(each)}
+
+    def sources(self, frontend: Frontend) -> tuple[str, ...]:
+        """Prefixes of those who may ask there. Where the node has that address, its processes ask
+        with it: they may if they might with another of the node's."""
+        ranges, address = frontend.sources, frontend.address
+        if ranges and address in self._own:
+            own, found = map(ip_address, self._own), [*map(ip_network, ranges)]
+            if any(each in x for each in own for x in found if x.version == each.version):
+                return (*ranges, str(ip_address(address)))
+        return ranges
 
     def refusal(self, address: bytes, protocol: str, port: int, *, is_external: bool) -> str:
         """Why no Service has that address and port, behind the address: `is a pod's …`; empty: one

@@ -304,7 +304,7 @@ class Planner:
         able = now | (choice.able_here if sticky and keeps_inside else choice.able)
         if near:
             count = len(local) if is_local else -1
-            sources = sources_of(frontend.sources, version)
+            sources = sources_of(self._reserved.sources(frontend), version)
             pick = Pick(version, port.protocol, at_node, len(near), count, sticky, sources)
             name = pick.name
             if name not in self._chains.texts:
