@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
@@ -16,6 +16,8 @@ from limpet.linux.netlink.transactions import NftablesSocket
 
 _AT_ONCE = 512
 """Messages of one transaction, with some hundred elements each."""
+_KEYS_AT_ONCE = 1024
+"""Keys of one transaction that may be refused as a whole."""
 
 
 class SetPrint(NamedTuple):
@@ -133,6 +135,20 @@ class SetElements:
         ]
         if requests:
             self._netlink.commit(requests)
+
+    def delete_there(self, names: Collection[str], keys: Sequence[bytes]) -> None:
+        """Those of the keys that are in each of these maps go from them, many in a transaction: any
+        may end by itself meanwhile. Raises: KernelError; what is there now is not known."""
+        due = [keys[at : at + _KEYS_AT_ONCE] for at in range(0, len(keys), _KEYS_AT_ONCE)]
+        while due:
+            some = due.pop()
+            try:
+                self.change(dict.fromkeys(names, some), {})
+            except KernelError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                half = len(some) // 2
+                due += [some[:half], some[half:]] if half else []
 
     def change_keys(
         self, delete: Mapping[str, Iterable[bytes]], add: Mapping[str, Iterable[bytes]]

@@ -25,7 +25,7 @@ from limpet.datapath.services.diff import (
     PutTable,
     diff_elements,
 )
-from limpet.datapath.services.elements import AskedByClients
+from limpet.datapath.services.elements import AskedByClients, read_frontend
 from limpet.datapath.services.kube_proxy import IPVS_LINK
 from limpet.datapath.services.ruleset import SURROUNDING, affinity_names
 from limpet.datapath.services.state import (
@@ -251,10 +251,17 @@ class ServicesKernel:
         they ask for."""
         for version, protocol in product(VERSIONS, PROTOCOLS):
             names = affinity_names(version, protocol)
-            left = {key: gone for (of, key), gone in flows.left.items() if of == version}
+            left = {
+                key: gone
+                for (of, key), gone in flows.left.items()
+                if of == version and read_frontend(key)[1] == protocol
+            }
+            if not left and flows.kept is None:
+                continue
             noted, *ports = (self._sets.read(name) for name in names)
             known = (*self._elements[f"sticky{version}"], *left)
             clients = AskedByClients(version, protocol, known)
+            gone = []
             for key, value in noted.items():
                 for beside in ports:
                     value += beside.get(key, b"")[:2] + bytes(2)
@@ -262,9 +269,9 @@ class ServicesKernel:
                 is_left = value in left.get(asked, ())
                 if flows.kept is not None:
                     is_left |= value not in flows.kept.get((version, asked), ())
-                if is_left:  # one by one: any of them may end by itself meanwhile
-                    with suppress(KernelError):
-                        self._sets.change({name: [key] for name in names}, {})
+                if is_left:
+                    gone.append(key)
+            self._sets.delete_there(names, gone)
 
     @staticmethod
     def _whole(base: str, chains: Mapping[str, str], surroundings: str) -> str:
