@@ -151,7 +151,7 @@ class Ladder:
         """The peer writes from `address`: it may answer there now."""
         for candidate, state in self._states.items():
             if candidate.address == address and candidate.kind is not ProbeKind.TUNNEL:
-                state.ask_soon(now_s)
+                state.nudge(now_s)
 
     def heard(
         self, end: Endpoint, now_s: float, *, relayed: bool, in_use: bool, punch: bool

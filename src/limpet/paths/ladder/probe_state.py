@@ -51,6 +51,7 @@ ACTIVE_RETRY_S, IDLE_RETRY_S, RARE_RETRY_S = 10.0, 30.0, 60.0
 another, which is soon enough for two ends whose NATs remember for 30 s whom they sent to. What has
 never answered is asked at most every 30 s with traffic and every 60 s without.
 """
+_SLOWEST_NUDGE_S = 30.0
 _SLOWEST_QUICK = 4
 _LONG_S, _TOGETHER_S = 30.0, 4.0
 _LATELY = 1 << 32
@@ -80,6 +81,9 @@ class Streaks:
     proven_s: float = -math.inf
     rested: bool = False
     """Proven, it was left alone for a pause at least once."""
+    nudged_s: float = -math.inf
+    in_vain: int = 0
+    """Nudges since the last answer."""
     lately: int = 1
     """The last 32 in bits, 1 for a miss, the newest lowest; a 1 stands before the first."""
 
@@ -169,6 +173,16 @@ class ProbeState:
         if not self.proven and (self.waiting or self.is_idle(now_s)):
             self.restart(now_s, urgent=True)
 
+    def nudge(self, now_s: float) -> None:
+        """The peer was heard from there. Each time that it does not answer all the same, the next
+        nudge that counts is later: two ends between which nothing can be proven, as a NAT is
+        there, would nudge each other without end."""
+        rest_s = min(2.0**self.streaks.in_vain, _SLOWEST_NUDGE_S)
+        if not self.proven and now_s >= self.streaks.nudged_s + rest_s:
+            self.streaks.nudged_s = now_s
+            self.streaks.in_vain = min(self.streaks.in_vain + 1, 10)
+            self.ask_soon(now_s)
+
     def send(self, now_s: float, *, pressed: bool = False) -> None:
         """`pressed`: whether it answers at all has to be known soon."""
         self.waiting, self.sent_s = True, now_s
@@ -202,7 +216,7 @@ class ProbeState:
 
     def answer(self, now_s: float, rtt_s: float, via: AnsweredBy) -> None:
         first = self.streaks.answered_s == -math.inf
-        self.waiting, self.streaks.misses = False, 0
+        self.waiting, self.streaks.misses, self.streaks.in_vain = False, 0, 0
         self.streaks.answers += 1
         self.streaks.note(missed=False)
         self.streaks.answered_s, self.via = now_s, via

@@ -341,6 +341,21 @@ def test_a_peer_that_is_heard_very_often_is_not_asked_more_often_for_it() -> Non
     assert len(world.sent) <= 2 * (1 / QUICK_S + 1)
 
 
+def test_a_peer_that_is_heard_on_and_on_and_never_answers_is_asked_ever_more_rarely() -> None:
+    """As two ends with a NAT between them hear each other, and prove nothing."""
+    world = World(answers=only())
+    for _ in range(3000):
+        world.ladder.nudge(A, world.now_s)
+        world.run(0.1)
+    last_minute = [each for at_s, each in world.sent if at_s >= world.now_s - 60]
+    assert last_minute.count(site(A)) <= 20
+    world.answers = ALL.__contains__
+    for _ in range(300):
+        world.ladder.nudge(A, world.now_s)
+        world.run(0.1)
+    assert world.path == both()
+
+
 # From the disk
 
 
