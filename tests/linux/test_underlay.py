@@ -10,7 +10,13 @@ from limpet.base.addresses import UnderlayLink
 from limpet.base.ownership import ALIAS, POD_GROUP
 from limpet.linux.netlink.link_codec import LinkInfo
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.underlay import is_beyond, open_links, read_open_links, read_underlay
+from limpet.linux.underlay import (
+    is_beyond,
+    open_links,
+    read_networks,
+    read_open_links,
+    read_underlay,
+)
 from tests.beds.namespaces import Netns, NetnsFactory
 
 UPLINKS = ("eth0", "enp3s0", "wlan0", "br0", "br-lan", "br-ex")
@@ -48,6 +54,26 @@ def test_a_vpn_in_user_space_leads_out_only_where_it_is_named(make_netns: NetnsF
 
     assert found(netns) == ()
     assert [link.ifname for link in found(netns, "tailscale*")] == ["tailscale0"]
+
+
+def test_the_machine_is_in_the_subnets_of_all_links_but_ours(make_netns: NetnsFactory) -> None:
+    netns = make_netns()
+    with_bridges(netns, "br-lan", "docker0", "limpet0", "down0")
+    netns.ip("link add kube-ipvs0 type bridge", "addr add 10.96.0.10/32 dev kube-ipvs0")
+    netns.ip(
+        "link set down0 down",
+        f"link set limpet0 alias {ALIAS}",
+        "tuntap add mode tun name tun0",
+        "addr add 10.8.0.2/24 dev tun0",
+        "addr add 100.64.0.1/32 dev tun0",
+        "link set tun0 up",
+        "link set kube-ipvs0 up",
+        "addr add 10.244.7.1/24 dev docker0",
+    )
+    with netns.entered(), RouteSocket() as route:
+        networks = read_networks(route, not_in=(ip_network("10.244.0.0/16"),))
+
+    assert list(map(str, networks)) == ["10.8.0.0/24", "192.0.1.0/24", "192.0.2.0/24"]
 
 
 def test_anybody_may_send_by_links_that_a_person_has_not_named_or_that_have_no_address(

@@ -52,9 +52,13 @@ class NodeInCluster:
             )
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        self._routed.set_links(links)
         self._mtu_bytes = min((link.mtu_bytes for link in links), default=None)
         self._follow("the links to other nodes changed")
+
+    def set_networks(self, networks: tuple[Prefix, ...]) -> None:
+        """The machine is in these subnets."""
+        if self._routed.set_networks(networks):
+            self._follow("the networks behind nodes changed")
 
     def set_segments(self, segments: tuple[Prefix, ...]) -> None:
         """Pods get addresses of these from now on."""

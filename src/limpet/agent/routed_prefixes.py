@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from limpet.base.addresses import Prefix, UnderlayLink
+from limpet.base.addresses import Prefix
 from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
@@ -25,7 +25,8 @@ class RoutedPrefixes:
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
-        self._link_prefixes: tuple[Prefix, ...] = ()
+        self._networks: tuple[Prefix, ...] = ()
+        """Subnets that the machine is in."""
         self._here: tuple[Prefix, ...] = ()
         self._of_peers: dict[str, _Held] = {}
         """By uid; only peers that have any."""
@@ -41,12 +42,11 @@ class RoutedPrefixes:
             barriers=_each_once(each.barriers for each in held),
         )
 
-    def set_links(self, links: Iterable[UnderlayLink]) -> bool:
-        """Subnets of this node's links are never behind another. True: `networks` are others."""
-        prefixes = tuple(address.network for link in links for address in link.addresses)
-        if prefixes == self._link_prefixes:
+    def set_networks(self, networks: tuple[Prefix, ...]) -> bool:
+        """Subnets of this machine's links are never behind another. True: `networks` are others."""
+        if networks == self._networks:
             return False
-        self._link_prefixes = prefixes
+        self._networks = networks
         return self._renew(self._membership.snapshot.nodes)
 
     def hear(self, news: News) -> bool:
@@ -77,7 +77,7 @@ class RoutedPrefixes:
         network, own = self._membership.network, self._membership.grant
         if network is None or own is None:
             return ()
-        return reached_behind(network, own, self._link_prefixes, entry)
+        return reached_behind(network, own, self._networks, entry)
 
 
 def _each_once(held: Iterable[tuple[Prefix, ...]]) -> tuple[Prefix, ...]:

@@ -45,6 +45,7 @@ from limpet.datapath.event import (
     EndpointsChanged,
     Event,
     LinksChanged,
+    NetworksChanged,
     NodeAwaited,
     OwnEndChanged,
     PathsChanged,
@@ -269,6 +270,8 @@ class ClusterSide:
                     self._set_links(links)
                     self.session.network_changed()
                     self.kubernetes.network_changed()
+            case NetworksChanged(networks):
+                self.node.set_networks(networks)
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
                 self.kubernetes.look_around()

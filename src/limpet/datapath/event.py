@@ -18,6 +18,13 @@ class LinksChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworksChanged:
+    """The machine is in these subnets now, by links to other nodes or any others."""
+
+    networks: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentsChanged:
     """Pods get addresses of these segments from now on, or the cluster's network is another."""
 
@@ -170,6 +177,7 @@ class NodeAwaited:
 
 Event = (
     LinksChanged
+    | NetworksChanged
     | SegmentsChanged
     | PodsChanged
     | DamageSuspected

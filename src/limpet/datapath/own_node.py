@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from limpet.base.addresses import Address, Endpoint, UnderlayLink, is_public
+from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink, is_public
 from limpet.base.bounds.members import PRESENCE_ADDRESSES, PRESENCE_ENDPOINTS
 from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import OwnSide
-from limpet.datapath.event import LinksChanged, Tell, TunnelsChanged
+from limpet.datapath.event import LinksChanged, NetworksChanged, Tell, TunnelsChanged
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.underlay import read_open_links, read_underlay
+from limpet.linux.underlay import read_networks, read_open_links, read_underlay
 
 _log = structlog.get_logger("links")
 
@@ -36,17 +36,22 @@ class TunnelNames:
     """UDP port of both."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What was read of the machine's links."""
+
+    to_peers: tuple[UnderlayLink, ...] = ()
+    open: frozenset[tuple[str, int]] = frozenset()
+    networks: tuple[Prefix, ...] = ()
+
+
 class OwnNode:
     """Runs on the event loop."""
 
     def __init__(
         self, membership: Membership, settings: PeerSettings, route: RouteSocket, tell: Tell
     ) -> None:
-        """Tells LinksChanged."""
-        self.links: tuple[UnderlayLink, ...] = ()
-        self.open_links: frozenset[tuple[str, int]] = frozenset()
-        """Names and numbers of links by which strangers' packets may come in, whether peers are
-        there or not."""
+        """Tells LinksChanged and NetworksChanged."""
         self.vteps: dict[int, str] = {}
         """MACs of the VXLAN devices by IP version of the underlay."""
         self.versions: set[int] = set()
@@ -60,6 +65,12 @@ class OwnNode:
         self._relay_tls_port = 0
         self.is_stale = True
         """Links may be others than were read."""
+        self._read = _Links()
+
+    @property
+    def links(self) -> tuple[UnderlayLink, ...]:
+        """Those that lead to other nodes."""
+        return self._read.to_peers
 
     @property
     def mtu_bytes(self) -> int:
@@ -69,7 +80,7 @@ class OwnNode:
     @property
     def filtered_links(self) -> frozenset[tuple[str, int]]:
         """Names and numbers of links by which nothing comes in that no peer may send."""
-        return self.open_links.union((link.ifname, link.ifindex) for link in self.links)
+        return self._read.open.union((link.ifname, link.ifindex) for link in self.links)
 
     def side(self) -> OwnSide:
         """What plans for peers have to know of this node."""
@@ -77,10 +88,9 @@ class OwnNode:
             vtep_macs={v: mac for v, mac in self.vteps.items() if v in self.versions},
             link_mtu_bytes=max((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES),
             links=frozenset(link.ifname for link in self.links),
-            open_links=frozenset(ifname for ifname, _ in self.open_links),
-            link_prefixes=tuple(
-                address.network for link in self.links for address in link.addresses
-            ),
+            open_links=frozenset(ifname for ifname, _ in self._read.open),
+            link_prefixes=_prefixes(self.links),
+            networks=self._read.networks,
             tunnel=self.tunnels.wireguard,
             ipsec=self.tunnels.ipsec,
             nat_timeout_s=self._settings.nat_timeout_s,
@@ -107,10 +117,11 @@ class OwnNode:
         network = self._membership.network
         not_in = network.pod_cidrs if network is not None else ()
         links = read_underlay(self._route, patterns=self._settings.links, not_in=not_in)
+        networks = dict.fromkeys((*_prefixes(links), *read_networks(self._route, not_in=not_in)))
         open_links = read_open_links(self._route, not_in=not_in)
-        opened = open_links != self.open_links
-        changed = links != self.links
-        self.links, self.open_links = links, open_links
+        before = self._read
+        self._read = _Links(links, open_links, tuple(networks))
+        changed = links != before.to_peers
         self.versions |= {address.version for link in links for address in link.addresses}
         self.announce()
         if changed:
@@ -121,7 +132,9 @@ class OwnNode:
                 ),
             )
             self._tell(LinksChanged(links))
-        return changed or opened
+        if self._read.networks != before.networks:
+            self._tell(NetworksChanged(self._read.networks))
+        return self._read != before
 
     # What it says of itself
 
@@ -158,6 +171,10 @@ class OwnNode:
             tunnel_port=tunnels.port if tunnels.wireguard or tunnels.ipsec else 0,
             relay_tls_port=self._relay_tls_port,
         )
+
+
+def _prefixes(links: Sequence[UnderlayLink]) -> tuple[Prefix, ...]:
+    return tuple(address.network for link in links for address in link.addresses)
 
 
 def best_addresses(links: Sequence[UnderlayLink]) -> tuple[Address, ...]:

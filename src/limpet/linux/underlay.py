@@ -10,7 +10,14 @@ from ipaddress import IPv4Address, ip_address
 
 from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
 from limpet.base.errors import KernelError
-from limpet.base.ownership import ALIAS, DNS_GROUP, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
+from limpet.base.ownership import (
+    ALIAS,
+    DNS_GROUP,
+    DYING_GROUP,
+    POD_GROUP,
+    TUNNEL_GROUP,
+    VXLAN_GROUPS,
+)
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -74,6 +81,20 @@ def open_links(
         for link in links
         if _leads_out(link, ()) and (link.ifindex in addressed or link.kind in _CABLED_KINDS)
     )
+
+
+def read_networks(route: RouteSocket, *, not_in: Collection[Prefix] = ()) -> tuple[Prefix, ...]:
+    """Subnets that the machine is in by any link that is up, whatever that leads to, but for ours.
+    An address alone is none: the kernel keeps it. Raises: KernelError."""
+    addresses = _addresses(route, not_in)
+    found = {
+        address.network
+        for link in route.links().values()
+        if link.ifindex in addresses and link.up and not _is_of_limpet(link)
+        for address in addresses[link.ifindex]
+        if address.network.prefixlen < address.max_prefixlen
+    }
+    return tuple(sorted(found, key=lambda each: (each.version, each)))
 
 
 def _addresses(route: RouteSocket, not_in: Collection[Prefix]) -> dict[int, list[InterfaceAddress]]:
@@ -150,10 +171,13 @@ def _is_between_nodes(link: link_codec.LinkInfo) -> bool:
     return is_overlay or _leads_out(link, ())
 
 
+def _is_of_limpet(link: link_codec.LinkInfo) -> bool:
+    groups = (POD_GROUP, DYING_GROUP, DNS_GROUP, TUNNEL_GROUP, *VXLAN_GROUPS.values())
+    return link.alias == ALIAS or link.group in groups
+
+
 def _leads_out(link: link_codec.LinkInfo, patterns: Collection[str]) -> bool:
-    if link.flags & link_codec.IFF_LOOPBACK or link.alias == ALIAS or link.master_ifindex:
-        return False
-    if link.group in (POD_GROUP, DYING_GROUP, DNS_GROUP, *VXLAN_GROUPS.values()):
+    if link.flags & link_codec.IFF_LOOPBACK or link.master_ifindex or _is_of_limpet(link):
         return False
     if patterns:
         return any(fnmatch(link.ifname, pattern) for pattern in patterns)

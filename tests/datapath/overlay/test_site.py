@@ -24,7 +24,7 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.change import Put
-from limpet.datapath.event import Event, SegmentsChanged
+from limpet.datapath.event import Event, NetworksChanged, SegmentsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.overlay.filter.apply import PeerFilter
 from limpet.datapath.overlay.filter.ruleset import FORGED_COUNTER
@@ -249,6 +249,28 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
     assert not node.has_routes("eth0")
 
     await until(lambda: node.has_routes("eth0"))
+
+
+@on_a_loop
+async def test_what_is_behind_a_peer_leaves_the_networks_of_the_machines_other_links_alone(
+    node: SiteBed,
+) -> None:
+    behind = ip_network("192.168.50.0/24")
+    segments = (ip_network("10.244.2.0/24"), ip_network("fd00:0:0:2::/64"))
+    changed = grant(PEER, generation=2, segments=segments, prefixes_behind=(behind,))
+    node.membership.offer([seal_grant(changed, CLUSTER_KEY)], source=Source.CLOUD)
+    node.reach(transports.VXLAN)
+    await until(lambda: str(behind) in node.routes())
+
+    node.netns.ip(
+        "link add virbr9 type bridge",
+        "addr add 192.168.50.7/24 dev virbr9",
+        "link set virbr9 up",
+    )
+
+    await until(lambda: str(behind) not in node.routes())
+    assert NetworksChanged in map(type, node.told)
+    assert node.has_routes("limvx4")
 
 
 def test_a_route_that_was_held_back_is_put_when_the_tunnels_device_is_up_again(

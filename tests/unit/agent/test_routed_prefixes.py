@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.agent.routed_prefixes import RoutedPrefixes
-from limpet.base.addresses import Prefix, UnderlayLink
+from limpet.base.addresses import Prefix
 from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
@@ -67,9 +67,8 @@ class Member:
         self.membership.offer([sealed], source=Source.CLOUD)
 
     def has_link(self, *interfaces: str) -> None:
-        addresses = tuple(map(ip_interface, interfaces))
-        links = (UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, addresses),)
-        self.note(changed=self.behind.set_links(links))
+        networks = tuple(ip_interface(each).network for each in interfaces)
+        self.note(changed=self.behind.set_networks(networks))
 
 
 def on_a_member(folder: Path, body: Callable[[Member], None]) -> None:
@@ -172,7 +171,7 @@ def test_it_is_what_the_peers_are_let_in_with(
             role = frozenset({roles[number - 1]})
             member.hear(number, prefixes_behind=tuple(prefixes), roles=role)
         member.has_link(*links)
-        side = OwnSide(link_prefixes=tuple(ip_interface(each).network for each in links))
+        side = OwnSide(networks=tuple(ip_interface(each).network for each in links))
         view = view_of(member.membership.snapshot, member.membership.uid, {}, side)
         let_in = set()
         for uid, entry in view.snapshot.nodes.items():

@@ -87,7 +87,9 @@ class OwnSide:
     links: frozenset[str] = frozenset()
     """Links that peers' packets may come in by; those must not be filtered by reverse path."""
     link_prefixes: tuple[Prefix, ...] = ()
-    """Subnets of the node's links: what is behind a peer never takes them over."""
+    """Subnets of the node's links to peers: no peer ever takes them over."""
+    networks: tuple[Prefix, ...] = ()
+    """Subnets of all its links, whatever they lead to: what is behind a peer takes over none."""
     nat_timeout_s: int = NAT_TIMEOUT_S
     """Seconds of silence after which NATs on the node's way forget UDP."""
     tunnel: str = ""

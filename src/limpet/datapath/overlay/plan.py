@@ -50,7 +50,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
     if not segments:
         lost = f" that is its own: {without[0][0]} {without[0][1]}" if without else ""
         return PeerPart(refused=f"it has no segment{lost}", without=without)
-    behind, lost_behind = _free(view, grant.prefixes_behind) if grant.prefixes_behind else ((), ())
+    behind, lost_behind = _free_behind(view, grant.prefixes_behind)
     if behind and share_what_is_behind(view.grant, grant):
         ways = "the cloud has ways of its own between its nodes"
         lost_behind, behind = (*lost_behind, *((each, ways) for each in behind)), ()
@@ -78,6 +78,22 @@ def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
     if view.network is None or in_clear_refused(view.network):
         return False
     return uid not in view.tunnel_only or path is None or not path.rung.encrypted
+
+
+def _free_behind(
+    view: View, prefixes: tuple[Prefix, ...]
+) -> tuple[tuple[Prefix, ...], tuple[Without, ...]]:
+    """As `_free`; and our routes come before those to the machine's own networks."""
+    free, lost = _free(view, prefixes)
+    if not free:
+        return free, lost
+    taken = {
+        prefix: f"overlaps the subnet of a link of this node, {mine}"
+        for prefix in free
+        for mine in reversed(view.own.networks)
+        if mine.version == prefix.version and mine.overlaps(prefix)
+    }
+    return tuple(each for each in free if each not in taken), (*lost, *taken.items())
 
 
 def _free(

@@ -13,17 +13,17 @@ from limpet.cluster.topology.reach import may_talk, share_what_is_behind
 
 
 def reached_behind(
-    network: Network, own: Grant, link_prefixes: Collection[Prefix], entry: NodeEntry
+    network: Network, own: Grant, networks: Collection[Prefix], entry: NodeEntry
 ) -> tuple[Prefix, ...]:
     """Prefixes behind the peer, but for what meets something that this node has itself.
 
-    As `plan_overlay` has it, whatever the path.
+    `networks`: subnets that the machine is in. As `plan_overlay` has it, whatever the path.
     """
     if not entry.grant.prefixes_behind or not may_talk(network, own, entry.grant):
         return ()
     if share_what_is_behind(own, entry.grant):
         return ()
-    taken = (*own.prefixes, *link_prefixes)
+    taken = (*own.prefixes, *networks)
     return tuple(
         prefix
         for prefix in entry.grant.prefixes_behind

@@ -267,6 +267,18 @@ def test_what_lies_behind_a_peer_never_takes_the_nodes_own_links() -> None:
     assert behind[0] not in planned.sources
 
 
+def test_what_lies_behind_a_peer_takes_no_network_of_a_link_that_leads_to_no_peer() -> None:
+    """As the LAN of the machines that are controlled, or a VPN: our routes come before its own."""
+    own = replace(OWN, networks=(ip_network("192.0.2.0/24"), ip_network("192.168.50.0/24")))
+    behind = (ip_network("192.168.50.0/24"), ip_network("10.9.0.0/16"))
+    planned = part(node(2, prefixes_behind=behind), vxlan(2), own)
+
+    assert [str(route.prefix) for route in planned.routes if route.metric == 300] == ["10.9.0.0/16"]
+    words = "overlaps the subnet of a link of this node, 192.168.50.0/24"
+    assert planned.without == ((behind[0], words),)
+    assert behind[0] not in planned.sources
+
+
 def test_a_peer_is_let_in_before_a_path_to_it_is_proven() -> None:
     planned = part()
 
