@@ -8,7 +8,8 @@ from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import NodeState
-from limpet.base.ownership import VXLAN_IFNAME_PREFIX
+from limpet.base.ownership import IPSEC_IFNAME, VXLAN_IFNAME_PREFIX
+from limpet.base.settings import TunnelSettings
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.node.part import NodePart
 
@@ -26,10 +27,9 @@ class NodeInCluster:
         segments: tuple[Prefix, ...],
     ) -> None:
         """`segments`: of this node, as they are planned at first."""
-        vxlan = (f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6))
         self._membership = membership
         self._configured_cidrs = settings.pods.cluster_cidrs
-        self._overlay_links = frozenset((*vxlan, settings.tunnel.ifname))
+        self._overlay_links = overlay_links(settings.tunnel)
         self._peer_port = settings.peers.port
         self._node_part = node_part
         self._routed = RoutedPrefixes(membership)
@@ -86,3 +86,9 @@ class NodeInCluster:
             overlay_links=self._overlay_links,
             udp_ports=tuple(sorted(ports)),
         )
+
+
+def overlay_links(tunnel: TunnelSettings) -> frozenset[str]:
+    """Names of all devices by which packets come from peers, whether they are there now or not."""
+    vxlan = (f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6))
+    return frozenset((*vxlan, tunnel.ifname, IPSEC_IFNAME))
