@@ -27,7 +27,12 @@ from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, POLICY, PRESENCE
 from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network, signing_keys
-from limpet.cluster.kinds.pods import PARTS, LabelledPod, LabelledPods
+from limpet.cluster.kinds.pods import (
+    PARTS,
+    LabelledPod,
+    LabelledPods,
+    with_as_many_as_are_taken,
+)
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, segments_after, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
@@ -261,7 +266,8 @@ class Membership:
         if self.grant is None or self.cloned:
             return
         parts: dict[int, list[LabelledPod]] = {part: [] for part in range(PARTS)}
-        for pod in pods:
+        own = self.segments.get(self.uid, ())
+        for pod in (with_as_many_as_are_taken(each, own) for each in pods):
             parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
         untold, are_news = 0, False
         for part, held in parts.items():

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from limpet.base.bounds.members import ABSENT_ADDRESSES, SEQUENCE, UNSIGNED_STEP
+from limpet.base.bounds.members import (
+    ABSENT_ADDRESSES,
+    SEQUENCE,
+    TOLD_POD_ADDRESSES,
+    UNSIGNED_STEP,
+)
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import ABSENCE, KINDS, PODS
@@ -409,3 +414,20 @@ async def test_a_pod_that_is_not_told_holds_back_none_and_the_log_says_so_once(
 
     assert {pod.name for each in told for pod in each.value.pods} == {x.name for x in others}
     assert [each["pods"] for each in logs if "pods" in each] == [1]
+
+
+@on_a_loop
+async def test_of_a_pod_with_more_addresses_than_are_taken_those_in_the_nodes_segments_are_told(
+    tmp_path: Path,
+) -> None:
+    beside = Beside(tmp_path)
+    beside.offer(OWN)
+    foreign = tuple(f"10.88.{number}.7" for number in range(TOLD_POD_ADDRESSES.most))
+    many = LabelledPod("default", "a", (*foreign, "10.244.1.5", "2001:db8::1"), {"app": "web"})
+    beside.membership.announce_pods([many])
+
+    (told,) = beside.membership.replica.known.of(PODS.name).values()
+    assert read_sealed(told.sealed, KINDS).value == told.value
+    (pod,) = told.value.pods
+    assert pod.addresses[0] == "10.244.1.5"
+    assert len(pod.addresses) == TOLD_POD_ADDRESSES.most

@@ -6,10 +6,12 @@ documents, so that one that changes does not bring all of them along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Any
 
+from limpet.base.addresses import Prefix
 from limpet.base.bounds.members import (
     SEQUENCE,
     TOLD_PARTS,
@@ -32,6 +34,20 @@ class LabelledPod:
     name: str
     addresses: tuple[str, ...]
     labels: Mapping[str, str]
+
+
+def with_as_many_as_are_taken(pod: LabelledPod, segments: Collection[Prefix]) -> LabelledPod:
+    """The addresses in the node's own segments first, where a pod in many networks has too many, as
+    nobody believes others: with more than there may be, all of the document would be refused."""
+    if len(pod.addresses) <= TOLD_POD_ADDRESSES.most:
+        return pod
+
+    def is_foreign(address: str) -> bool:
+        return not any(ip_address(address) in each for each in segments)
+
+    return replace(
+        pod, addresses=tuple(sorted(pod.addresses, key=is_foreign)[: TOLD_POD_ADDRESSES.most])
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from limpet.agent.answers.picture.ways import WaySeen
 from limpet.base.bounds import members
 from limpet.cloud.requests import _batches
 from limpet.cluster.documents import Sealed
-from limpet.cluster.kinds.pods import LabelledPod
+from limpet.cluster.kinds.pods import LabelledPod, with_as_many_as_are_taken
 from limpet.cluster.membership import _OF_A_DOCUMENT_BYTES, _as_many_as_fit
 from tests.unit.base.bounds.probes import probe
 
@@ -25,6 +25,12 @@ def _paths(amount: int) -> bool:
 def _pods(amount: int) -> bool:
     told = [LabelledPod("s", f"p{number}", (), {}) for number in range(amount)]
     return len(_as_many_as_fit(told)) == amount
+
+
+@probe(members.TOLD_POD_ADDRESSES)
+def _addresses(amount: int) -> bool:
+    pod = LabelledPod("s", "p", tuple(f"10.0.0.{number}" for number in range(amount)), {})
+    return with_as_many_as_are_taken(pod, ()) == pod
 
 
 @probe(members.TOLD_PODS_BODY)
