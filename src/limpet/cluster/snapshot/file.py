@@ -122,11 +122,9 @@ class SnapshotFile:
             problems.append(f"{own_path}: {damage} (it is made again)")
         if self._found is None and self._doubt.is_there and not own_path.exists():
             problems.append(f"{self._path} and {OWN_NAME} are gone: what they held is told anew")
-        lags = self._doubt.second_lags
+        lags = self._doubt.second_lags or self._news_for(own, known)
         is_lost = is_damaged or (self._found is None and own_path.exists())
-        is_cut = self._found is not None and not self._found[0].whole
-        news = self._news_for(own, known)
-        if (is_lost and (lags or news or not own_is_whole)) or (is_cut and lags):
+        if is_lost and (lags or not own_is_whole):
             self._doubt.begin()
         of_log = known
         known, lost = merge(known, own)
