@@ -65,6 +65,29 @@ def test_a_peer_is_watched_while_somebody_looks_or_it_serves(bed: PathBed) -> No
     asyncio.run(scenario())
 
 
+def test_of_two_nodes_of_one_name_the_one_that_was_not_removed_is_watched(bed: PathBed) -> None:
+    one = bed.node(1)
+    one.plug("eth0", bed.switch("switch"), "192.0.2.1/24")
+
+    async def scenario() -> None:
+        one.start()
+        living = told(2, sequence=1, name="crane")
+        removed = told(3, name="crane", segments=(), tombstone=True)
+        for each in (living, removed):
+            one.membership.offer(each, source=Source.NEIGHBOUR)
+        watched = WatchedPeers(one.membership, one.probing)
+
+        watched.serve(("crane",))
+
+        ladder = one.probing.ladder(grant(2).uid)
+        assert ladder is not None
+        assert ladder.watched
+        watched.stop()
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
 def test_watched_peers_are_asked_before_all_others_when_the_links_are_others(bed: PathBed) -> None:
     one = bed.node(1)
     one.plug("eth0", bed.switch("switch"), "192.0.2.1/24")

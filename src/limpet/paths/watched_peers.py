@@ -78,5 +78,10 @@ class WatchedPeers:
             return set()
         own = self._membership.uid
         nodes = self._membership.snapshot.nodes.items()
-        uids = ((entry.grant.name, uid) for uid, entry in nodes if uid != own)
+        # A removed node keeps its name, which the machine in its place has too.
+        uids = (
+            (entry.grant.name, uid)
+            for uid, entry in nodes
+            if uid != own and not entry.grant.tombstone
+        )
         return serving(self._names, uids, silent, before, in_doubt=in_doubt)
