@@ -183,7 +183,7 @@ def _reach(
                 )
     without = part.without + tuple(lost) if lost else part.without
     if not routes:
-        return part._replace(without=without, refused=without[-1][1], claims=claims)
+        return part._replace(without=without, refused=lost[0][1], claims=claims)
     vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
     # Of thousands of peers: `_replace` takes four times as long.
     return PeerPart(

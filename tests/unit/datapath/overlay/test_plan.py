@@ -234,7 +234,12 @@ CLONE = entry(a_grant(2), a_presence(2, vtep_macs={4: mac(1, 4)}))
         (
             node(2),
             plain(2, next_hops=(), underlay=None),
-            "it has no next hop for IPv6 on eth0, and no address for VXLAN is known",
+            "it has no next hop for IPv4 on eth0, and no address for VXLAN is known",
+        ),
+        (
+            node(2, segments=segments(2)[:1], prefixes_behind=(ip_network("2001:db8:9::/64"),)),
+            replace(vxlan(2), underlay=None),
+            "no address for VXLAN is known",
         ),
     ],
 )
