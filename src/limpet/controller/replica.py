@@ -18,6 +18,7 @@ from limpet.base.process.lifetime import notify_service_manager
 from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.figures.metrics import Metrics
+from limpet.controller.leader.election import DURATION_S
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
 from limpet.controller.orchestrator.account_check import AccountCheck
@@ -42,6 +43,8 @@ from limpet.kubernetes.client import Client
 _log = structlog.get_logger("replica")
 _AGAIN_S = 2.0
 """After the API server has failed it."""
+_FAILURES = 3
+"""In a row, of one that leads and does not get so far that it serves anybody."""
 
 
 @dataclass(slots=True)
@@ -73,15 +76,25 @@ async def run_replica(settings: ControllerSettings) -> None:
         undo.push_async_callback(elector.stop)
         notify_service_manager("READY=1")
         known, say = LeaderMemory(), _each_once()
+        failures = 0
         while True:
             try:
                 if elector.leads:
                     await _lead(settings, client, nodes, store, elector, known)
                 else:
                     await _follow(settings, store, elector, say)
+                failures = 0
             except StorageError as error:
                 say(error)
-                await asyncio.sleep(_AGAIN_S)
+                failures = failures + 1 if elector.leads else 0
+                if failures < _FAILURES:
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
+                # Another may be able to, and can't begin while this one renews the Lease.
+                _log.warning("does not begin to lead, and lets another", after=failures)
+                failures = 0
+                await elector.stop()
+                elector.start(in_s=DURATION_S)
 
 
 def _each_once() -> Callable[[StorageError], None]:
@@ -124,7 +137,9 @@ async def _lead(
             known_revision=known.revision,
             check_account=AccountCheck(reviews, settings.place.namespace),
         )
-        await cluster.start()
+        async with contextlib.AsyncExitStack() as beginning:
+            await serve_monitors(health_application(elector, lambda: False), settings, beginning)
+            await cluster.start()
         undo.push_async_callback(cluster.stop)
         undo.callback(lambda: setattr(known, "revision", cluster.known_revision))
         following = asyncio.create_task(cluster.follow_others())

@@ -51,8 +51,9 @@ class Elector:
         self._stepped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+    def start(self, *, in_s: float = 0.0) -> None:
+        """`in_s`: until then it lets others take the Lease."""
+        self._task = asyncio.create_task(self._run(in_s))
 
     async def stop(self) -> None:
         """Gives the Lease back, so that another leads at once."""
@@ -99,7 +100,8 @@ class Elector:
             timeout_s = left_s if left_s > 0 else None
             await asyncio.wait((self._stepped,), timeout=timeout_s)
 
-    async def _run(self) -> None:
+    async def _run(self, in_s: float) -> None:
+        await asyncio.sleep(in_s)
         while True:
             led = self.leads
             try:
