@@ -291,6 +291,24 @@ def test_while_nothing_was_ever_heard_of_the_cluster_nobody_is_told_that_a_name_
     wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.10"])
 
 
+def test_a_node_that_joins_while_the_process_runs_has_names_and_those_of_another_cluster_later(
+    make_place: Callable[..., Place],
+) -> None:
+    """The folder of what the node keeps of its cluster is made, and replaced, as a whole."""
+    place = make_place()
+    place.cluster.rmdir()
+    place.start()
+    assert ask(place.node, WEB).rcode() == dns.rcode.SERVFAIL
+    place.cluster.mkdir()
+    place.keep(*ITEMS)
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.10"])
+
+    place.cluster.rename(place.folder / "state" / "cluster.old-1")
+    place.cluster.mkdir()
+    place.keep(Service("default", "web", cluster_ips=("10.96.0.77",)))
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.77"])
+
+
 def test_dns_that_is_off_says_how_it_is_turned_on(make_place: Callable[..., Place]) -> None:
     place = make_place(dns="off")
 

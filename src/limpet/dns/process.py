@@ -7,8 +7,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import structlog
@@ -79,6 +79,30 @@ async def answer_names(
         process.close()
 
 
+class _OneByOne:
+    """Something that is done once more when it was asked for while it was done."""
+
+    def __init__(self, do: Callable[[], Awaitable[None]]) -> None:
+        """`do` raises nothing."""
+        self._do = do
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def ask(self) -> None:
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while self._again:
+            self._again = False
+            await self._do()
+
+
 class _Process:
     """Its parts, put together. Runs on the event loop's thread."""
 
@@ -98,8 +122,11 @@ class _Process:
         self._timer = Timer("dns", self._look_again)
         self._troubles: dict[str, str] = {}
         """What cannot be done just now, by what it is about."""
-        self._reading: asyncio.Task[None] | None = None
-        self._read_again = False
+        self._reading = _OneByOne(self._read_in_thread)
+        """Services; whoever asks meanwhile is answered by what was known."""
+        paths = [self._kept.path, self._here.path, settings.resolv_conf]
+        self._files = FileChanges(paths, follows=True)
+        self._undo.callback(self._files.close)
 
     @property
     def services(self) -> int:
@@ -119,11 +146,9 @@ class _Process:
         except LimpetError as error:
             self._tell_once("services", f"no Service is known: {error}")
         self._read_here()
-        files = FileChanges([self._kept.path, self._here.path, self._settings.resolv_conf])
-        self._undo.callback(files.close)
         loop = asyncio.get_running_loop()
-        loop.add_reader(files.fileno(), self._touched, files)
-        self._undo.callback(loop.remove_reader, files.fileno())
+        loop.add_reader(self._files.fileno(), self._touched)
+        self._undo.callback(loop.remove_reader, self._files.fileno())
         self._listen()
         self._read_upstreams()  # who sends our first question back to us finds us
         await self._control.start()
@@ -152,25 +177,36 @@ class _Process:
 
     def close(self) -> None:
         self._timer.stop()
-        if self._reading is not None:
-            self._reading.cancel()
+        self._reading.cancel()
         self._undo.close()
         self._control.close()
         self._server.close()
 
     # What changes
 
-    def _touched(self, files: FileChanges) -> None:
-        if files.drain():
-            self._read_here()
-            self._read_services()
-            self._read_upstreams()
+    def _touched(self) -> None:
+        with self._watching():
+            if self._files.drain():
+                self._read_here()
+                self._reading.ask()
+                self._read_upstreams()
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        try:
+            yield
+        except LimpetError as error:
+            self._tell_once("files", f"changed files are read some seconds later: {error}")
+        else:
+            self._tell_once("files")
 
     def _look_again(self) -> None:
         self._timer.set_in(_LOOK_AGAIN_S)
         self._keep_device()
+        with self._watching():
+            self._files.look_again()
         self._read_here()
-        self._read_services()
+        self._reading.ask()
         self._read_upstreams()
         self._control.leave_sockets()
         self._server.look_again()
@@ -186,26 +222,16 @@ class _Process:
             for line in done:
                 _log.info("device", done=line)
 
-    def _read_services(self) -> None:
-        """Begins to: whoever asks meanwhile is answered by what was known."""
-        if self._reading is not None and not self._reading.done():
-            self._read_again = True
-        else:
-            self._reading = asyncio.get_running_loop().create_task(self._read_in_thread())
-
     async def _read_in_thread(self) -> None:
-        self._read_again = True
-        while self._read_again:
-            self._read_again = False
-            try:
-                news = await in_thread(self._kept.look, "services")
-            except LimpetError as error:
-                self._tell_once("services", f"services stay as they were: {error}")
-            except Exception as error:  # noqa: BLE001 - the next file may be better
-                faults.note("reading services", error)
-            else:
-                self._tell_once("services")
-                self._know(None if news is None else self._kept.apply(news))
+        try:
+            news = await in_thread(self._kept.look, "services")
+        except LimpetError as error:
+            self._tell_once("services", f"services stay as they were: {error}")
+        except Exception as error:  # noqa: BLE001 - the next file may be better
+            faults.note("reading services", error)
+        else:
+            self._tell_once("services")
+            self._know(None if news is None else self._kept.apply(news))
 
     def _know(self, changed: set[ServiceName] | None) -> None:
         """Services that are others now; None: all is as it was."""
