@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLine, SideLine
-from limpet.policies.compiled import DIRECTIONS, Compiled
-from limpet.policies.compiler import compile_sides
-from limpet.policies.policy import Direction, Policy, PolicyPod, PolicyWorld
+from limpet.policies.choices import Choices
+from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
+from limpet.policies.policy import (
+    Direction,
+    PodPeer,
+    Policy,
+    PolicyPod,
+    PolicyRule,
+    PolicyWorld,
+)
 from limpet.policies.said.verdict import Verdict
 from limpet.policies.said.words import peer_words, policy_words, port_words
 
@@ -60,15 +67,42 @@ def policy_line(policy: Policy, pods: Iterable[PolicyPod]) -> PolicyLine:
 
 def pod_policies(world: PolicyWorld, pod: PolicyPod, compiled: Compiled) -> PodPolicies:
     """`compiled`: of the pod."""
+    meant = _Meant(world, compiled)
     return PodPolicies(
         pod=str(pod.key),
         addresses=[str(each) for each in pod.addresses],
         labels=None if pod.labels is None else dict(pod.labels),
-        sides=[_side(world, pod, direction, compiled) for direction in DIRECTIONS],
+        sides=[_side(meant, pod, direction) for direction in DIRECTIONS],
     )
 
 
-def _side(world: PolicyWorld, pod: PolicyPod, direction: Direction, compiled: Compiled) -> SideLine:
+class _Meant:
+    """How many pods' addresses rules mean: all pods are looked at once, however many rules."""
+
+    def __init__(self, world: PolicyWorld, compiled: Compiled) -> None:
+        self.world = world
+        self.compiled = compiled
+        self._choices: Choices | None = None
+
+    def count(self, rule_id: RuleId, rule: PolicyRule) -> int | None:
+        """None: everybody."""
+        if not rule.peers:
+            return None
+        if rule_id in self.compiled.peers:
+            return len(self.compiled.peers[rule_id].addresses)
+        # Its ports are none of the pod's.
+        if self._choices is None:
+            self._choices = Choices()
+            self._choices.set_namespaces(self.world.namespaces)
+            for pod in self.world.pods.values():
+                self._choices.move(None, pod)
+        pods = (peer for peer in rule.peers if isinstance(peer, PodPeer))
+        # Not given back: rules with the same peers are counted once.
+        return len(self._choices.addresses(self._choices.take(rule_id.policy.namespace, pods)))
+
+
+def _side(meant: _Meant, pod: PolicyPod, direction: Direction) -> SideLine:
+    world, compiled = meant.world, meant.compiled
     found = [
         policy
         for _, policy in sorted(world.policies.items())
@@ -82,20 +116,15 @@ def _side(world: PolicyWorld, pod: PolicyPod, direction: Direction, compiled: Co
         policies=[str(policy.key) for policy in found],
         rules=[]
         if is_closed
-        else [line for policy in found for line in _rules(world, policy, direction)],
+        else [line for policy in found for line in _rules(meant, policy, direction)],
     )
 
 
-def _rules(world: PolicyWorld, policy: Policy, direction: Direction) -> Iterable[RuleLine]:
-    for rule in policy.rules(direction):
-        alone = Policy(policy.key, policy.pods, policy.directions, (rule,), (rule,))
-        only = PolicyWorld({policy.key: alone}, world.namespaces, world.pods)
-        meant = compile_sides(only, world.pods.values()).peers.values()
+def _rules(meant: _Meant, policy: Policy, direction: Direction) -> Iterable[RuleLine]:
+    for number, rule in enumerate(policy.rules(direction)):
         yield RuleLine(
             policy=str(policy.key),
             peers=[peer_words(each) for each in rule.peers],
             ports=[port_words(each) for each in rule.ports],
-            addresses=None
-            if not rule.peers
-            else max((len(each.addresses) for each in meant), default=0),
+            addresses=meant.count(RuleId(policy.key, direction, number), rule),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from limpet.policies.labels import Selector
 from limpet.policies.policy import (
     PROTOCOLS,
     Key,
+    NamedPort,
+    PodPeer,
     Policy,
     PolicyPod,
     PolicyRule,
@@ -74,3 +78,42 @@ def test_an_end_that_is_closed_since_its_rules_are_too_many_says_so() -> None:
         told = pod_policies(world, pod, compile_sides(world, [pod])).sides[0]
         assert told.direction == "ingress"
         assert bool(told.rules) == (not is_closed)
+
+
+class Walked(UserDict[Key, PolicyPod]):
+    """Pods of a cluster, that know how often somebody went through all of them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Key]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_of_each_rule_it_is_told_how_many_pods_it_means_and_all_pods_are_looked_at_once() -> None:
+    """A tenant may have thousands of rules, and a cluster thousands of pods."""
+    pods = Walked(
+        (Key("shop", f"p{n}"), PolicyPod(Key("shop", f"p{n}"), (ip_address(f"10.0.0.{n}"),), {}))
+        for n in range(1, 4)
+    )
+    db = PolicyPod(Key("shop", "db"), (ip_address("10.0.1.1"),), {"app": "db"})
+    pods[db.key] = db
+    others, dbs = PodPeer(), PodPeer(Selector((("app", "db"),)))
+    named = (NamedPort("tcp", "http"),)  # which the pod has not
+    rules = (
+        *(PolicyRule((others,), (PortSpan("tcp", n, n),)) for n in range(1, 100)),
+        PolicyRule((dbs,)),
+        PolicyRule((others, dbs), named),
+        PolicyRule((dbs,), named),
+        PolicyRule(),
+    )
+    both = Policy(Key("shop", "x"), Selector(), frozenset(["ingress", "egress"]), rules, rules)
+    world = PolicyWorld({both.key: both}, {}, pods)
+    compiled = compile_sides(world, [db])
+    before = pods.times
+
+    sides = pod_policies(world, db, compiled).sides
+
+    assert pods.times <= before + 1
+    for side in sides:
+        assert [each.addresses for each in side.rules] == [*[4] * 99, 1, 4, 1, None]
