@@ -63,8 +63,9 @@ class View:
     """Our overlay addresses by IP version: the gateway of our first segment."""
     devices: Mapping[int, VxlanDevice] = field(default_factory=dict)
     """By IP version of the underlay."""
-    taken: Mapping[int, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
-    """First and last address by IP version of what no peer may have, and what it is."""
+    taken: Mapping[int, tuple[tuple[int, int, str, bool], ...]] = field(default_factory=dict)
+    """First and last address by IP version of what no peer may have, what it is, and whether a peer
+    may have a part of it as its segment all the same."""
     sites: Mapping[int, Bounds] = field(default_factory=dict)
     """By IP version: underlay addresses that peers may send from in clear, on a subnet of ours or,
     if we have one there too, in private networks."""
@@ -109,14 +110,15 @@ def view_of(
             before, snapshot=snapshot, paths=paths, segments=segments, tunnel_only=tunnel_only
         )
     firsts = _first_of_each_version(segments.get(uid, ()))
-    taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
-    for prefixes, what in (
-        (entry.grant.segments, "a segment of this node"),
-        (entry.grant.prefixes_behind, "a prefix behind this node"),
-        (own.link_prefixes, "the subnet of a link of this node"),
+    taken: dict[int, list[tuple[int, int, str, bool]]] = {4: [], 6: []}
+    for prefixes, what, in_parts in (
+        (entry.grant.segments, "a segment of this node", False),
+        (entry.grant.prefixes_behind, "a prefix behind this node", False),
+        # A LAN that is wider than the pods' addresses loses those of them to the pods anyway.
+        (own.link_prefixes, "the subnet of a link of this node", True),
     ):
         for prefix in prefixes:
-            taken[prefix.version].append((*bounds_of(prefix), f"{what}, {prefix}"))
+            taken[prefix.version].append((*bounds_of(prefix), f"{what}, {prefix}", in_parts))
     return View(
         snapshot,
         uid,

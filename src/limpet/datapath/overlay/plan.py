@@ -83,8 +83,9 @@ def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
 def _free_behind(
     view: View, prefixes: tuple[Prefix, ...]
 ) -> tuple[tuple[Prefix, ...], tuple[Without, ...]]:
-    """As `_free`; and our routes come before those to the machine's own networks."""
-    free, lost = _free(view, prefixes)
+    """As `_free`; and our routes come before those to the machine's own networks, so that not even
+    a part of one is taken."""
+    free, lost = _free(view, prefixes, may_be_part=False)
     if not free:
         return free, lost
     taken = {
@@ -97,14 +98,18 @@ def _free_behind(
 
 
 def _free(
-    view: View, prefixes: tuple[Prefix, ...]
+    view: View, prefixes: tuple[Prefix, ...], *, may_be_part: bool = True
 ) -> tuple[tuple[Prefix, ...], tuple[Without, ...]]:
-    """The prefixes that meet nothing of our own, and the others, each with what it meets."""
+    """The prefixes that meet nothing of our own, and the others, each with what it meets.
+
+    `may_be_part`: these are segments, which may be a part of the wider subnet of a link.
+    """
     lost: list[Without] = []
     for prefix in prefixes:
         first, last = bounds_of(prefix)
-        for start, end, what in view.taken[prefix.version]:
-            if first <= end and start <= last:
+        for start, end, what, in_parts in view.taken[prefix.version]:
+            is_part = in_parts and may_be_part and last - first < end - start
+            if first <= end and start <= last and not is_part:
                 lost.append((prefix, f"overlaps {what}"))
                 break
     if not lost:
