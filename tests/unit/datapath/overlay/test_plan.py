@@ -284,9 +284,7 @@ def test_what_lies_behind_a_peer_takes_no_network_of_a_link_that_leads_to_no_pee
     assert behind[0] not in planned.sources
 
 
-def test_segments_in_a_wider_subnet_of_the_nodes_link_are_reached_and_the_subnet_itself_is_not() -> (
-    None
-):
+def test_segments_in_a_wider_subnet_of_the_nodes_link_are_reached() -> None:
     wide = replace(OWN, link_prefixes=tuple(map(ip_network, ("10.0.0.0/8", "fd00::/32"))))
     assert [route.prefix for route in part(path=vxlan(2), own=wide).routes] == [*segments(2)]
 
