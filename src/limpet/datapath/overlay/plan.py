@@ -14,6 +14,7 @@ from limpet.base.addresses import NO_NODE_BOUNDS, Address, Endpoint, Prefix, bou
 from limpet.base.bounds.members import PACKET_SOURCES
 from limpet.base.layered_map import alter
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC, TUNNEL_PORTS
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -56,13 +57,14 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         lost_behind, behind = (*lost_behind, *((each, ways) for each in behind)), ()
     path = view.paths.get(uid)
     in_clear = _may_send_in_clear(view, uid, path)
+    told = _told(view.network, entry)
     part = PeerPart(
         sources=_collapsed((*segments, *behind)) if behind else segments,
-        outer=_outer(view, entry, path) if in_clear else (),
+        outer=_outer(view, entry, told, path) if in_clear else (),
         in_clear=in_clear,
         without=without + lost_behind,
-        addresses=_addresses(entry, path),
-        tunnel_ends=_tunnel_ends(entry, path),
+        addresses=_addresses(told, path),
+        tunnel_ends=_tunnel_ends(entry, told, path),
     )
     if path is None:
         return part._replace(refused="no path to it is proven")
@@ -126,37 +128,44 @@ def _collapsed(held: Collection[Prefix]) -> tuple[Prefix, ...]:
     )
 
 
-def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
+def _told(network: Network, entry: NodeEntry) -> tuple[Address, ...]:
+    """Where the peer says that it is, as far as that is looked at, without what is of pods and
+    Services: ours would be shut out of others' pods, or of a name server."""
+    if entry.presence is None:
+        return ()
+    addresses = entry.presence.addresses[: PACKET_SOURCES.most]
+    return tuple(address for address in addresses if not network.holds(address))
+
+
+def _outer(
+    view: View, entry: NodeEntry, told: tuple[Address, ...], path: PeerPath | None
+) -> tuple[Address, ...]:
     """Every address that the peer may send from in clear: which one it takes is its routing's
     choice. An address that only tunnels lead to is none: whoever wrote it would be let in."""
     underlay = path.underlay if path is not None else None
     found = [] if underlay is None else [underlay]
-    if entry.presence is not None:
-        signed = entry.grant.is_flannel  # by the cluster, not by the peer itself
-        for each in entry.presence.addresses[: PACKET_SOURCES.most]:
-            here = signed or is_within(int(each), view.sites[each.version])
-            if here and each not in found:
-                found.append(each)
+    signed = entry.grant.is_flannel  # by the cluster, not by the peer itself
+    for each in told:
+        here = signed or is_within(int(each), view.sites[each.version])
+        if here and each not in found:
+            found.append(each)
     return tuple(each for each in found if not is_within(int(each), NO_NODE_BOUNDS[each.version]))
 
 
-def _addresses(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
+def _addresses(told: tuple[Address, ...], path: PeerPath | None) -> tuple[Address, ...]:
     underlay = path.underlay if path is not None else None
-    found = [] if underlay is None else [underlay]
-    if entry.presence is not None:
-        found += entry.presence.addresses[: PACKET_SOURCES.most]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(told if underlay is None else (underlay, *told)))
 
 
-def _tunnel_ends(entry: NodeEntry, path: PeerPath | None) -> tuple[Endpoint, ...]:
+def _tunnel_ends(
+    entry: NodeEntry, told: tuple[Address, ...], path: PeerPath | None
+) -> tuple[Endpoint, ...]:
     """A port that a peer merely claims counts among those that are made of keys: it could claim a
     name server's. What was proven counts whatever it is."""
     presence = entry.presence
     found: list[Endpoint] = []
     if presence is not None and presence.tunnel_port in TUNNEL_PORTS:
-        found += [
-            (each, presence.tunnel_port) for each in presence.addresses[: PACKET_SOURCES.most]
-        ]
+        found += [(each, presence.tunnel_port) for each in told]
     if path is not None and path.endpoint is not None and not path.relay:
         found.append(path.endpoint)
     return tuple(dict.fromkeys(found))

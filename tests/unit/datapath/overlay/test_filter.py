@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.datapath.overlay.overlay_values import (
@@ -304,3 +305,17 @@ def test_a_peer_shuts_our_pods_out_of_tunnels_ports_and_of_no_other_that_it_clai
     assert ends(29999, by_tunnel) == ((address, 29999), proven)
     by_relay = replace(by_tunnel, rung=transports.RELAY, relay="another")
     assert ends(0, by_relay) == ()
+
+
+@pytest.mark.parametrize("claimed", ["10.244.3.7", "fd00:0:0:3::7", "10.96.0.10"])
+def test_an_address_of_a_pod_or_a_service_that_a_peer_claims_is_shut_to_nobody(
+    claimed: str,
+) -> None:
+    own, services = ip_address("192.0.2.2"), (ip_network("10.96.0.0/12"),)
+    said = a_presence(2, addresses=(ip_address(claimed), own), tunnel_port=23000)
+    known = snapshot(node(OURS), entry(a_grant(2), said), service_cidrs=services)
+    wide = replace(OWN, link_prefixes=(*OWN.link_prefixes, ip_network("10.0.0.0/8")))
+
+    part = plan_peer(view_of(known, UID, {}, wide), PEER)
+
+    assert (part.outer, part.addresses, part.tunnel_ends) == ((own,), (own,), ((own, 23000),))
