@@ -178,16 +178,16 @@ def _prefixes(links: Sequence[UnderlayLink]) -> tuple[Prefix, ...]:
 
 
 def best_addresses(links: Sequence[UnderlayLink]) -> tuple[Address, ...]:
-    """As many as a node may say that it has, in their order: of each link and IP version one,
-    then a second one, and so on."""
+    """As many as a node may say that it has: of each link and IP version one, then a second one,
+    and so on. In this order, since peers look at the first of them only."""
     ranked: list[tuple[int, Address]] = []
     for link in links:
         count: Counter[int] = Counter()
         for address in link.addresses:
             ranked.append((count[address.version], address.ip))
             count[address.version] += 1
-    best = sorted(range(len(ranked)), key=lambda at: ranked[at][0])[: PRESENCE_ADDRESSES.most]
-    return tuple(ranked[at][1] for at in sorted(best))
+    ranked.sort(key=lambda each: each[0])
+    return tuple(address for _, address in ranked[: PRESENCE_ADDRESSES.most])
 
 
 def best_endpoints(

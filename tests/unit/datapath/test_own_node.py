@@ -19,6 +19,7 @@ from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed
 from limpet.datapath.own_node import best_addresses, best_endpoints
+from limpet.paths.ladder.candidates import CandidateFacts
 
 MOST = PRESENCE_ADDRESSES.most
 
@@ -38,15 +39,26 @@ def test_a_link_with_hundreds_of_addresses_leaves_room_for_one_of_each_other() -
     assert found[0] == ip_address("192.0.0.0")
 
 
+def test_peers_look_at_an_address_of_each_link_whatever_the_first_one_has() -> None:
+    privacy = (f"2001:db8:1::{n:x}/64" for n in range(1, 12))
+    uplink, lan = link(1, "203.0.113.7/24", *privacy), link(2, "192.168.7.7/24")
+
+    facts = CandidateFacts(best_addresses([uplink, lan]))
+
+    assert ip_address("192.168.7.7") in facts.named
+
+
 @given(st.lists(st.lists(st.integers(1, 250), unique=True, max_size=6), max_size=6))
-def test_what_fits_is_told_in_its_order(links: list[list[int]]) -> None:
+def test_what_fits_is_told_the_first_of_each_link_before_the_second_of_any(
+    links: list[list[int]],
+) -> None:
     made = [
         link(number, *(f"10.0.{number}.{n}/24" for n in held)) for number, held in enumerate(links)
     ]
-    plain = tuple(address.ip for each in made for address in each.addresses)
-    found = best_addresses(made)
-    assert list(found) == [each for each in plain if each in found]
-    assert len(found) == min(len(plain), MOST)
+    in_turn = [
+        each.addresses[at].ip for at in range(6) for each in made if at < len(each.addresses)
+    ]
+    assert list(best_addresses(made)) == in_turn[:MOST]
 
 
 def test_of_too_many_endpoints_those_that_are_reached_from_everywhere_are_told() -> None:
