@@ -38,7 +38,8 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import KINDS, PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.nodes import NodeEntry
-from limpet.datapath.overlay.plan import _addresses, _outer, _tunnel_ends
+from limpet.datapath.overlay.plan import plan_peer
+from limpet.datapath.overlay.state import PeerPart
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.ladder.candidates import CandidateFacts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
@@ -47,7 +48,7 @@ from limpet.paths.ladder.peer_ladders import Peer
 from tests.beds.member import member_without_disk
 from tests.unit.base.bounds.probes import is_remembered, probe
 from tests.unit.cluster_values import PINNED, grant, node_key, presence, seal_presence, told
-from tests.unit.datapath.overlay.overlay_values import view
+from tests.unit.datapath.overlay.overlay_values import node, view
 
 _NONCE = bytes(8)
 _FROM = IPv4Address("192.0.2.1")
@@ -563,16 +564,19 @@ def _(amount: int) -> bool:
 @probe(PACKET_SOURCES)
 def _(amount: int) -> bool:
     """In clear, and of its tunnel."""
-    said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)), tunnel_port=23000)
-    entry = NodeEntry(grant(1), said)
-    taken = {len(each(entry, None)) == amount for each in (_addresses, _tunnel_ends)}
-    assert len(taken) == 1
-    return taken.pop()
+    planned = _planned(amount)
+    assert len(planned.addresses) == len(planned.tunnel_ends)
+    return len(planned.addresses) == amount
 
 
 @probe(PACKET_SOURCES)
 def _(amount: int) -> bool:
     """In clear, of a node of flannel's, whose addresses the cluster has signed."""
-    said = presence(1, addresses=tuple(_FIRST + each for each in range(amount)))
-    entry = NodeEntry(grant(1, roles=frozenset((Role.FLANNEL,))), said)
-    return len(_outer(view(entry, paths={}), entry, None)) == amount
+    return len(_planned(amount, roles=frozenset((Role.FLANNEL,))).outer) == amount
+
+
+def _planned(amount: int, **changes: object) -> PeerPart:
+    """What is planned for a peer that says so many addresses, and that no path leads to yet."""
+    addresses = tuple(_FIRST + each for each in range(amount))
+    entry = NodeEntry(node(2, **changes).grant, presence(2, addresses=addresses, tunnel_port=23000))
+    return plan_peer(view(entry, paths={}), entry.grant.uid)

@@ -13,6 +13,8 @@ from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.overlay.plan import plan_peer
+from limpet.datapath.overlay.state import PeerPart
 
 OURS = 1
 
@@ -73,6 +75,12 @@ def plain(number: int, **changes: object) -> PeerPath:
 
 def view(*entries: NodeEntry, paths: dict[str, PeerPath], own: OwnSide = OWN) -> View:
     return view_of(snapshot(node(OURS), *entries), UID, paths, own)
+
+
+def part(peer: object = None, path: PeerPath | None = None, own: OwnSide = OWN) -> PeerPart:
+    made = node(2) if peer is None else peer
+    paths = {} if path is None else {PEER: path}
+    return plan_peer(view(made, paths=paths, own=own), PEER)  # type: ignore[arg-type]
 
 
 # Strategies. Few values, so that peers get into each other's way.

@@ -26,6 +26,7 @@ from tests.unit.datapath.overlay.overlay_values import (
     grants,
     mac,
     node,
+    part,
     plain,
     segments,
     snapshot,
@@ -39,14 +40,14 @@ from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
-from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.view import VxlanDevice, view_of
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.overlay.diff import OverlayChange, PutDevice, diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
-from limpet.datapath.overlay.state import FdbEntry, Neighbour, OverlayState, PeerPart, PeerRoute
+from limpet.datapath.overlay.state import FdbEntry, Neighbour, OverlayState, PeerRoute
 
 Kind = TypeVar("Kind", PeerRoute, Neighbour, FdbEntry)
 
@@ -91,12 +92,6 @@ def test_the_cloud_talks_to_all_and_the_edge_inside_a_community(
 
 
 # One peer.
-
-
-def part(peer: object = None, path: PeerPath | None = None, own: OwnSide = OWN) -> PeerPart:
-    made = node(2) if peer is None else peer
-    paths = {} if path is None else {PEER: path}
-    return plan_peer(view(made, paths=paths, own=own), PEER)  # type: ignore[arg-type]
 
 
 def test_a_peer_over_vxlan_has_a_route_a_neighbour_and_an_entry() -> None:
@@ -166,15 +161,6 @@ def test_all_segments_of_a_peer_share_the_first_ones_address() -> None:
     assert len(planned.routes) == 4
     assert {str(route.next_hop) for route in planned.routes} == {"10.244.2.0", "fd00:0:0:2::"}
     assert len(planned.neighbours) == 2
-
-
-def test_what_is_behind_a_peer_goes_its_way_after_every_segment() -> None:
-    behind = ip_network("10.20.0.0/16")
-    planned = part(node(2, prefixes_behind=(behind,)), vxlan(2))
-
-    route = planned.routes[-1]
-    assert (route.prefix, route.metric, str(route.next_hop)) == (behind, 300, "10.244.2.0")
-    assert set(planned.sources) == {*segments(2), behind}
 
 
 def test_the_smallest_of_path_and_both_links_gives_the_mtu() -> None:
@@ -257,31 +243,6 @@ def test_a_node_without_a_vxlan_device_reaches_peers_on_its_link_only() -> None:
 
     assert part(path=vxlan(2), own=own).refused == "this node has no VXLAN device over IPv4"
     assert len(part(path=plain(2), own=own).routes) == 2
-
-
-def test_what_lies_behind_a_peer_never_takes_the_nodes_own_links() -> None:
-    own = replace(OWN, link_prefixes=(ip_network("192.168.1.0/24"),))
-    behind = (ip_network("192.168.0.0/16"), ip_network("192.0.2.0/24"), ip_network("10.9.0.0/16"))
-    planned = part(node(2, prefixes_behind=behind), vxlan(2), own)
-
-    assert [str(route.prefix) for route in planned.routes if route.metric == 300] == ["10.9.0.0/16"]
-    assert planned.without == (
-        (behind[0], "overlaps the subnet of a link of this node, 192.168.1.0/24"),
-        (behind[1], "the peer's own address on the underlay lies in it"),
-    )
-    assert behind[0] not in planned.sources
-
-
-def test_what_lies_behind_a_peer_takes_no_network_of_a_link_that_leads_to_no_peer() -> None:
-    """As the LAN of the machines that are controlled, or a VPN: our routes come before its own."""
-    own = replace(OWN, networks=(ip_network("192.0.2.0/24"), ip_network("192.168.50.0/24")))
-    behind = (ip_network("192.168.50.0/24"), ip_network("10.9.0.0/16"))
-    planned = part(node(2, prefixes_behind=behind), vxlan(2), own)
-
-    assert [str(route.prefix) for route in planned.routes if route.metric == 300] == ["10.9.0.0/16"]
-    words = "overlaps the subnet of a link of this node, 192.168.50.0/24"
-    assert planned.without == ((behind[0], words),)
-    assert behind[0] not in planned.sources
 
 
 def test_segments_in_a_wider_subnet_of_the_nodes_link_are_reached() -> None:
@@ -410,24 +371,6 @@ def test_who_lost_a_mac_is_reached_again_when_the_other_leaves_it() -> None:
         assert (alone.contested, alone.claims) == (frozenset(), {})
         assert touched is not None
         assert touched >= alone.state.entries.keys() - planned.state.entries.keys()
-
-
-def test_a_prefix_behind_two_nodes_is_that_of_the_newer_grant() -> None:
-    # As no controller does; a node that was cut off may know one grant from before, though.
-    behind = (ip_network("10.20.0.0/16"),)
-    for revisions, holder in (((2, 1), uid(2)), ((1, 2), uid(3)), ((1, 1), None)):
-        nodes = [
-            node(number, prefixes_behind=behind, revision=revision)
-            for number, revision in zip((2, 3), revisions, strict=True)
-        ]
-        planned = plan_overlay(view(*nodes, paths={uid(2): vxlan(2), uid(3): vxlan(3)}))
-
-        holders = [
-            each
-            for each, part in planned.parts.items()
-            if any(route.prefix == behind[0] for route in part.routes)
-        ]
-        assert holders == ([holder] if holder else [])
 
 
 TUNNELLING = replace(OWN, tunnel="limwg0")
