@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from limpet.policies.compiled import DIRECTIONS, Compiled, RuleId
+from limpet.base.addresses import Address
+from limpet.policies.compiled import (
+    DIRECTIONS,
+    AllowedPeers,
+    Compiled,
+    DirectionRules,
+    RuleId,
+    merged,
+)
 from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.policy import Direction, Key, Policy, PolicyPod, PolicyWorld
@@ -52,6 +61,8 @@ def side_of(
     meant = {key: policy for key, policy in policies.items() if any(map(policy.may_select, mine))}
     holds: list[Hold] = []
     for key, policy in sorted(meant.items()):
+        if len(holds) >= MOST_POLICIES:
+            break
         selected = [pod for pod in mine if policy.may_select(pod)]
         compiled = compile_sides(PolicyWorld({key: policy}, namespaces, pods), selected)
         holds += [
@@ -81,11 +92,11 @@ def _policy_says(
         return f"no pod of {name} is known here"
     said: list[str] = []
     different = {id(side): side for at, side in compiled.sides.items() if at[1] == direction}
-    sides = [(side.numbered, side.named) for side in different.values()]
+    numbered = frozenset[RuleId]().union(*(side.numbered for side in different.values()))
+    named = frozenset[RuleId]().union(*(side.named for side in different.values()))
     for number, rule in enumerate(policy.rules(direction)):
         only = {RuleId(policy.key, direction, number)}
-        allowed = (_allowed(compiled, only & one, only & other, theirs) for one, other in sides)
-        if count := len(set[Key]().union(*allowed)):
+        if count := len(_allowed(compiled, only & numbered, only & named, theirs)):
             of = "all" if count == len(theirs) else f"{count} of {len(theirs)}"
             said.append(f"{ports_words(rule)} for {of}")
     return f"{lets} {'; '.join(dict.fromkeys(said)) or 'nothing'}"
@@ -98,14 +109,25 @@ def _allowed(
     theirs: Iterable[PolicyPod],
 ) -> set[Key]:
     """Pods with which these rules of a side allow anything at all."""
-    peers = [compiled.peers[rule] for rule in numbered]
+    peers = _together([compiled.peers[rule] for rule in numbered])
     ends = {at.address for rule in named for at in compiled.named[rule]}
     return {
         pod.key
         for pod in theirs
         for address in pod.addresses
-        if address in ends or any(each.include(address) for each in peers)
+        if address in ends or peers.include(address)
     }
+
+
+def _together(found: Collection[AllowedPeers]) -> AllowedPeers:
+    """Whom any of them allows: a look for an address costs the same, however many they are."""
+    if len(found) == 1:
+        return next(iter(found))
+    return AllowedPeers(
+        any(each.everybody for each in found),
+        frozenset[Address]().union(*(each.addresses for each in found)),
+        merged(span for each in found for span in each.ranges),
+    )
 
 
 def _all_say(
@@ -126,11 +148,19 @@ def _all_say(
     )
     if not theirs or len(isolated) > _MOST_PODS or len(theirs) > _MOST_PODS:
         return said
-    open_pairs = 0
-    for pod in isolated:
-        side = compiled.sides[pod.key, direction]
-        open_pairs += len(_allowed(compiled, side.numbered, side.named, theirs))
+    sides = [compiled.sides[pod.key, direction] for pod in isolated]
+    open_pairs = sum(
+        alike * len(_allowed(compiled, side.numbered, side.named, theirs))
+        for side, alike in _counted(sides)
+    )
     pairs = len(isolated) * len(theirs)
     way = "from" if direction == "ingress" else "to"
     allowed = "all" if open_pairs == pairs else str(open_pairs) if open_pairs else "none"
     return f"{said}: {allowed} of {pairs} pairs {way} pods of {names[1]} may connect, at some port"
+
+
+def _counted(sides: Collection[DirectionRules]) -> Iterator[tuple[DirectionRules, int]]:
+    """Each with how many there are of it: pods that are alike have the very same."""
+    by_identity = {id(side): side for side in sides}
+    for identity, alike in Counter(map(id, sides)).items():
+        yield by_identity[identity], alike

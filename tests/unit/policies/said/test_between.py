@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limpet.policies.compiled import DIRECTIONS
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, NamedPort, Policy, PolicyPod
-from limpet.policies.said.between import side_of
+from limpet.policies.said.between import MOST_POLICIES, side_of
 from limpet.policies.said.verdict import Flow, judge
 from limpet.policies.said.words import policy_words
 from tests.effort import examples
@@ -105,6 +105,36 @@ def test_a_policy_in_words() -> None:
         "selects pods app=db of namespace shop; lets in tcp 5432 from pods app=api"
     )
     assert policy_words(policy("closed", {}, policyTypes=["Egress"])).endswith("lets out nothing")
+
+
+class Asked(IPv4Address):
+    """Counts how often somebody looks for an address."""
+
+    times = 0
+
+    def __hash__(self) -> int:
+        Asked.times += 1
+        return super().__hash__()
+
+
+def test_of_many_rules_each_is_asked_once_whatever_pods_are_selected() -> None:
+    """Who asks is answered on the event loop, and a tenant may have thousands of rules."""
+    mine = [pod(number, "db") for number in range(1, 101)]
+    theirs = [replace(pod(200, "web"), addresses=(Asked("10.244.9.1"),))]
+    blocks = [{"to": [{"ipBlock": {"cidr": f"10.{n}.0.0/16"}}]} for n in range(1, 201)]
+    many = policy("many", {}, policyTypes=["Egress"], egress=blocks)
+    others = {
+        each.key: each for each in (policy(f"other-{n}", {"app": "db"}) for n in range(1_000))
+    }
+    Asked.times = 0
+
+    side = side_of({many.key: many, **others}, {}, mine, theirs, NAMES)
+
+    assert len(side.holds) == MOST_POLICIES
+    assert side.words[-1].endswith(
+        "none of 100 pairs to pods of digger-1 may connect, at some port"
+    )
+    assert Asked.times < 4 * (len(blocks) + MOST_POLICIES)
 
 
 @settings(max_examples=examples(60), deadline=None)
