@@ -246,7 +246,7 @@ def test_changes_that_wait_for_a_list_that_never_comes_take_no_memory_without_en
 
 def test_what_was_kept_is_read_back_however_large_it_is(tmp_path: Path) -> None:
     """Of some hundred thousand endpoints; of 16 MiB nothing else would be read."""
-    kept, ports = KeptServices(tmp_path), (EndpointPort("http", "TCP", 8080),)
+    kept, ports = KeptServices(tmp_path, tmp_path), (EndpointPort("http", "TCP", 8080),)
     long = Endpoint("10.1.0.1", hostname="x" * 1000)
     items = [EndpointSlice("shop", f"web-{n}", "web", 4, ports, (long,)) for n in range(18_000)]
     kept.path.write_bytes(encode_items(items))

@@ -23,10 +23,17 @@ import dns.rcode
 import dns.rrset
 import pytest
 
+from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.services.catalog import Item
-from limpet.services.kept import KEPT_FILE, encode_items
+from limpet.services.kept import (
+    JOURNAL_FILE,
+    KEPT_FILE,
+    encode_gone,
+    encode_item,
+    encode_items,
+)
 from limpet.services.kept_here import FORGET_AFTER_S, HERE_FILE, encode_here
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
@@ -277,6 +284,17 @@ def test_a_changed_file_changes_answers_and_one_that_is_gone_or_cut_does_not(
     assert values(ask(place.node, WEB)) == ["10.96.0.99"]
     kept.unlink()
     assert values(ask(place.node, WEB)) == ["10.96.0.99"]
+
+
+def test_what_was_heard_is_told_though_the_disk_has_not_taken_it_yet(place: Place) -> None:
+    """An SD card takes a second for it, and one that is full takes nothing."""
+    journal = ChangeJournal(place.run_dir / JOURNAL_FILE)
+    journal.note([encode_item(Service("default", "web", cluster_ips=("10.96.0.99",)))])
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.99"])
+    journal.note([encode_item(Service("default", "web", cluster_ips=("10.96.0.98",)))])
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.98"])
+    journal.note([encode_gone(Service, ("default", "web"))])
+    wait_until(lambda: ask(place.node, WEB).rcode() == dns.rcode.NXDOMAIN)
 
 
 def test_while_nothing_was_ever_heard_of_the_cluster_nobody_is_told_that_a_name_is_not_there(

@@ -25,7 +25,7 @@ from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
 from limpet.base.settings import Folders
 from limpet.cloud.second_road.api_server import find_api_server
-from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
+from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change
@@ -38,7 +38,7 @@ from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.paths.prober import Prober
-from limpet.services.kept import KEPT_FILE
+from limpet.services.kept import JOURNAL_FILE, KEPT_FILE
 from limpet.services.own_endpoints import OwnEndpoints
 from limpet.services.rotation import Here
 from limpet.services.values import Service, ServiceName
@@ -210,8 +210,8 @@ def give_back(folders: Folders, *, keep: bool) -> None:
         pins = remove_pins(pins_of(folders.run_dir))
         if kernel.remove() or pins:
             _log.info("Services are off: their rules were removed")
-    (folders.run_dir / JOURNAL_FILE).unlink(missing_ok=True)
     if not keep:
+        (folders.run_dir / JOURNAL_FILE).unlink(missing_ok=True)
         remove_durably(folders.cluster_dir / KEPT_FILE)
 
 

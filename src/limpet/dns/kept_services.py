@@ -4,23 +4,60 @@ has changed, and what it knows at this moment of nodes and pods."""
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from limpet.base.disk import read_if_there, read_kept, refusals
 from limpet.base.errors import StorageError
 from limpet.services.catalog import Catalog, Item
-from limpet.services.kept import KEPT_FILE, decode_item, split_items
+from limpet.services.kept import (
+    JOURNAL_FILE,
+    KEPT_FILE,
+    ItemKey,
+    KeptChange,
+    decode_change,
+    decode_item,
+    split_items,
+)
 from limpet.services.kept_here import HERE_FILE, as_of, decode_here
 from limpet.services.rotation import Here
-from limpet.services.values import Service, ServiceName
+from limpet.services.values import ServiceName
+
+_log = structlog.get_logger("dns")
 
 _Stat = tuple[int, int, int]
+_TAIL_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogNews:
-    """What a file says that the catalog does not."""
+class _JournalPlace:
+    """How far the journal was read."""
+
+    inode: int = 0
+    end: int = 0
+    tail: bytes = b""
+    """What is right before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """What is in the journal now; without a last line that is written just now."""
+
+    inode: int
+    content: bytes
+
+    def goes_on(self, place: _JournalPlace) -> bool:
+        """All up to there is as it was read."""
+        is_same = self.inode == place.inode or not place.end
+        return is_same and self.content[place.end - len(place.tail) : place.end] == place.tail
+
+
+@dataclass(frozen=True, slots=True)
+class _FileNews:
+    """What the file says that the catalog does not."""
 
     stat: _Stat
     items: list[tuple[int, Item]]
@@ -29,18 +66,37 @@ class CatalogNews:
     """Lines that are no more."""
 
 
-class KeptServices:
-    """A catalog that follows its file; one that is gone, or cut, changes nothing."""
+@dataclass(frozen=True, slots=True)
+class CatalogNews:
+    """What both files say that the catalog does not."""
 
-    def __init__(self, folder: Path) -> None:
+    file: _FileNews | None
+    """None: it is as it was."""
+    changes: list[KeptChange]
+    """What was heard since, in order."""
+    place: _JournalPlace
+
+
+class KeptServices:
+    """A catalog that follows its file, and the journal of what was heard since that was written.
+
+    The agent writes the whole file some seconds later, on a slow disk much later. A file that is
+    gone, or cut, changes nothing, and without it the journal says nothing.
+    """
+
+    def __init__(self, folder: Path, run_dir: Path) -> None:
         self.path = folder / KEPT_FILE
+        self.journal_path = run_dir / JOURNAL_FILE
         self.catalog = Catalog()
-        self._lines: dict[int, tuple[type, ServiceName]] = {}
+        self._lines: dict[int, ItemKey] = {}
         """What each line is about, by the line's hash: the lines themselves are large."""
         self._stat: _Stat | None = None
+        self._place = _JournalPlace()
+        self._since: set[ItemKey] = set()
+        """What the journal says, so that it may be other than the file has it."""
 
     def read(self) -> set[ServiceName] | None:
-        """Services that are others now; None: the file says nothing new.
+        """Services that are others now; None: the files say nothing new.
 
         Raises: StorageError; then the catalog is as it was.
         """
@@ -48,35 +104,61 @@ class KeptServices:
         return None if news is None else self.apply(news)
 
     def look(self) -> CatalogNews | None:
-        """What the file says that is new, in any thread: it takes 25 ms of 10,000 Services. Until
+        """What the files say that is new, in any thread: it takes 25 ms of 10,000 Services. Until
         that is applied nobody looks again. Raises: StorageError."""
+        # Before the file: what the journal has no more is in that by then. What is in both ends as
+        # the journal has it, which is in order.
+        journal = self._read_journal()
         stat = self._stat_now()
-        if stat is None or stat == self._stat:
+        if stat is None:
             return None
+        goes_on = journal.goes_on(self._place)
+        if stat == self._stat and goes_on:
+            changes, place = self._changes(journal, self._place.end)
+            return CatalogNews(None, changes, place) if changes else None
         content = read_kept(self.path)
         if content is None:
             return None
         try:
-            lines = {hash(line): line for line in split_items(content)}
-            known = self._lines.keys()
-            new = [(key, decode_item(line)) for key, line in lines.items() if key not in known]
+            file = self._file_news(stat, content)
         except ValueError as error:
             raise StorageError(
                 "read", str(self.path), str(error), hint="the agent writes it anew at its start"
             ) from error
-        return CatalogNews(stat, new, frozenset(known - lines.keys()))
+        return CatalogNews(file, *self._changes(journal, 0))
 
     def apply(self, news: CatalogNews) -> set[ServiceName]:
         """Services that are others now."""
+        changed: set[ServiceName] = set()
+        if news.file is not None:
+            changed |= self._apply_file(news.file)
+        for change in news.changes:
+            changed.update(change.apply(self.catalog))
+            self._since.add(change.about)
+        self._place = news.place
+        return changed
+
+    # The whole
+
+    def _file_news(self, stat: _Stat, content: bytes) -> _FileNews:
+        """Raises: ValueError for nonsense."""
+        lines = {hash(line): line for line in split_items(content)}
+        known: Set[int] = self._lines.keys()
+        if self._since:
+            known = {key for key, about in self._lines.items() if about not in self._since}
+        new = [(key, decode_item(line)) for key, line in lines.items() if key not in known]
+        return _FileNews(stat, new, frozenset(self._lines.keys() - lines.keys()))
+
+    def _apply_file(self, news: _FileNews) -> set[ServiceName]:
         self._stat = news.stat
         changed: set[ServiceName] = set()
-        before = {self._lines.pop(key) for key in news.gone}
+        before = {self._lines.pop(key) for key in news.gone} | self._since
+        self._since = set()
         for key, item in news.items:
             changed.update(self.catalog.put(item))
             self._lines[key] = (type(item), item.key)
-        for kind, name in before - {(type(item), item.key) for _, item in news.items}:
-            remove = self.catalog.remove_service if kind is Service else self.catalog.remove_slice
-            changed.update(remove(*name))
+        for about in before - {(type(item), item.key) for _, item in news.items}:
+            changed.update(KeptChange(about, None).apply(self.catalog))
         return changed
 
     def _stat_now(self) -> _Stat | None:
@@ -86,6 +168,30 @@ class KeptServices:
             except FileNotFoundError:
                 return None
         return found.st_mtime_ns, found.st_ino, found.st_size
+
+    # What came since
+
+    def _read_journal(self) -> _Journal:
+        with refusals("read", self.journal_path):
+            try:
+                with self.journal_path.open("rb") as file:
+                    inode, content = os.fstat(file.fileno()).st_ino, file.read()
+            except FileNotFoundError:
+                return _Journal(0, b"")
+        return _Journal(inode, content[: content.rfind(b"\n") + 1])
+
+    def _changes(self, journal: _Journal, start: int) -> tuple[list[KeptChange], _JournalPlace]:
+        """What cannot be read ends it: then the file says the rest, later."""
+        changes, end = [], start
+        for line in journal.content[start:].split(b"\n")[:-1]:
+            try:
+                changes.append(decode_change(line))
+            except ValueError as error:
+                _log.debug("a change of Services is nonsense", error=str(error))
+                break
+            end += len(line) + 1
+        tail = journal.content[max(0, end - _TAIL_BYTES) : end]
+        return changes, _JournalPlace(journal.inode, end, tail)
 
 
 class KeptHere:

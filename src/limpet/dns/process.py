@@ -40,6 +40,8 @@ _log = structlog.get_logger("dns")
 
 _LOOK_AGAIN_S = 10.0
 """At what tells nobody that it changed: the link, folders that were not there."""
+_REST_S = 0.1
+"""Between two readings of what goes on changing."""
 _SWITCH_S = 0.0005
 """So long a question waits for the thread that reads Services; Python's own are 5 ms."""
 _FINISH_S = 5.0
@@ -80,7 +82,8 @@ async def answer_names(
 
 
 class _OneByOne:
-    """Something that is done once more when it was asked for while it was done."""
+    """Something that is done once more when it was asked for while it was done, after a while: who
+    writes Services all the time keeps no processor busy here."""
 
     def __init__(self, do: Callable[[], Awaitable[None]]) -> None:
         """`do` raises nothing."""
@@ -101,6 +104,8 @@ class _OneByOne:
         while self._again:
             self._again = False
             await self._do()
+            if self._again:
+                await asyncio.sleep(_REST_S)
 
 
 class _Process:
@@ -114,7 +119,7 @@ class _Process:
         self._resolver: Resolver[Client] = Resolver(forwarder)
         self._resolver.serve(settings.domain)
         self._server = DnsServer(self._resolver)
-        self._kept = KeptServices(cluster_dir)
+        self._kept = KeptServices(cluster_dir, run_dir)
         self._here = KeptHere(run_dir)
         self._names: ClusterNames | None = None
         self._control = Control(run_dir, self._resolver, self._server, self._trouble)
@@ -124,7 +129,8 @@ class _Process:
         """What cannot be done just now, by what it is about."""
         self._reading = _OneByOne(self._read_in_thread)
         """Services; whoever asks meanwhile is answered by what was known."""
-        paths = [self._kept.path, self._here.path, settings.resolv_conf]
+        kept = (self._kept.path, self._kept.journal_path, self._here.path)
+        paths = [*kept, settings.resolv_conf]
         self._files = FileChanges(paths, follows=True)
         self._undo.callback(self._files.close)
 

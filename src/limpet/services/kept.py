@@ -6,9 +6,9 @@ new. The last line counts the others and has the version: a file without it was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from sys import intern
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -30,6 +30,9 @@ AnyItem = TypeVar("AnyItem", Service, EndpointSlice)
 
 KEPT_FILE = "services.jsonl"
 """In the folder of what the node keeps of its cluster; replaced as a whole, durably."""
+JOURNAL_FILE = "services-changes.jsonl"
+"""In the folder that is gone with a boot: what was heard since the other file was written, in
+order, a line each."""
 _SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'{"end":'
 _WORDS: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
     Service: ("namespace", "name", "type", "distribution"),
@@ -40,6 +43,7 @@ _WORDS: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
 }
 """Fields that say the same in many objects, or that others keep, too."""
 _NO_SERVICE, _NO_SLICE = b'["no service",', b'["no slice",'
+_GONE: tuple[tuple[bytes, type[Item]], ...] = ((_NO_SERVICE, Service), (_NO_SLICE, EndpointSlice))
 
 
 def encode_items(items: Iterable[Item]) -> bytes:
@@ -69,14 +73,32 @@ def encode_gone(item: type[Item], key: ServiceName) -> bytes:
     return kind + msgspec.json.encode(key) + b"]"
 
 
-def decode_change(line: bytes) -> Callable[[Catalog], object]:
-    """What a line does to a catalog. Raises: ValueError for nonsense."""
-    for kind, forget in ((_NO_SERVICE, Catalog.remove_service), (_NO_SLICE, Catalog.remove_slice)):
-        if line.startswith(kind) and line.endswith(b"]"):
-            namespace, name = decode_json(line[len(kind) : -1], ServiceName)
-            return lambda catalog: forget(catalog, namespace, name)
+ItemKey = tuple[type[Item], ServiceName]
+"""What a line is about."""
+
+
+class KeptChange(NamedTuple):
+    """An object is another, or there no more."""
+
+    about: ItemKey
+    item: Item | None
+
+    def apply(self, catalog: Catalog) -> tuple[ServiceName, ...]:
+        """Services that are others by this."""
+        kind, name = self.about
+        if self.item is not None:
+            return catalog.put(self.item)
+        remove = catalog.remove_service if kind is Service else catalog.remove_slice
+        return remove(*name)
+
+
+def decode_change(line: bytes) -> KeptChange:
+    """Raises: ValueError for nonsense."""
+    for mark, kind in _GONE:
+        if line.startswith(mark) and line.endswith(b"]"):
+            return KeptChange((kind, decode_json(line[len(mark) : -1], ServiceName)), None)
     item = decode_item(line)
-    return lambda catalog: catalog.put(item)
+    return KeptChange((type(item), item.key), item)
 
 
 def decode_items(content: bytes) -> list[Item]:

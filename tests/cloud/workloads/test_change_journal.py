@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
+from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.services.catalog import Catalog
-from limpet.services.kept import encode_gone, encode_item
+from limpet.services.kept import JOURNAL_FILE, encode_gone, encode_item
 from limpet.services.values import Service, ServiceName
 
 PUT, GONE, WHOLE = "put", "gone", "whole"

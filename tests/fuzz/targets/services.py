@@ -43,7 +43,7 @@ def _changes() -> Iterator[bytes]:
 
 @fuzzed(seeds=_changes, errors=(ValueError,), shape=Shape.JSON)
 def change_of_services(data: bytes) -> None:
-    decode_change(data)(Catalog())
+    decode_change(data).apply(Catalog())
 
 
 _HERE = Here("edge-1", "east", frozenset({"edge-2"}), frozenset({"10.244.1.7"}), {"edge-2": 3})

@@ -20,9 +20,10 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import Folders, SourceSettings
 from limpet.base.timer import Timer
 from limpet.cloud.second_road.api_server import find_api_server
+from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.dns.handover.held import SocketHolder
-from limpet.services.kept import KEPT_FILE
+from limpet.services.kept import JOURNAL_FILE, KEPT_FILE
 from limpet.services.kept_here import HERE_FILE, SAY_AGAIN_S, encode_here
 from limpet.services.rotation import Here
 
@@ -104,10 +105,13 @@ def source_of_names(
 ) -> ServiceSource:
     """Services are heard and kept, for names alone. Raises: LimpetError."""
     path = folders.cluster_dir / KEPT_FILE
+    catalog, journal = load_catalog(path), ChangeJournal(folders.run_dir / JOURNAL_FILE)
+    journal.replay(catalog)
     return ServiceSource(
-        load_catalog(path),
+        catalog,
         path,
         partial(find_api_server, settings),
         tell=lambda _names, _why: None,
         random=random,
+        journal=journal,
     )

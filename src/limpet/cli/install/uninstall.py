@@ -36,7 +36,6 @@ from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
-from limpet.cloud.workloads.change_journal import JOURNAL_FILE
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.teardown import remove_kernel_state
@@ -44,6 +43,7 @@ from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LO
 from limpet.dns.handover.held import SOCKET as HELD_SOCKET
 from limpet.ipam.leaving import give_away, held_in, own_folders, settle
 from limpet.linux.owned import LinkMark
+from limpet.services.kept import JOURNAL_FILE
 from limpet.services.kept_here import HERE_FILE
 from limpet.timeline.file import FOLDER, remove_all
 

@@ -18,7 +18,6 @@ from limpet.services.kept import decode_change
 
 _log = structlog.get_logger("services")
 
-JOURNAL_FILE = "services-changes.jsonl"
 MOST_BYTES = 4 << 20
 """It is memory. What does not fit is on the disk some seconds later."""
 
@@ -40,7 +39,7 @@ class ChangeJournal:
             return
         try:
             for line in content.split(b"\n")[:-1]:
-                decode_change(line)(catalog)
+                decode_change(line).apply(catalog)
                 self._bytes += len(line) + 1
         except ValueError as error:
             _log.warning("what was heard of Services last is lost", error=str(error))
@@ -72,6 +71,10 @@ class ChangeJournal:
             self._bytes = len(rest)
         except OSError as error:
             _log.debug("changes of Services cannot be forgotten", error=str(error))
+            # Who reads it would go back to what was so before the others were written.
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+                self._bytes = 0
 
     def _append(self, content: bytes) -> None:
         try:
