@@ -225,8 +225,9 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self._kernel.is_own_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
 
     def damage(self) -> str:
+        before = self._kernel.own
         self._kernel.look_at_addresses()
-        is_other = self._around is not None and self._surroundings() != self._around
+        is_other = self._around is not None and self._kernel.own != before
         return "this node has other addresses" if is_other else ""
 
     def broke_off(self, error: Exception) -> None:
