@@ -392,3 +392,7 @@ def test_what_holds_stays_while_a_node_waits_to_join_the_cluster_that_may_have_t
     del node.settings["segments"]
     node.start_agent()
     assert held_by_all(node) == before != ()
+    asked = limpet(node, "policy", "list")
+    assert asked.returncode == 1
+    assert "has not joined its cluster yet" in asked.stderr
+    assert held_by_all(node) == before

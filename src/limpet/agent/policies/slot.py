@@ -10,7 +10,7 @@ import structlog
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.said import Said
-from limpet.base.errors import KernelError
+from limpet.base.errors import KernelError, LimpetError
 from limpet.base.faults import noted
 from limpet.base.ownership import (
     KUBERNETES_POLICIES,
@@ -79,11 +79,15 @@ class PolicySlot:
         replica = self._membership.replica
         return bool(replica.known.of(_POLICY)) or not replica.has_heard_all
 
+    @property
+    def _waits_to_join(self) -> bool:
+        return self._membership is None and self._settings.joins_by_itself
+
     def _some_hold_for_nobody(self) -> bool:
         """Policies of an earlier agent hold in the kernel, and nothing follows them any more; else
         the socket of their tables is given up. Where the node waits to join a cluster they may be
         that one's, which will tell them again."""
-        if self._membership is None and self._settings.joins_by_itself:
+        if self._waits_to_join:
             return False
         try:
             are_there = self._node_part.has_tables(_TABLES)
@@ -167,4 +171,10 @@ class PolicySlot:
 
     async def answer(self, verb: str, arguments: dict[str, Any]) -> Said:
         """Raises: LimpetError."""
+        if self.policies is None and self._waits_to_join:
+            raise LimpetError(
+                f"{verb.replace('.', ' ')}: this node has not joined its cluster yet, which tells "
+                "what policies there are; what held here before holds until then (limpet status "
+                "says what it waits for)"
+            )
         return await self.open().answer(verb, arguments)
