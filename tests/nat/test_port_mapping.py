@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.bounds.servers import GATEWAY_MEMORY, GATEWAY_TALK_S
 from limpet.linux.nftables import Nftables
 from limpet.linux.underlay import default_gateway
-from limpet.nat import port_control, upnp
+from limpet.nat import port_control, port_mapping, upnp
 from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError
 from limpet.nat.port_mapping import PortMapping
@@ -228,6 +229,38 @@ def test_a_gateway_that_has_forgotten_is_asked_again_when_the_network_changes(si
         await until(lambda: f":{PORT}" in site.rules)
         assert site.gets_through((OUTSIDE, PORT))
         assert told.endpoints == [((OUTSIDE, PORT),)]
+        await mapping.stop()
+
+    site.run(scenario)
+
+
+def test_what_a_gateway_leads_to_us_goes_on_until_it_ends_while_it_does_not_answer(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_mapping, "_RENEWED_AFTER", 0.0)
+    monkeypatch.setattr(port_mapping, "_SHORTEST_S", 0.01)
+    monkeypatch.setattr(port_mapping, "_RENEW_AGAIN_S", 0.01)
+    site.serve(upnp=False, others=True)
+
+    async def scenario() -> None:
+        told = Told()
+        await answering(site, lambda: port_control.ask_pmp(GATEWAY, 30000, 30000, 60))
+        mapping = PortMapping(PORT, told.endpoints.append)
+        mapping.start()
+        await told.last_is(((OUTSIDE, PORT),))
+
+        site.close()
+        await until(lambda: "pcp: " in mapping.report().problem)
+        assert mapping.report().by == "pcp"
+        site.serve(upnp=False, others=True)
+        await until(lambda: not mapping.report().problem)
+        assert told.endpoints == [((OUTSIDE, PORT),)]
+
+        site.close()
+        await until(lambda: "pcp: " in mapping.report().problem)
+        assert mapping._held is not None
+        mapping._held = replace(mapping._held, ends_s=0.0)
+        await told.last_is(())
         await mapping.stop()
 
     site.run(scenario)

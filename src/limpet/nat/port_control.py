@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from limpet.base.bounds.servers import GATEWAY_DATAGRAMS
 from limpet.nat import port_control_codec as wire
-from limpet.nat.port_control_codec import PortControlError, PortLease
+from limpet.nat.port_control_codec import GatewaySilentError, PortLease
 
 TRIES_S = (0.25, 0.5, 1.0)
 """How long each try waits. Source: RFC 6886 section 3.1, cut short: the router is near."""
@@ -63,4 +63,4 @@ async def _ask(opened: socket.socket, request: bytes, parse: Callable[[bytes], T
                         return found
                     await asyncio.sleep(0)  # as in `upnp`: others have their turn
                 break
-    raise PortControlError("no answer")
+    raise GatewaySilentError("no answer")

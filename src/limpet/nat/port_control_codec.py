@@ -61,6 +61,10 @@ class PortControlError(LimpetError):
     """A gateway's answer that gives no port."""
 
 
+class GatewaySilentError(PortControlError):
+    """It has not answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class PortLease:
     """A port of the gateway that leads to ours."""

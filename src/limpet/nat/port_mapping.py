@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -18,16 +19,25 @@ from limpet.base.bounds.servers import GATEWAY_LEASE_S
 from limpet.base.errors import KernelError
 from limpet.base.process.threads import in_thread
 from limpet.linux.underlay import default_gateway
-from limpet.nat.port_control_codec import NONCE_BYTES, PortControlError, PortLease
+from limpet.nat.port_control_codec import (
+    NONCE_BYTES,
+    GatewaySilentError,
+    PortControlError,
+    PortLease,
+)
 from limpet.nat.status import PortMappingStatus
 
 _log = structlog.get_logger("port-mapping")
 
 LIFETIME_S = GATEWAY_LEASE_S.most
-"""Asked for; renewed at half of what is given."""
+"""Asked for."""
+_RENEWED_AFTER = 0.5
+"""Share of what is given after which it is renewed."""
 _SHORTEST_S = 60.0
 _AGAIN_S = 600.0
 """Between tries with a gateway that gives nothing."""
+_RENEW_AGAIN_S = 30.0
+"""Between tries with one that has not answered while it still leads a port to us."""
 _SETTLE_S = 1.0
 """After the network has changed, in which more may change."""
 _RELEASE_S = 2.0
@@ -41,6 +51,8 @@ class _Held:
     lease: PortLease
     location: str = ""
     """UPnP: where the gateway describes itself."""
+    ends_s: float = 0.0
+    """When the lease does, by time.monotonic."""
 
 
 class PortMapping:
@@ -88,10 +100,15 @@ class PortMapping:
         )
 
     async def _keep(self) -> None:
+        moved = True
         while True:
             self._again.clear()
             try:
-                held = await self._obtain()
+                held = await self._obtain(moved=moved)
+            except GatewaySilentError as error:
+                # A busy gateway, or a lost frame or two: it goes on with what it has promised.
+                self._note(self._held, str(error))
+                pause_s = _RENEW_AGAIN_S
             except (PortControlError, KernelError, OSError) as error:
                 self._note(None, str(error))
                 pause_s = _AGAIN_S
@@ -101,11 +118,12 @@ class PortMapping:
                 pause_s = _AGAIN_S
             else:
                 self._note(held, "")
-                pause_s = max(held.lease.lifetime_s / 2, _SHORTEST_S)
+                pause_s = max(held.lease.lifetime_s * _RENEWED_AFTER, _SHORTEST_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._again.wait()
                 await asyncio.sleep(_SETTLE_S)
+            moved = self._again.is_set()
 
     def _note(self, held: _Held | None, problem: str) -> None:
         self._held, self._problem = held, problem
@@ -124,15 +142,23 @@ class PortMapping:
 
     # Asking
 
-    async def _obtain(self) -> _Held:
-        """Raises: PortControlError, KernelError, OSError."""
+    async def _obtain(self, *, moved: bool) -> _Held:
+        """`moved`: the network has changed, and what is held may be another gateway's.
+
+        Raises: GatewaySilentError: it did not answer, and what is held goes on; PortControlError,
+        KernelError, OSError.
+        """
         gateway, held = await in_thread(default_gateway, "gateway"), self._held
+        silent = False
         if gateway is None:
             raise PortControlError("there is no default gateway")
         if held is not None and held.gateway == gateway:
-            # A gateway that was replaced at its address may know another protocol only.
-            with contextlib.suppress(PortControlError, OSError):
+            try:
                 return await self._ask(held.by, gateway, held.lease.port, LIFETIME_S, held.location)
+            except (GatewaySilentError, OSError):
+                silent = True
+            except PortControlError:
+                pass  # one that was replaced at its address may know another protocol only
         problems = []
         for by in ("pcp", "nat-pmp", "upnp"):
             try:
@@ -141,7 +167,10 @@ class PortMapping:
                 problems.append(f"{by}: {error}")
             except OSError as error:
                 problems.append(f"{by}: {error.strerror or error}")
-        raise PortControlError(f"gateway {gateway}: {'; '.join(problems)}")
+        said = f"gateway {gateway}: {'; '.join(problems)}"
+        if held is not None and silent and not moved and time.monotonic() < held.ends_s:
+            raise GatewaySilentError(said)
+        raise PortControlError(said)
 
     async def _ask(
         self, by: str, gateway: IPv4Address, wanted: int, lifetime_s: int, location: str = ""
@@ -162,7 +191,7 @@ class PortMapping:
             lease = await in_thread(
                 lambda: upnp_apart.map_apart(location, self._port, wanted, lifetime_s), "gateway"
             )
-        return _Held(by, gateway, lease, location)
+        return _Held(by, gateway, lease, location, time.monotonic() + lease.lifetime_s)
 
 
 def _own_towards(gateway: IPv4Address) -> IPv4Address:
