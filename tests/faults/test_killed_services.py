@@ -452,8 +452,8 @@ def test_the_agent_answers_while_many_services_change_at_once(
     node: Machine, api: ServiceApi
 ) -> None:
     def many(port: int) -> list[Object]:
-        return [
-            each
+        objects = [
+            (number, each)
             for number in range(MANY)
             for each in (
                 service(f"s-{number}", f"10.97.{number >> 8}.{number & 255}"),
@@ -464,6 +464,10 @@ def test_the_agent_answers_while_many_services_change_at_once(
                 )[:1],
             )
         ]
+        for number, each in objects:
+            # No namespace has as many to itself.
+            each["metadata"]["namespace"] = f"shop-{number % 10}"
+        return [each for _, each in objects]
 
     api.put(service("stays", *STAYS), *slices("stays", *addresses(node, "one", "two")))
     agree(node, api)
