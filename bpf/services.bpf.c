@@ -150,17 +150,46 @@ struct {
 } answers SEC(".maps");
 
 /*
- * Sockets that are connected, by cookie, until they are closed: the agent counts them, and ends those
- * whose endpoint is gone. Storage with the socket itself (BPF_MAP_TYPE_SK_STORAGE) costs a connection
- * twice as much, and sock_diag tells it of TCP only.
+ * Sockets that are connected, until they are closed: the agent counts them, and ends those whose
+ * endpoint is gone. A socket's cookie says its set, in which its place is any; whose set is full is
+ * left to nftables. Cookies are given in order and stand apart from what is noted of them, so to
+ * find room, or that a socket which is closed is not there, is a look at a line of the cache that
+ * was fetched before: half of what a hash costs. Storage with the socket itself
+ * (BPF_MAP_TYPE_SK_STORAGE) costs four times as much, and sock_diag tells it of TCP only.
  */
+enum { PLACES = 8, SETS = 1 << 13, LOCKS = 1 << 8 };
+
+struct set {
+	__u64 cookies[PLACES]; /* 0: nobody's */
+};
+
+struct lock {
+	struct bpf_spin_lock lock;
+};
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1 << 16);
-	__type(key, __u64);
-	__type(value, struct peer);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE); /* the agent reads it, and gives back what nobody has any more */
+	__uint(max_entries, SETS);
+	__type(key, __u32);
+	__type(value, struct set);
 } connected SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SETS * PLACES);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+/* Held while a place is taken. Not cmpxchg, which JITs of 64-bit ARM have from Linux 5.18 on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOCKS);
+	__type(key, __u32);
+	__type(value, struct lock);
+} locks SEC(".maps");
 
 static __always_inline bool is_same(const struct target *one, const struct target *other)
 {
@@ -286,11 +315,73 @@ static __always_inline bool choose(struct bpf_sock_addr *ctx, const struct servi
 	return true;
 }
 
-/* A look takes no lock, and most sockets are not there. */
+/* The set of that socket, and its number. */
+static __always_inline struct set *set_of(__u64 cookie, __u32 *number)
+{
+	*number = cookie & (SETS - 1);
+	return bpf_map_lookup_elem(&connected, number);
+}
+
+static __always_inline struct peer *peer_at(__u32 set, __u32 place)
+{
+	__u32 number = set * PLACES + place;
+
+	return bpf_map_lookup_elem(&peers, &number);
+}
+
+/* What is noted of a socket; NULL: nothing. Only calls about that socket change its place. */
+static __always_inline struct peer *noted(__u64 cookie)
+{
+	__u32 number, place;
+	struct set *set = set_of(cookie, &number);
+
+	if (!set)
+		return NULL;
+	for (place = 0; place < PLACES; place++) {
+		if (set->cookies[place] == cookie)
+			return peer_at(number, place);
+	}
+	return NULL;
+}
+
+/* A place for it, which may be what it has; NULL: there is none. */
+static __always_inline struct peer *place_for(__u64 cookie)
+{
+	struct peer *found = noted(cookie);
+	__u32 number, place, key, taken = PLACES;
+	struct lock *lock;
+	struct set *set;
+
+	if (found)
+		return found;
+	set = set_of(cookie, &number);
+	key = number & (LOCKS - 1);
+	lock = bpf_map_lookup_elem(&locks, &key);
+	if (!set || !lock)
+		return NULL;
+	bpf_spin_lock(&lock->lock);
+	for (place = 0; place < PLACES; place++) {
+		if (!set->cookies[place]) {
+			set->cookies[place] = cookie;
+			taken = place;
+			break;
+		}
+	}
+	bpf_spin_unlock(&lock->lock);
+	return taken < PLACES ? peer_at(number, taken) : NULL;
+}
+
 static __always_inline void forget(__u64 cookie)
 {
-	if (bpf_map_lookup_elem(&connected, &cookie))
-		bpf_map_delete_elem(&connected, &cookie);
+	__u32 number, place;
+	struct set *set = set_of(cookie, &number);
+
+	if (!set)
+		return;
+	for (place = 0; place < PLACES; place++) {
+		if (set->cookies[place] == cookie)
+			set->cookies[place] = 0;
+	}
 }
 
 static __always_inline struct service service_of(struct bpf_sock_addr *ctx, const struct target *asked)
@@ -311,17 +402,18 @@ static __always_inline struct service service_of(struct bpf_sock_addr *ctx, cons
 static __always_inline void connect_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 {
 	struct service service;
-	struct peer peer;
-	__u64 cookie;
+	struct peer peer, *place;
 
 	if (!ctx->sk || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return;
 	read_address(ctx, is_ipv4, &peer.asked);
 	service = service_of(ctx, &peer.asked);
 	if (choose(ctx, &service, NOT_CONNECTED, &peer.target)) {
-		cookie = bpf_get_socket_cookie(ctx);
-		if (bpf_map_update_elem(&connected, &cookie, &peer, BPF_ANY) == 0)
-			write_address(ctx, is_ipv4, &peer.target);
+		place = place_for(bpf_get_socket_cookie(ctx));
+		if (!place)
+			return;
+		*place = peer;
+		write_address(ctx, is_ipv4, &peer.target);
 	} else if (ctx->protocol == IPPROTO_UDP) {
 		/* It may have been connected to a Service before. Of TCP that is rare, and who looks at a
 		 * socket compares its peer with what stands here. */
@@ -377,7 +469,7 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 	read_address(ctx, is_ipv4, &answer.target);
 	answer.socket = bpf_get_socket_cookie(ctx);
 	if (!is_datagram || sk->state == IS_CONNECTED)
-		peer = bpf_map_lookup_elem(&connected, &answer.socket);
+		peer = noted(answer.socket);
 	if (peer && is_same(&answer.target, &peer->target)) {
 		wanted = peer->asked;
 	} else {

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.connected import ConnectedSockets
+from limpet.datapath.services.sockets.layout import CONNECTED, PEERS
 from limpet.datapath.services.sockets.pins_apply import AttachPoint
 from limpet.datapath.services.sockets.side import SocketSide
 from tests.beds.namespaces import NetnsFactory
@@ -131,6 +133,20 @@ class SocketBed(ServiceBed):
         self.part.close()
         self.place = place or self.place
         self.part = self.new_part()
+
+    @contextmanager
+    def noted(self) -> Iterator[ConnectedSockets]:
+        """What programs have noted of connected sockets."""
+        assert self.part.sockets is not None
+        maps = self.part.sockets.kernel.maps([CONNECTED, PEERS])
+        with ExitStack() as stack:
+            for each in maps.values():
+                stack.callback(each.close)
+            yield ConnectedSockets(maps)
+
+    def count_noted(self) -> int:
+        with self.noted() as connected:
+            return len(connected.read())
 
     @property
     def why_not(self) -> str:

@@ -21,7 +21,7 @@ import pytest
 
 from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
-from limpet.datapath.services.sockets.layout import CONNECTED, FEW
+from limpet.datapath.services.sockets.layout import FEW
 from limpet.datapath.services.sockets.pins_apply import (
     MAPS,
     UNDER_WAY_S,
@@ -509,18 +509,13 @@ def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
     one, two = bed.pods
     bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
 
-    def noted() -> int:
-        assert bed.part.sockets is not None
-        with closing(bed.part.sockets.kernel.maps([CONNECTED])[CONNECTED]) as connected:
-            return len(connected.read())
-
     with two.netns.listening("0.0.0.0", 8080) as server, ExitStack() as stack:
         stays = stack.enter_context(one.netns.connected(ADDRESSES[0], 80))
         stack.enter_context(server.accept()[0])
         closed = one.netns.connected(ADDRESSES[0], 80)
         closed.__enter__()
         stack.enter_context(server.accept()[0])
-        assert noted() == 2
+        assert bed.count_noted() == 2
         for path in (bed.place.pins / "links").iterdir():
             path.unlink()
         bed.end_agent()
@@ -533,7 +528,7 @@ def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
         closed.__exit__(None, None, None)
         bed.run()
         assert bed.why_not == ""
-        assert noted() == 1
+        assert bed.count_noted() == 1
         assert stays.getpeername() == (ADDRESSES[0], 80)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 from limpet.base.addresses import Prefix, packed
-from limpet.datapath.services.elements import Frontend
+from limpet.datapath.services.elements import Choice, Frontend
 from limpet.datapath.services.state import PortRange, Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.values import Service, ServiceName
@@ -238,6 +238,54 @@ class Reserved:
         return ""
 
 
+class Hairpins:
+    """Endpoints on this node: one that asks itself has to be asked by another address."""
+
+    def __init__(self) -> None:
+        self._pods: tuple[Prefix, ...] = ()
+        self._prefixes: list[tuple[int, int, int]] = []
+        """Bytes of an address, mask, network."""
+        self._unplaced: set[ServiceName] = set()
+        """Services with endpoints that do not say where they are."""
+        self._is_other = False
+        """This node's prefixes are others than when `look` was called last."""
+
+    def put(self, around: Surroundings) -> None:
+        if around.pods == self._pods:
+            return
+        self._pods, self._is_other = around.pods, True
+        self._prefixes = [
+            (len(each.network_address.packed), int(each.netmask), int(each.network_address))
+            for each in around.pods
+        ]
+
+    def look(self) -> Collection[ServiceName]:
+        """Who has to be planned anew, since this node's pods have other prefixes than before."""
+        is_other, self._is_other = self._is_other, False
+        return tuple(self._unplaced) if is_other else ()
+
+    def forget(self, name: ServiceName) -> None:
+        self._unplaced.discard(name)
+
+    def addresses(self, name: ServiceName, choice: Choice, *, is_sticky: bool) -> set[bytes]:
+        """Packed, of those in rotation, and of all that clients may be kept with. A slice that was
+        made by hand, or mirrored, need not say where its endpoints are: those in prefixes of this
+        node's pods are its pods then."""
+        drawn = (*choice.rotation.near, *choice.rotation.local)
+        found = {packed(each.address) for each in drawn if each.is_local}
+        if unplaced := {packed(each.address) for each in drawn if not each.node}:
+            self._unplaced.add(name)
+            found |= {each for each in unplaced if self._is_pod(each)}
+        return found | choice.addresses_here() if is_sticky else found
+
+    def _is_pod(self, address: bytes) -> bool:
+        number = int.from_bytes(address)
+        return any(
+            size == len(address) and number & mask == network
+            for size, mask, network in self._prefixes
+        )
+
+
 class _Addresses:
     """Addresses of Services, and which Services have one."""
 
@@ -265,6 +313,12 @@ class _Addresses:
         if addresses:
             self._by_name[name] = addresses
         return before ^ addresses
+
+
+def rank_of(frontend: Frontend, service: Service) -> Rank:
+    """Between cluster addresses the names decide; a Service that says no time is the youngest."""
+    since = (service.exposure.since or "~") if frontend.precedence else ""
+    return frontend.precedence, since, service.key
 
 
 def cluster_address_of(name: ServiceName) -> str:

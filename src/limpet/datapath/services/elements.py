@@ -185,12 +185,6 @@ class Choice(NamedTuple):
     able_here: frozenset[bytes] = frozenset()
     """Those of this node."""
 
-    def maybe_here(self) -> set[bytes]:
-        """Packed addresses in rotation that may be pods' of this node: a slice that was made by
-        hand, or mirrored, need not say where they are."""
-        drawn = (*self.rotation.near, *self.rotation.local)
-        return {packed(each.address) for each in drawn if each.is_local or not each.node}
-
     def addresses_here(self) -> set[bytes]:
         """Packed, of those that may answer on this node, in rotation or not."""
         return {read_target(value)[0] for value in self.able_here}

@@ -9,7 +9,14 @@ from sys import intern
 from typing import NamedTuple
 
 from limpet.datapath.services.chains import Chains, Leaving
-from limpet.datapath.services.claims import Claims, Place, Rank, Reserved, cluster_address_of
+from limpet.datapath.services.claims import (
+    Claims,
+    Hairpins,
+    Place,
+    Reserved,
+    cluster_address_of,
+    rank_of,
+)
 from limpet.datapath.services.elements import (
     EXTERNAL,
     TARGET_BYTES,
@@ -104,6 +111,7 @@ class Planner:
         self._lifted: dict[ServiceName, Held] = {}
         """What Services had that have to be planned anew, since another has what was theirs."""
         self._reserved = Reserved()
+        self._hairpins = Hairpins()
         self._nodes = ServingNodes()
         self._flows = FlowNotes()
         self.troubles: dict[ServiceName, str] = {}
@@ -112,6 +120,7 @@ class Planner:
     def surround(self, around: Surroundings) -> None:
         self._leaving.put(around)
         self._reserved.put(around)
+        self._hairpins.put(around)
 
     def want(self) -> ServicesState:
         text = self._leaving.text(self.elements)
@@ -169,7 +178,7 @@ class Planner:
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
         """These Services are as the catalog has them."""
         due = dict.fromkeys(names)
-        due.update(dict.fromkeys(self._reserved.look(catalog)))
+        due.update(dict.fromkeys((*self._reserved.look(catalog), *self._hairpins.look())))
         while due:
             name = next(iter(due))
             del due[name]
@@ -182,6 +191,7 @@ class Planner:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
         self.troubles.pop(name, None)
+        self._hairpins.forget(name)
         due = self._reserved.note(name, service)
         before = self._lifted.pop(name, None) or self._lift(name)
         self._claims.release(name, _claimed(before))
@@ -264,7 +274,7 @@ class Planner:
                 address, protocol, frontend.port, is_external=is_external
             ):
                 return f"{asked} {whose}"
-        rank = _rank(frontend, service)
+        rank = rank_of(frontend, service)
         holder, displaced = self._claims.claim(place, rank)
         if displaced is not None and displaced in self._keys:
             self._lifted[displaced] = self._lift(displaced)
@@ -337,8 +347,7 @@ class Planner:
             if values:
                 keys = slot_keys(key, start, len(values))
                 after.setdefault(slots, {}).update(zip(keys, values, strict=True))
-        # One that asks itself has to be asked by another address.
-        for own in choice.maybe_here() | (choice.addresses_here() if sticky else set()):
+        for own in self._hairpins.addresses(service.key, choice, is_sticky=sticky):
             if self._claims.share((f"hairpin{version}", own + own), service.key):
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
@@ -351,12 +360,6 @@ class Planner:
             turn.remember(frontend, key, was, now, able)
             if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
                 turn.leave((version, key), able - {*local, *choice.able_here})
-
-
-def _rank(frontend: Frontend, service: Service) -> Rank:
-    """Between cluster addresses the names decide; a Service that says no time is the youngest."""
-    since = (service.exposure.since or "~") if frontend.precedence else ""
-    return frontend.precedence, since, service.key
 
 
 def _claimed(held: Held) -> list[Place]:

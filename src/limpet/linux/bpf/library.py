@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -51,13 +52,17 @@ class BpfProgram:
 
 
 class BpfMap:
-    """A hash; keys and values as the kernel holds them."""
+    """A hash or an array; keys and values as the kernel holds them."""
 
-    def __init__(self, lib: ctypes.CDLL, name: str, fd: int, key_bytes: int, value_bytes: int):
+    def __init__(
+        self, lib: ctypes.CDLL, name: str, fd: int, key_bytes: int, value_bytes: int, most: int
+    ) -> None:
+        """`most`: elements that it has room for."""
         self._lib = lib
         self.name = name
         self.fd = fd
         self._key_bytes, self._value_bytes = key_bytes, value_bytes
+        self._most = most
 
     def read(self, like: Mapping[bytes, bytes] = _NOTHING) -> dict[bytes, bytes]:
         """All of it. Raises: KernelError.
@@ -137,9 +142,20 @@ class BpfMap:
             if done not in (0, -errno.ENOENT):
                 raise KernelError("write", f"eBPF map {self.name}", -done)
 
+    @contextmanager
+    def mapped(self) -> Iterator[memoryview]:
+        """Values of an array (BPF_F_MMAPABLE) whose size is a multiple of 8, in order; who writes
+        there writes into the map. Raises: KernelError."""
+        try:
+            memory = mmap.mmap(self.fd, self._most * self._value_bytes)
+        except OSError as error:
+            raise KernelError("map", f"eBPF map {self.name}", error.errno or 0) from error
+        with memory, memoryview(memory) as values:
+            yield values
+
     def again(self) -> BpfMap:
         """The same, by a descriptor of its own."""
-        sizes = self._key_bytes, self._value_bytes
+        sizes = self._key_bytes, self._value_bytes, self._most
         return BpfMap(self._lib, self.name, os.dup(self.fd), *sizes)
 
     def close(self) -> None:
@@ -179,6 +195,7 @@ class Bpf:
             ("bpf_map__fd", number, [pointer]),
             ("bpf_map__key_size", ctypes.c_uint32, [pointer]),
             ("bpf_map__value_size", ctypes.c_uint32, [pointer]),
+            ("bpf_map__max_entries", ctypes.c_uint32, [pointer]),
             ("bpf_map__set_pin_path", number, [pointer, text]),
             ("bpf_program__name", text, [pointer]),
             ("bpf_program__fd", number, [pointer]),
@@ -222,7 +239,11 @@ class Bpf:
         found = {}
         for each in self._each("map", opened):
             name = self._lib.bpf_map__name(each).decode()
-            sizes = self._lib.bpf_map__key_size(each), self._lib.bpf_map__value_size(each)
+            sizes = (
+                self._lib.bpf_map__key_size(each),
+                self._lib.bpf_map__value_size(each),
+                self._lib.bpf_map__max_entries(each),
+            )
             found[name] = BpfMap(self._lib, name, _kept(self._lib.bpf_map__fd(each)), *sizes)
         return found
 

@@ -6,6 +6,7 @@ import gc
 import sys
 import tracemalloc
 from collections import Counter
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from limpet.datapath.services.diff import (
 from limpet.datapath.services.elements import fill_slots, read_target, target_value
 from limpet.datapath.services.plan import Planner
 from limpet.datapath.services.ruleset import LOCAL_SLOTS
-from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows
+from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows, Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here, RotationTarget
 from limpet.services.values import (
@@ -348,3 +349,29 @@ def test_an_endpoint_of_this_node_that_a_client_may_stay_with_can_ask_itself() -
         packed("10.244.0.2")
     }
     assert list(planner.elements["hairpin4"]) == [packed("10.244.0.1") * 2]
+
+
+def test_endpoints_that_do_not_say_where_they_are_can_ask_themselves_if_they_are_pods_here() -> (
+    None
+):
+    """Of those elsewhere nothing is held; other prefixes of this node are looked at anew."""
+    catalog, planner = Catalog(), Planner()
+    ends = tuple(Endpoint(each) for each in ("10.244.0.1", "10.244.1.1", "192.0.2.1"))
+    service = Service("default", "a", cluster_ips=("10.96.0.1",), ports=PORTS[:1])
+    ports = (EndpointPort("http", "TCP", 8080),)
+    names = [
+        *catalog.put(service),
+        *catalog.put(EndpointSlice("default", "a", "a", 4, ports, ends)),
+    ]
+    other_family = ip_network("fd00:a:f400::/104")
+    planner.surround(Surroundings(pods=(other_family, ip_network("10.244.0.0/24"))))
+    planner.replan(names, catalog, HERE)
+    assert list(planner.elements["hairpin4"]) == [packed("10.244.0.1") * 2]
+    planner.surround(Surroundings(pods=(ip_network("10.244.1.0/24"),)))
+    planner.replan([], catalog, HERE)
+    assert list(planner.elements["hairpin4"]) == [packed("10.244.1.1") * 2]
+    planner.replan(catalog.remove_service(*service.key), catalog, HERE)
+    assert not planner.elements["hairpin4"]
+    planner.surround(Surroundings())
+    planner.replan([], catalog, HERE)
+    assert not planner.elements["hairpin4"]

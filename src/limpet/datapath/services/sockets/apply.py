@@ -6,23 +6,22 @@ import contextlib
 import os
 import stat
 import sysconfig
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import limpet
 from limpet.base.errors import KernelError, LimpetError, StorageError
+from limpet.datapath.services.sockets.connected import ConnectedSockets
 from limpet.datapath.services.sockets.layout import (
-    CONNECTED,
     FRONTENDS,
     NAMESPACES,
     NODE,
     POD,
     SOCKET_MAPS,
-    cookie,
+    End,
     is_dead,
     is_stale,
     namespace,
-    read_cookie,
     read_peer,
 )
 from limpet.datapath.services.sockets.looks import MapLooks
@@ -35,7 +34,6 @@ from limpet.datapath.services.sockets.pins_apply import (
     forget_other_layouts,
     map_folder,
     remove_links,
-    take_noted,
 )
 from limpet.datapath.services.state import Elements, StaleFlows
 from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, BpfProgram
@@ -158,7 +156,6 @@ class SocketKernel:
         path = object_path()
         self._make_folders()
         self._bpf = self._bpf or Bpf()
-        take_noted(self._bpf, pins)
         self._object = self._bpf.load(path, self._map_pin)
 
     def close(self) -> None:
@@ -206,10 +203,13 @@ class SocketKernel:
         for minutes to reach who is dead. Raises: KernelError."""
         if not self.ends_flows:
             return
-        connected = self._opened().maps[CONNECTED]
+        connected = ConnectedSockets(self._opened().maps)
         if flows.udp:
-            noted = connected.read()
-            stale = {read_cookie(key) for key, peer in noted.items() if is_stale(peer, flows.udp)}
+            stale = {
+                cookie: read_peer(peer)[1]
+                for cookie, peer in connected.read().items()
+                if is_stale(peer, flows.udp)
+            }
             if stale:
                 self.namespaces.visit(lambda: _end_connected_udp(stale))
         if flows.dead:
@@ -308,9 +308,8 @@ class SocketKernel:
 
         Raises: KernelError.
         """
-        connected, alive = self._opened().maps[CONNECTED], set[int]()
-        keys = list(connected.read())
-        if keys:
+        connected, alive = ConnectedSockets(self._opened().maps), set[int]()
+        if noted := connected.read():
             self.namespaces.visit(
                 lambda: alive.update(
                     each.cookie
@@ -319,7 +318,7 @@ class SocketKernel:
                     if each.is_open
                 )
             )
-            connected.delete(key for key in keys if read_cookie(key) not in alive)
+            connected.forget(noted.keys() - alive)
 
     def _is_right(self, fd: int, program: BpfProgram, own: int) -> bool:
         """`own`: number of the cgroup that they are for."""
@@ -360,16 +359,16 @@ class SocketKernel:
         return self._object
 
 
-def _end_connected_udp(cookies: Collection[int]) -> None:
-    """In the calling thread's namespace."""
-    end_sockets(UDP, [each for each in sockets(UDP) if each.cookie in cookies])
+def _end_connected_udp(got: Mapping[int, End]) -> None:
+    """In the calling thread's namespace. `got`: their peers, by cookie."""
+    end_sockets(UDP, [each for each in sockets(UDP) if got.get(each.cookie) == each.peer])
 
 
-def _end_unanswered_tcp(connected: BpfMap, flows: StaleFlows) -> None:
+def _end_unanswered_tcp(connected: ConnectedSockets, flows: StaleFlows) -> None:
     """The same."""
     ended = []
     for each in sockets(TCP, SYN_SENT):
-        peer = connected.get(cookie(each.cookie))
+        peer = connected.get(each.cookie)
         # Who was connected to a Service before may try somebody else now.
         if peer is not None and read_peer(peer)[1] == each.peer and is_dead(peer, flows.dead):
             ended.append(each)

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from limpet.datapath.services.sockets.apply import visit_namespaces
+from limpet.datapath.services.sockets.connected import ConnectedSockets
 from limpet.datapath.services.sockets.layout import (
     CONNECTED,
     FLOWS,
+    PEERS,
     End,
-    read_cookie,
     read_flow,
     read_peer,
 )
 from limpet.linux.bpf.library import BpfMap
 from limpet.linux.socket_diag import ESTABLISHED, TCP, UDP, sockets
 
-COUNTED = (CONNECTED, FLOWS)
+COUNTED = (CONNECTED, PEERS, FLOWS)
 FlowEnd = tuple[int, bytes, int]
 """Number of the protocol, packed address, port."""
 
@@ -42,9 +43,8 @@ class SocketCounter:
         `asked`. Raises: KernelError."""
         self._look()
         visit_namespaces(self._paths, self._look)
-        connected = {
-            read_cookie(key): read_peer(peer) for key, peer in self._maps[CONNECTED].read().items()
-        }
+        noted = ConnectedSockets(self._maps).read()
+        connected = {cookie: read_peer(peer) for cookie, peer in noted.items()}
         counted: Counter[FlowEnd] = Counter()
         for protocol, cookie, peer in self._found:
             service, got = connected.get(cookie, (None, None))

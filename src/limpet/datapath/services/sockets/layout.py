@@ -8,15 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 LAYOUT = 4
 """Another number for every change of the maps that the agent fills: they are pinned by it, and a
 new agent fills its own from nothing."""
-NOTED_LAYOUT = 1
+NOTED_LAYOUT = 2
 """Another number for every change of the maps that programs write: what stands there of open
-sockets is known nowhere else, so whoever changes it writes how the former is taken along."""
+sockets is known nowhere else, so whoever changes it once others use it writes how the former is
+taken along."""
 FRONTENDS, SLOTS, MEMBERS, NAMESPACES = "frontends", "slots", "members", "namespaces"
-CONNECTED, FLOWS = "connected", "flows"
-"""Whom sockets asked for, and whom they got: of those that are connected, by cookie; of UDP that
-are not, by cookie and who is asked."""
-NOTED_MAPS = (CONNECTED, FLOWS, "answers", "clients")
+CONNECTED, PEERS, FLOWS = "connected", "peers", "flows"
+"""Places of connected sockets, by cookie; whom they asked for, and whom they got, by place; of
+sockets of UDP that are not connected, by cookie and who is asked."""
+NOTED_MAPS = (CONNECTED, PEERS, "locks", FLOWS, "answers", "clients")
 """Maps that programs write."""
+PLACES, SETS = 8, 1 << 13
+"""A connected socket has one of the places of the set that its cookie says."""
 FEW = 8
 """As many slots stand in the frontend itself."""
 SOCKET_MAPS = (FRONTENDS, SLOTS, MEMBERS)
@@ -28,9 +31,12 @@ _MAPPED = bytes(10) + b"\xff\xff"
 """Before an address of IPv4, which makes it one of IPv6. Source: RFC 4291, section 2.5.5.2."""
 _FRONTEND = struct.Struct("=III")
 _COOKIE = struct.Struct("=Q")
+_SET = struct.Struct(f"={PLACES}Q")
+_NUMBER = struct.Struct("=I")
 _NOT_CONNECTED = 1
 _V4_KEY_BYTES, _V4_TARGET_BYTES = 12, 8
 _TARGET = struct.Struct(">16sH2x")
+PEER_BYTES = 2 * _TARGET.size
 _SERVICE_PORT = struct.Struct(">16sB3xH2x")
 End = tuple[bytes, int]
 """Packed address, and port."""
@@ -63,9 +69,18 @@ def read_cookie(key: bytes) -> int:
     return int(_COOKIE.unpack(key)[0])
 
 
+def array_key(number: int) -> bytes:
+    return _NUMBER.pack(number)
+
+
+def read_set(value: bytes) -> tuple[int, ...]:
+    """Cookies of the sockets that have its places; 0: nobody has."""
+    return _SET.unpack(value)
+
+
 def read_peer(peer: bytes) -> tuple[End, End]:
     """Who was asked, who was got. `peer`: `struct peer`."""
-    (asked, port), (got, its_port) = _TARGET.iter_unpack(peer[: 2 * _TARGET.size])
+    (asked, port), (got, its_port) = _TARGET.iter_unpack(peer)
     return (_plain(asked), port), (_plain(got), its_port)
 
 
@@ -74,10 +89,6 @@ def read_flow(key: bytes, value: bytes) -> tuple[int, End, End]:
     asked, _, port = _SERVICE_PORT.unpack_from(key, _COOKIE.size)
     got, its_port = _TARGET.unpack_from(value)
     return read_cookie(key[: _COOKIE.size]), (_plain(asked), port), (_plain(got), its_port)
-
-
-def cookie(socket: int) -> bytes:
-    return _COOKIE.pack(socket)
 
 
 def is_stale(peer: bytes, served: Mapping[End, Collection[End]]) -> bool:

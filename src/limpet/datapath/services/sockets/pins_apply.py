@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from pathlib import Path
 
 from limpet.base.errors import KernelError
 from limpet.datapath.services.sockets.layout import LAYOUT, NOTED_LAYOUT, NOTED_MAPS
-from limpet.linux.bpf.library import Bpf
 from limpet.linux.bpf.place import is_bpffs
 
 _RUN_DIR = Path("/run/limpet")
 LINKS, MAPS, NOTED = "links", f"maps-{LAYOUT}", f"noted-{NOTED_LAYOUT}"
 """Folders below that of pins: of links, of maps that the agent fills, of those that programs
 write."""
-_ALIKE = ("maps-2",)
-"""Folders in which earlier agents had all maps, with those that programs write as they are now."""
 SENDING_PROGRAMS = ("limpet_connect4", "limpet_connect6", "limpet_sendmsg4", "limpet_sendmsg6")
 """Programs that lead a socket to an endpoint. The others show it the Service's address in place of
 the endpoint's: they come before these and go after them."""
@@ -41,25 +37,6 @@ class AttachPoint:
 def map_folder(name: str) -> str:
     """The folder below that of pins in which that map is pinned."""
     return NOTED if name in NOTED_MAPS else MAPS
-
-
-def take_noted(bpf: Bpf, pins: Path) -> None:
-    """The maps that the programs of an earlier agent write are those of the coming ones, too.
-
-    They are the same maps and no copies, so that at no moment a socket is known to the one or the
-    other alone. Raises: KernelError.
-    """
-    for name in NOTED_MAPS:
-        for folder in _ALIKE:
-            fd = bpf.pinned(pins / folder / name)
-            if fd is None:
-                continue
-            try:
-                # That agent was the last: a later one would have removed its folder.
-                (pins / NOTED / name).unlink(missing_ok=True)
-                bpf.pin(fd, pins / NOTED / name)
-            finally:
-                os.close(fd)
 
 
 def forget_other_layouts(pins: Path) -> None:

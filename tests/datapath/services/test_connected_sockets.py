@@ -1,0 +1,102 @@
+"""What programs note of connected sockets: real sockets, real maps."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+
+from limpet.datapath.services.sockets.layout import CONNECTED, PLACES, SETS, read_peer
+from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
+from tests.beds.services.socket_bed import SocketBed
+from tests.datapath.services.test_sockets import ANY, bed, datagrams, family, tracked
+from tests.waiting import wait_until
+
+__all__ = ["bed"]
+
+_NOBODY = 1 << 60
+"""No socket has that cookie, nor those behind it."""
+_CONNECTING = """
+import socket, sys
+address, count = sys.argv[1], int(sys.argv[2])
+made = []
+for _ in range(count):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.connect((address, 53))
+    made.append(one)
+wrong = sum(one.getpeername() != (address, 53) for one in made)
+print(wrong, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_sockets_of_many_processes_that_connect_at_once_are_all_noted(bed: SocketBed) -> None:
+    _, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    count, processes = 1000, 6
+    command = [sys.executable, "-c", _CONNECTING, ADDRESSES[0], str(count)]
+    with ExitStack() as stack:
+        asks = [
+            stack.enter_context(
+                subprocess.Popen(
+                    ["nsenter", f"--net={bed.node.path}", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(processes)
+        ]
+        for each in asks:
+            stack.callback(each.kill)
+        for each in asks:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "0\n"
+        with bed.noted() as connected:
+            noted = connected.read()
+            assert len(noted) == count * processes
+            some = list(noted)[:: count // 10]
+            assert [connected.get(cookie) for cookie in some] == [noted[x] for x in some]
+    wait_until(lambda: bed.count_noted() == 0, "what was closed is forgotten")
+
+
+def test_a_socket_that_connects_again_keeps_its_place_and_has_it_till_it_asks_no_service(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    with ExitStack() as stack:
+        asks = datagrams(stack, one.netns, ADDRESSES[0])
+        for _ in range(2 * PLACES):
+            asks.connect((ADDRESSES[0], 53))
+            assert asks.getpeername() == (ADDRESSES[0], 53)
+        with bed.noted() as connected:
+            (noted,) = connected.read().values()
+        assert read_peer(noted)[1] == (socket.inet_aton(two.addresses[0]), 5353)
+        asks.connect((two.addresses[0], 5353))
+        assert bed.count_noted() == 0
+
+
+def test_what_finds_its_set_full_is_served_by_nftables_until_there_is_room(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    nobody = {_NOBODY + place for place in range(PLACES * SETS)}
+    assert bed.part.sockets is not None
+    with bed.noted() as connected, ExitStack() as stack:
+        held = stack.enter_context(closing(bed.part.sockets.kernel.maps([CONNECTED])[CONNECTED]))
+        with held.mapped() as values:
+            values[:] = struct.pack(f"={len(nobody)}Q", *nobody)
+        for address in ADDRESSES:
+            server = stack.enter_context(two.netns.listening(ANY[family(address)], 8080))
+            with one.netns.connected(address, 80) as here, server.accept()[0]:
+                assert here.getpeername()[:2] == (address, 80)
+            assert tracked(bed.node, address) != ""
+            server.close()
+        assert connected.read().keys() == nobody
+        connected.forget(nobody)
+        assert not connected.read()
+        server = stack.enter_context(two.netns.listening(ANY[4], 8080))
+        with one.netns.connected(ADDRESSES[0], 80), server.accept()[0]:
+            assert len(connected.read()) == 1
