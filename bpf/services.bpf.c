@@ -261,7 +261,7 @@ static __always_inline bool is_member(const struct service *service, const struc
 static __always_inline bool draw(const struct service *service, const struct frontend *frontend,
 				 struct target *found)
 {
-	__u32 count = frontend->slots, number = bpf_get_prandom_u32() % count;
+	__u32 count = frontend->slots, number = count > 1 ? bpf_get_prandom_u32() % count : 0;
 	const struct target *target;
 	struct slot key;
 
