@@ -286,6 +286,22 @@ class Hairpins:
         )
 
 
+class Around:
+    """What this node and those around it have Services be planned by."""
+
+    def __init__(self) -> None:
+        self.reserved = Reserved()
+        self.hairpins = Hairpins()
+
+    def put(self, around: Surroundings) -> None:
+        self.reserved.put(around)
+        self.hairpins.put(around)
+
+    def look(self, catalog: Catalog) -> Collection[ServiceName]:
+        """Who has to be planned anew, since that is other than before."""
+        return (*self.reserved.look(catalog), *self.hairpins.look())
+
+
 class _Addresses:
     """Addresses of Services, and which Services have one."""
 

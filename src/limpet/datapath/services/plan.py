@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from limpet.datapath.services.chains import Chains, Leaving
 from limpet.datapath.services.claims import (
+    Around,
     Claims,
-    Hairpins,
     Place,
-    Reserved,
     cluster_address_of,
     rank_of,
 )
@@ -110,8 +109,7 @@ class Planner:
         self._claims = Claims()
         self._lifted: dict[ServiceName, Held] = {}
         """What Services had that have to be planned anew, since another has what was theirs."""
-        self._reserved = Reserved()
-        self._hairpins = Hairpins()
+        self._around = Around()
         self._nodes = ServingNodes()
         self._flows = FlowNotes()
         self.troubles: dict[ServiceName, str] = {}
@@ -119,8 +117,7 @@ class Planner:
 
     def surround(self, around: Surroundings) -> None:
         self._leaving.put(around)
-        self._reserved.put(around)
-        self._hairpins.put(around)
+        self._around.put(around)
 
     def want(self) -> ServicesState:
         text = self._leaving.text(self.elements)
@@ -178,7 +175,7 @@ class Planner:
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
         """These Services are as the catalog has them."""
         due = dict.fromkeys(names)
-        due.update(dict.fromkeys((*self._reserved.look(catalog), *self._hairpins.look())))
+        due.update(dict.fromkeys(self._around.look(catalog)))
         while due:
             name = next(iter(due))
             del due[name]
@@ -191,8 +188,8 @@ class Planner:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
         self.troubles.pop(name, None)
-        self._hairpins.forget(name)
-        due = self._reserved.note(name, service)
+        self._around.hairpins.forget(name)
+        due = self._around.reserved.note(name, service)
         before = self._lifted.pop(name, None) or self._lift(name)
         self._claims.release(name, _claimed(before))
         after: Held = {}
@@ -229,7 +226,7 @@ class Planner:
         self._flows.take(name, turn)
         for map_name in _OWN_ADDRESSES:
             changed = before.get(map_name, _NONE).keys() ^ after.get(map_name, _NONE).keys()
-            due |= self._reserved.claimants(changed)
+            due |= self._around.reserved.claimants(changed)
         return (due | self._lifted.keys() | self._claims.settle()) - {name}
 
     def _lift(self, name: ServiceName) -> Held:
@@ -270,7 +267,7 @@ class Planner:
             if owner is not None and owner != service.key:
                 return f"{asked} is {cluster_address_of(owner)}"
             is_external = frontend.precedence == EXTERNAL
-            if whose := self._reserved.refusal(
+            if whose := self._around.reserved.refusal(
                 address, protocol, frontend.port, is_external=is_external
             ):
                 return f"{asked} {whose}"
@@ -314,7 +311,7 @@ class Planner:
         able = now | (choice.able_here if sticky and keeps_inside else choice.able)
         if near:
             count = len(local) if is_local else -1
-            sources = sources_of(self._reserved.sources(frontend), version)
+            sources = sources_of(self._around.reserved.sources(frontend), version)
             pick = Pick(version, port.protocol, at_node, len(near), count, sticky, sources)
             name = pick.name
             if name not in self._chains.texts:
@@ -347,7 +344,7 @@ class Planner:
             if values:
                 keys = slot_keys(key, start, len(values))
                 after.setdefault(slots, {}).update(zip(keys, values, strict=True))
-        for own in self._hairpins.addresses(service.key, choice, is_sticky=sticky):
+        for own in self._around.hairpins.addresses(service.key, choice, is_sticky=sticky):
             if self._claims.share((f"hairpin{version}", own + own), service.key):
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
