@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from limpet.linux.file_changes import FileChanges
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -58,3 +59,11 @@ def test_what_is_in_a_folder_that_came_with_the_one_above_it_is_found_when_looke
         changes.look_again()
         path.touch()
         assert changes.drain()
+
+
+def test_what_is_closed_is_given_back_though_nobody_waits_for_the_kernel(tmp_path: Path) -> None:
+    changes = FileChanges([tmp_path / "file"])
+    held = Path(f"/proc/self/fd/{changes.fileno()}")
+    assert str(held.readlink()) == "anon_inode:inotify"
+    changes.close()
+    wait_until(lambda: not held.is_symlink(), "it is open still")

@@ -6,7 +6,9 @@ import ctypes
 import errno
 import os
 import struct
+import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from limpet.base.errors import KernelError
@@ -60,7 +62,10 @@ class FileChanges:
         return int(self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Nobody waits for it: the kernel does until nobody on the machine looks at watches, some
+        15 ms, and more than ten seconds were seen. Source: fsnotify_destroy_group()."""
+        work = partial(os.close, self._fd)
+        threading.Thread(target=work, name="unwatch", daemon=True).start()
 
     def drain(self) -> bool:
         """Whether one of the files was touched since; also when events were lost, or its folder
