@@ -17,7 +17,7 @@ from pathlib import Path
 
 from limpet.datapath.services.part import ServicesContext, ServicesPart
 from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
-from limpet.datapath.services.sockets.connected import ConnectedSockets
+from limpet.datapath.services.sockets.connected_apply import ConnectedSockets
 from limpet.datapath.services.sockets.layout import CONNECTED, PEERS
 from limpet.datapath.services.sockets.pins_apply import AttachPoint
 from limpet.datapath.services.sockets.side import SocketSide

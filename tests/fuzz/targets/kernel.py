@@ -19,7 +19,7 @@ from limpet.datapath.overlay.state import OverlayState
 from limpet.datapath.policy.blocks import bounds_of_text
 from limpet.datapath.policy.table import read_listing
 from limpet.datapath.services.elements import read_frontend, read_target, target_value
-from limpet.datapath.services.sockets.layout import read_cookie, read_flow, read_peer
+from limpet.datapath.services.sockets.layout import read_cookie, read_flow, read_peer, read_set
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard import netlink_codec as wireguard
 from limpet.linux import conntrack
@@ -254,6 +254,7 @@ def keys_of_maps(data: bytes) -> None:
     read_cookie(data[:8])
     read_peer(data)
     read_flow(data, data)
+    read_set(data)
     read_frontend(data[:12])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import limpet
 from limpet.base.errors import KernelError, LimpetError, StorageError
-from limpet.datapath.services.sockets.connected import ConnectedSockets
+from limpet.datapath.services.sockets.connected_apply import ConnectedSockets
 from limpet.datapath.services.sockets.layout import (
     FRONTENDS,
     NAMESPACES,

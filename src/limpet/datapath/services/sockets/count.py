@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from limpet.datapath.services.sockets.apply import visit_namespaces
-from limpet.datapath.services.sockets.connected import ConnectedSockets
+from limpet.datapath.services.sockets.connected_apply import ConnectedSockets
 from limpet.datapath.services.sockets.layout import (
     CONNECTED,
     FLOWS,

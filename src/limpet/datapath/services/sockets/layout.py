@@ -75,12 +75,12 @@ def array_key(number: int) -> bytes:
 
 def read_set(value: bytes) -> tuple[int, ...]:
     """Cookies of the sockets that have its places; 0: nobody has."""
-    return _SET.unpack(value)
+    return _SET.unpack_from(value)
 
 
 def read_peer(peer: bytes) -> tuple[End, End]:
     """Who was asked, who was got. `peer`: `struct peer`."""
-    (asked, port), (got, its_port) = _TARGET.iter_unpack(peer)
+    (asked, port), (got, its_port) = _TARGET.iter_unpack(peer[:PEER_BYTES])
     return (_plain(asked), port), (_plain(got), its_port)
 
 
