@@ -79,7 +79,9 @@ class Pods:
         self._book = AddressBook()
         self._found: tuple[HeldTwice, ...] = ()
         self._reported: set[str] = set()
-        """Uids of nodes whose reports may have come and were not taken up yet."""
+        """Uids of nodes whose reports may have come, or gone, and were not taken up yet."""
+        self._names: dict[str, str] = {}
+        """Names of nodes whose reports were taken up, by uid."""
         self._reflector = Reflector(
             client, PLACED_PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
         )
@@ -138,8 +140,14 @@ class Pods:
                 return None
             return grant.name, read_report(report, tables)
 
-        if (found := await self._cluster.change(read)) is not None:
+        found = await self._cluster.change(read)
+        if found is not None:
+            self._names[uid] = found[0]
             self._book.report(*found, now_s)
+        elif uid in self._names:
+            name = self._names.pop(uid)
+            if name not in self._names.values():  # else a machine in its place has reported
+                self._book.report(name, (), now_s)
 
     async def _hear(self, changes: ObjectChanges[PlacedPod]) -> None:
         now_s = time.monotonic()

@@ -59,8 +59,12 @@ class NodeReports:
         for a report after it, which never was: another controller may have ended amid that."""
 
     def subscribe(self, hear: Callable[[str], None]) -> None:
-        """`hear`: told the uid of a node that has reported."""
+        """`hear`: told the uid of a node that has reported, or whose report is gone."""
         self._hear.append(hear)
+
+    def _tell(self, uid: str) -> None:
+        for hear in self._hear:
+            hear(uid)
 
     async def put(
         self, uid: str, report: PodReport, now_s: float, afford: Callable[[int], None]
@@ -77,8 +81,7 @@ class NodeReports:
                     sequence = await self._put(uid, report, now_s, afford)
                 except ConflictError:
                     continue
-                for hear in self._hear:
-                    hear(uid)
+                self._tell(uid)
                 return sequence
         raise RefusedError(Code.TRY_AGAIN, "two reports of this node at once")
 
@@ -202,12 +205,15 @@ class NodeReports:
             return  # it has reported by itself
         self._times.pop(former, None)
         self._times[uid] = record.at_s
+        self._tell(former)
+        self._tell(uid)
 
     async def drop(self, uid: str) -> None:
         item = await self._store.get(REPORT, uid)
         record = _record(item)
         self._whole.pop(uid, None)
         self._times.pop(uid, None)
+        self._tell(uid)
         if item is None or record is None:
             return
         gone = await self._deletions(_name(uid, part) for part in range(1, len(record.parts)))

@@ -1,0 +1,47 @@
+"""What nodes have reported of their pods, in the controller that leads."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from limpet.cluster.api import InterfaceAddresses, PodReport
+from limpet.controller.orchestrator.events import Events
+from limpet.controller.orchestrator.pods import Pods
+from limpet.controller.settings import ControllerSettings
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.sqlite import SqliteStore
+from limpet.kubernetes.access.access import plain_access
+from limpet.kubernetes.client import Client
+from tests.unit.controller.state.cluster_tables import join
+
+
+def test_what_a_node_has_reported_is_forgotten_when_it_is_removed(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = SqliteStore(tmp_path / "controller.db")
+        cluster = Cluster(store, ControllerSettings())
+        await cluster.start()
+        client = Client(plain_access("http://127.0.0.1:1"))
+        pods = Pods(client, cluster, Events(client))
+        grants = [
+            await cluster.change(partial(join, number=number, name=f"n{number}"))
+            for number in (1, 2)
+        ]
+        for grant in grants:
+            address = str(grant.segments[0].network_address + 9)
+            reported = InterfaceAddresses("", "shop", f"web-{grant.name}", "eth0", (address,))
+            report = PodReport(1, (reported,), None)
+            await cluster.reports.put(grant.uid, report, 1.0, lambda _: None)
+        await pods._take_reports()
+        assert set(pods._book._reported) == {"n1", "n2"}
+
+        await cluster.remove("n1")
+        await pods._take_reports()
+
+        assert set(pods._book._reported) == {"n2"}
+        assert set(pods._names.values()) == {"n2"}
+        await cluster.stop()
+        await store.close()
+
+    asyncio.run(body())
