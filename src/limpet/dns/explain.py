@@ -14,7 +14,8 @@ import dns.rdatatype
 from limpet import __version__
 from limpet.base.errors import LimpetError
 from limpet.dns import wire
-from limpet.dns.names import ClusterNames, Found, reversed_address
+from limpet.dns.address_names import reversed_address
+from limpet.dns.names import ClusterNames, Found
 from limpet.dns.render import describe_response
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, DnsServer

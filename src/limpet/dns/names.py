@@ -16,6 +16,7 @@ from limpet.base.addresses import Address
 from limpet.base.bounds.strangers import DNS_ADDRESSES, DNS_NAMES, DNS_PORTS
 from limpet.base.bounds.tenants import DNS_ALIASES
 from limpet.dns import wire
+from limpet.dns.address_names import REVERSE_ZONES, reversed_address, undashed_address
 from limpet.services.catalog import Catalog
 from limpet.services.headless import FAMILIES, HeadlessService, is_indexed, named_among
 from limpet.services.rotation import Here
@@ -28,7 +29,6 @@ TTL_S = 5
 """An endpoint that has gone is asked for no longer than that."""
 _PROTOCOLS = (b"_tcp", b"_udp", b"_sctp")
 _SVC, _POD = b"svc", b"pod"
-_REVERSE = {4: (b"in-addr", b"arpa"), 6: (b"ip6", b"arpa")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,21 @@ class ClusterNames:
         """None: upstreams are asked, it is no name of the cluster."""
         if name[-len(self._zone) :] == self._zone:
             return self._below_zone(name, kind)
-        if name[-2:] in _REVERSE.values():
+        if name[-2:] in REVERSE_ZONES.values():
             return self._reverse(name, kind)
+        if self._is_searched(name):
+            return Found(wire.NXDOMAIN, because="a cluster's name with a search domain behind it")
         return None
+
+    def _is_searched(self, name: Labels) -> bool:
+        """With `ndots:5` a C library asks for `db.shop.svc.cluster.local.lan` before it asks for
+        the name itself; musl asks for nothing more where an upstream that is away has failed it.
+        A domain of one label may well stand amid others' names."""
+        count = len(self._zone)
+        return count > 1 and any(
+            label in (_SVC, _POD) and name[at : at + count] == self._zone
+            for at, label in enumerate(name, 1)
+        )
 
     # Below the cluster's domain
 
@@ -198,7 +210,7 @@ class ClusterNames:
             case (_, b"pod"):
                 return [], None, "pods by address"
             case (dashed, _, b"pod"):
-                address = _undashed(dashed)
+                address = undashed_address(dashed)
                 if address is None:
                     return None
                 return [_address_record(name)(address)], None, "an address, written as a pod's name"
@@ -373,27 +385,3 @@ def _address_record(name: Labels) -> Callable[[Address], Record]:
         return Record(name, wire.A if address.version == 4 else wire.AAAA, str(address))
 
     return record
-
-
-def _undashed(label: bytes) -> Address | None:
-    text = label.decode("ascii", "replace")
-    for separator in (".", ":"):
-        try:
-            return ip_address(text.replace("-", separator))
-        except ValueError:
-            continue
-    return None
-
-
-def reversed_address(name: Labels) -> Address | None:
-    """The address that a name below in-addr.arpa or ip6.arpa stands for."""
-    text = [label.decode("ascii", "replace") for label in reversed(name[:-2])]
-    try:
-        if name[-2:] == _REVERSE[4]:
-            return ip_address(".".join(text)) if len(text) == 4 else None
-        digits = "".join(text)
-        if len(text) != 32 or any(len(each) != 1 for each in text):
-            return None
-        return ip_address(int(digits, 16).to_bytes(16, "big"))
-    except ValueError:
-        return None

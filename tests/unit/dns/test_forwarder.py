@@ -19,7 +19,13 @@ from limpet.base.bounds.strangers import DNS_ASKERS, DNS_FORWARDED, DNS_FORWARDE
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
 from limpet.dns.forward.effects import AskUpstream, CloseAttempt, Deliver
-from limpet.dns.forward.forwarder import GIVE_UP_S, MOST_ATTEMPTS, Forwarder
+from limpet.dns.forward.forwarder import (
+    FAILED_S,
+    GIVE_UP_S,
+    GIVE_UP_SOON_S,
+    MOST_ATTEMPTS,
+    Forwarder,
+)
 from limpet.dns.forward.health import LOOP_S, Upstream
 from limpet.dns.wire import Query
 
@@ -268,6 +274,41 @@ def test_everybody_silent_is_told_before_a_resolver_asks_again() -> None:
     assert world.open == {}
     assert world.forwarder.under_way == 0
     assert world.forwarder.next_s == math.inf
+
+
+def test_while_nobody_answers_nobody_waits_for_long() -> None:
+    """A C library asks for one name several times, and for several names until one is there."""
+    world = World()
+    world.ask()
+    world.pass_time(GIVE_UP_S)
+    world.sent.clear()
+    world.now_s += FAILED_S / 2
+    assert world.code(world.ask()) == wire.SERVFAIL, "it was asked a moment ago"
+    assert world.sent == []
+    world.now_s += FAILED_S
+    again, other = world.ask(), world.ask("b.example.com")
+    assert world.told.keys().isdisjoint((again, other))
+    world.pass_time(GIVE_UP_SOON_S)
+    assert {world.code(each) for each in (again, other)} == {wire.SERVFAIL}
+    # Somebody is back: there is time again.
+    world.now_s += FAILED_S
+    late = world.ask()
+    world.answer(list(world.open.values())[-1], ANSWER)
+    assert world.code(late) == wire.NOERROR
+    slow = world.ask("c.example.com")
+    world.pass_time(GIVE_UP_S - 0.1)
+    assert slow not in world.told
+
+
+def test_what_nobody_answered_is_asked_at_once_of_the_servers_that_come() -> None:
+    world = World()
+    world.ask()
+    world.pass_time(GIVE_UP_S)
+    world.sent.clear()
+    world.do(world.forwarder.use((Upstream(ip_address("192.0.2.9")),), world.now_s))
+    world.sent.clear()
+    world.ask()
+    assert [each.upstream for each in world.sent] == [0]
 
 
 def test_stale_answers_are_told_while_upstreams_are_away_and_never_beyond_the_bound() -> None:

@@ -189,6 +189,24 @@ def test_names_of_others_are_left_to_upstreams(name: str) -> None:
     assert known.look_up(wire.split_name(_wire(name)), wire.A) is None
 
 
+def test_a_name_of_the_cluster_with_a_search_domain_behind_it_is_nobodys() -> None:
+    """C libraries ask for it before they ask for the name itself: an upstream that is away, or has
+    a wildcard, would be in its way."""
+    _, known = names()
+    for name in (
+        "web.default.svc.cluster.local.lan",
+        "db-0.db.default.svc.cluster.local.site.example",
+        "1-2-3-4.a.pod.cluster.local.x",
+    ):
+        found = known.look_up(tuple(name.encode().split(b".")), wire.A)
+        assert found is not None
+        assert (found.code, found.records) == (wire.NXDOMAIN, ())
+    for name in ("svc.cluster.example", "cluster.local.lan", "pod.lan", "web.svc.lan"):
+        assert known.look_up(tuple(name.encode().split(b".")), wire.A) is None
+    short = ClusterNames(Catalog(), "local")
+    assert short.look_up((b"web", b"svc", b"local", b"example"), wire.A) is None
+
+
 def test_an_alias_out_of_the_cluster_says_where_to_ask_on() -> None:
     _, known = names()
 

@@ -28,6 +28,11 @@ STALE_AFTER_S = 0.5
 """Who could have a stale answer waits no longer for a fresh one. RFC 8767 allows 1.8 s."""
 GIVE_UP_S = 4.5
 """Resolvers of C libraries ask again after 5 s."""
+GIVE_UP_SOON_S = 1.5
+"""Where nobody at all has answered lately: who waits has better things to ask for. It is longer
+than the way to a satellite and back."""
+FAILED_S = 1.0
+"""What nobody has answered is not asked again before. Source: RFC 9520, section 3.2."""
 RECHECK_S = 5.0
 """What could not be refreshed is not tried again before."""
 MOST_ATTEMPTS = 6
@@ -55,6 +60,7 @@ class _Asked(Generic[W]):
     flags: int
     dnssec: bool
     begun_s: float
+    patience_s: float = GIVE_UP_S
     who: str = ""
     """The client that was the first to ask; empty: we ourselves."""
     waiting: Askers[W] = field(default_factory=Askers)
@@ -80,6 +86,7 @@ class Forwarder(Generic[W]):
         self._attempts: dict[int, _Attempt] = {}
         self._due: DueQueue[Key] = DueQueue()
         self._recheck: dict[Key, float] = {}
+        """Questions that nobody has answered, and when they are asked again."""
         self._loops: dict[bytes, int] = {}
         """Names that nobody but us asks for, and the upstream that was asked."""
         self._begun: Counter[str] = Counter()
@@ -121,6 +128,7 @@ class Forwarder(Generic[W]):
             return []
         if upstreams and self._last.isdisjoint(upstreams):
             self.cache.clear()
+        self._recheck.clear()
         self._last = frozenset(upstreams) or self._last
         known = dict(zip(self.upstreams, self.healths, strict=True))
         effects = self._give_up_attempts(now_s)
@@ -167,15 +175,17 @@ class Forwarder(Generic[W]):
         asked = self._asked.get(key)
         if asked is not None:
             return self._join(key, asked, (who, waiter), kept, now_s)
-        if kept is not None and now_s < self._recheck.get(key, 0.0):
-            return [_stale(waiter, kept)]
+        if now_s < self._recheck.get(key, 0.0):
+            return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
         order = in_order(self.healths, now_s)
         is_crowded = (
             len(self._asked) >= DNS_FORWARDED.most or self._begun[who] >= DNS_FORWARDED_OF_ONE.most
         )
         if is_crowded or not order:
             return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
-        asked = _Asked(query.question, flags, query.wants_dnssec, now_s, who)
+        is_dead = all(self.healths[each].failures > 1 for each in order)
+        patience_s = GIVE_UP_SOON_S if is_dead else GIVE_UP_S
+        asked = _Asked(query.question, flags, query.wants_dnssec, now_s, patience_s, who)
         effects = self._begin(key, asked, order[0], now_s)
         if kept is not None and self.healths[order[0]].failures:
             return [_stale(waiter, kept), *effects]  # nobody has answered lately
@@ -201,7 +211,7 @@ class Forwarder(Generic[W]):
         return [] if refused is None else [_failed(refused)]
 
     def _due_s(self, key: Key, asked: _Asked[W], now_s: float) -> float:
-        due_s = min(asked.next_s, asked.begun_s + GIVE_UP_S)
+        due_s = min(asked.next_s, asked.begun_s + asked.patience_s)
         if asked.waiting and self.cache.get(key, now_s) is not None:
             due_s = min(due_s, asked.begun_s + STALE_AFTER_S)
         return due_s
@@ -307,7 +317,7 @@ class Forwarder(Generic[W]):
         effects: list[Effect[W]] = []
         while (key := self._due.take(now_s)) is not None:
             asked = self._asked[key]
-            if now_s >= asked.begun_s + GIVE_UP_S:
+            if now_s >= asked.begun_s + asked.patience_s:
                 effects += self._blame(key, asked, now_s)
                 effects += self._end(key, asked, now_s)
                 continue
@@ -333,11 +343,14 @@ class Forwarder(Generic[W]):
     def _end(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
         """Nobody knows it."""
         kept = self.cache.get(key, now_s)
-        if kept is None:
-            return self._finish(key, asked, asked.worst or DnsAnswer(wire.SERVFAIL))
+        if kept is None and asked.worst is not None:
+            return self._finish(key, asked, asked.worst)
         if len(self._recheck) >= DNS_FORWARDED.most:
             self._recheck = {k: until for k, until in self._recheck.items() if until > now_s}
-        self._recheck[key] = now_s + RECHECK_S
+        if asked.who:
+            self._recheck[key] = now_s + (FAILED_S if kept is None else RECHECK_S)
+        if kept is None:
+            return self._finish(key, asked, DnsAnswer(wire.SERVFAIL))
         told: list[Effect[W]] = [_stale(each, kept) for each in asked.waiting.take_all()]
         return told + self._finish(key, asked, kept.answer)
 
