@@ -100,3 +100,22 @@ def test_what_finds_its_set_full_is_served_by_nftables_until_there_is_room(bed: 
         server = stack.enter_context(two.netns.listening(ANY[4], 8080))
         with one.netns.connected(ADDRESSES[0], 80), server.accept()[0]:
             assert len(connected.read()) == 1
+
+
+def test_places_of_sockets_of_whose_end_no_program_hears_are_given_back(bed: SocketBed) -> None:
+    """Those that the kernel made for itself: a place that is not given back is lost for ever."""
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    assert bed.part.sockets is not None
+    with bed.noted() as connected, ExitStack() as stack:
+        stays = datagrams(stack, one.netns, ADDRESSES[0])
+        stays.connect((ADDRESSES[0], 53))
+        open_before = connected.read().keys()
+        held = stack.enter_context(closing(bed.part.sockets.kernel.maps([CONNECTED])[CONNECTED]))
+        with held.mapped() as values, values.cast("Q") as cookies:
+            cookies[next(place for place, cookie in enumerate(cookies) if not cookie)] = _NOBODY
+        for expected in ({*open_before, _NOBODY}, set(open_before)):
+            bed.part.resync()
+            bed.run()
+            assert connected.read().keys() == expected
+        assert stays.getpeername() == (ADDRESSES[0], 53)

@@ -97,6 +97,7 @@ class SocketSide:
                 self._is_known = False
             if not self._is_known:
                 self.kernel.read(want)
+                self.kernel.sweep()
             if not (self._is_checked and self._is_known):
                 self._damage = self.kernel.damage()
                 self._is_checked = True
