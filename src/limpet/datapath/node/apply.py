@@ -145,6 +145,11 @@ class NodeKernel:
                 read_sysctl(f"net/ipv4/conf/{ifname}/route_localnet") == "1"
                 for ifname in ("all", *wanted)
             ),
+            unfiltered=frozenset(
+                version
+                for version, name in ((4, "iptables"), (6, "ip6tables"))
+                if read_sysctl(f"net/bridge/bridge-nf-call-{name}") != "1"
+            ),
             advertised_uplinks=frozenset(
                 ifname for ifname, info in advertised if info.family == wire.AF_INET6
             ),

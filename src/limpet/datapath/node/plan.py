@@ -37,6 +37,8 @@ class NodeFacts:
     planned on those."""
     routes_localhost: bool = False
     """A bridge takes packets for 127.0.0.0/8 already: an earlier hostPort, or others, asked."""
+    unfiltered: frozenset[int] = frozenset()
+    """IP versions of which bridges show nftables nothing that goes from pod to pod."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
     uplink_mtu_bytes: int | None = None
@@ -113,6 +115,7 @@ def plan_node(
             bridges=[ifname for ifname in guarded if is_plain_name(ifname)],
             names_at=names_at,
             udp_ports=state.udp_ports,
+            unfiltered=facts.unfiltered,
         ),
     )
 

@@ -94,6 +94,7 @@ def plan_ruleset(
     bridges: Collection[str] = (),
     names_at: Collection[Address] = (),
     udp_ports: Collection[int] = (),
+    unfiltered: Collection[int] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
@@ -101,7 +102,8 @@ def plan_ruleset(
     their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: their maps are
     there before the first element. `bridges`: those from which nothing may reach the node's
     127.0.0.0/8; `is_plain_name` holds for each. `names_at`: where pods ask this node for names;
-    `udp_ports`: where other nodes send to it. No pod answers there in its place.
+    `udp_ports`: where other nodes send to it. No pod answers there in its place. `unfiltered`: IP
+    versions of which bridges show nothing here.
 
     Only chains that have something to do are there: each one costs every packet of the node, and
     the first one of NAT has all flows tracked.
@@ -121,7 +123,7 @@ def plan_ruleset(
         own = [*_names(names_at), *(f"\t\tudp dport {each} return" for each in udp_ports)]
         lines += ["\tchain hostports {", *own, *_HOST_PORTS]
     if expect_host_ports or masquerade:
-        lines += _MASQUERADE
+        lines += _masquerade(unfiltered)
     lines[-1] = "}"
     return "\n".join(lines) + "\n"
 
@@ -179,6 +181,17 @@ def _elements(elements: list[str]) -> list[str]:
     return [f"\t\telements = {{ {', '.join(elements)} }}"] if elements else []
 
 
+def _masquerade(unfiltered: Collection[int]) -> list[str]:
+    """What another program (kube-proxy, most of all) has led from pod to pod of this node would be
+    answered past connection tracking, from the pod's own address, which nobody has asked."""
+    answers = [
+        f"\t\t{ip} saddr @pods{version} {ip} daddr @pods{version} ct status dnat masquerade"
+        for version, ip in ((4, "ip"), (6, "ip6"))
+        if version in unfiltered
+    ]
+    return [*_MASQUERADE[:_ANSWERS_AT], *answers, *_MASQUERADE[_ANSWERS_AT:]]
+
+
 _MARK = f"{MASQUERADE_MARK:#010x}"
 # Nothing leads ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left alone, a client
 # of "localhost" is refused at once there, and goes on to 127.0.0.1.
@@ -205,6 +218,9 @@ _HOST_PORTS = f"""\
 	}}
 
 """.split("\n")[:-1]
+
+_ANSWERS_AT = 3
+"""Line behind that of hostPorts."""
 _MASQUERADE = f"""\
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
