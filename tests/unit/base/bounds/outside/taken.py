@@ -23,6 +23,7 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "datapath/tunnel/ipsec": "keeper.py",
         "ipam": "store.py",
         "kubernetes": "reflector.py",
+        "linux": "file_changes.py",
     },
     "one at a time: the next begins when it has ended": {
         "agent/serving": "gone_pods.py",
