@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from sys import intern
 from typing import Generic
 
 from limpet.base.bounds.room import Room
 from limpet.base.bounds.tenants import LIST_PAGES, OBJECTS, OBJECTS_OF_ONE
 from limpet.base.errors import LimpetError
+from limpet.base.text.shared import share
 from limpet.kubernetes.kinds.objects import AnyViewed
 from limpet.kubernetes.watch_event import (
     ObjectDeleted,
@@ -347,4 +347,4 @@ class ReflectorState(Generic[AnyViewed]):
 
 def key_of(item: AnyViewed) -> ObjectKey:
     """By words that others may keep, too."""
-    return intern(item.metadata.namespace), intern(item.metadata.name)
+    return share(item.metadata.namespace), share(item.metadata.name)

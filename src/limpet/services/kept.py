@@ -7,7 +7,6 @@ new. The last line counts the others and has the version: a file without it was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from sys import intern
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec.structs import force_setattr
 
 from limpet.base.decoding import decode_json
 from limpet.base.records.version import VERSION, check_version
+from limpet.base.text.shared import share
 from limpet.services.catalog import Catalog, Item
 from limpet.services.values import (
     NOT_EXPOSED,
@@ -140,5 +140,5 @@ def _share_words(item: AnyItem, parts: Iterable[msgspec.Struct]) -> AnyItem:
     for part in (item, *parts):
         for field in _WORDS[type(part)]:
             if word := getattr(part, field):
-                force_setattr(part, field, intern(word))
+                force_setattr(part, field, share(word))
     return item

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 import structlog
 
 from limpet.base.errors import LimpetError
+from limpet.base.text.shared import share
 from limpet.cluster.kinds import NETWORK
 from limpet.controller.orchestrator.conditions import (
     FOLLOWED,
@@ -74,7 +74,7 @@ def read_shown(kind: str, found: Carrying) -> Shown:
     observed, nodes = status.get("observedGeneration"), status.get("nodes")
     shown = replace(
         shown,
-        written=tuple(map(_interned, read_written(status))),
+        written=tuple(map(_shared, read_written(status))),
         observed=observed if isinstance(observed, int) else 0,
         nodes=nodes if isinstance(nodes, int) else None,
     )
@@ -95,10 +95,8 @@ def read_shown(kind: str, found: Carrying) -> Shown:
     )
 
 
-def _interned(each: Written) -> Written:
-    return Written(
-        *map(sys.intern, (each.type, each.status, each.reason, each.message, each.since))
-    )
+def _shared(each: Written) -> Written:
+    return Written(*map(share, (each.type, each.status, each.reason, each.message, each.since)))
 
 
 class ObjectStatus:

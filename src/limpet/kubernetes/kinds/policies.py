@@ -4,7 +4,6 @@ about. Of a Pod nothing is kept in memory but its labels, addresses and named po
 from __future__ import annotations
 
 from ipaddress import ip_address
-from sys import intern
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from limpet.base.addresses import Address
 from limpet.base.bounds.tenants import POD_ADDRESSES, POD_CONTAINERS, POD_PORTS
 from limpet.base.bounds.words import LABEL
+from limpet.base.text.shared import share
 from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.policies.policy import Key, NamedPort, PolicyPod, Protocol
 
@@ -87,9 +87,9 @@ def pod_of(view: PodView) -> PolicyPod | None:
     metadata = view.metadata
     addresses = [_address(each.ip) for each in view.status.pod_i_ps or ()]
     return PolicyPod(
-        Key(intern(metadata.namespace), metadata.name),
+        Key(share(metadata.namespace), metadata.name),
         tuple(each for each in addresses if each is not None),
-        {intern(key): intern(value) for key, value in (metadata.labels or {}).items()},
+        {share(key): share(value) for key, value in (metadata.labels or {}).items()},
         _ports(view.spec),
         view.spec.host_network,
     )
@@ -113,6 +113,6 @@ def _ports(spec: PodSpecView) -> dict[NamedPort, int]:
     for container in (*(spec.containers or ()), *beside):
         for port in container.ports or ():
             if port.name and port.protocol in _PROTOCOLS:
-                named = NamedPort(_PROTOCOLS[port.protocol], intern(port.name))
+                named = NamedPort(_PROTOCOLS[port.protocol], share(port.name))
                 found.setdefault(named, port.container_port)
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
-from sys import intern
 from typing import Annotated
 
 import msgspec
@@ -22,6 +21,7 @@ from limpet.base.bounds.tenants import (
     SOURCE_RANGES,
 )
 from limpet.base.bounds.words import NAME, SERVICE_PORTS, SLICE_ENDPOINTS
+from limpet.base.text.shared import share
 from limpet.kubernetes.kinds.left_out import LeftOut
 from limpet.kubernetes.kinds.objects import Resource, Viewed
 from limpet.services.values import (
@@ -171,9 +171,9 @@ def service_of(view: ServiceView) -> Service:
     is_name = spec.type == "ExternalName"
     annotated = (view.metadata.annotations or {}).get(DISTRIBUTION_ANNOTATION, "")
     return Service(
-        namespace=intern(view.metadata.namespace),
-        name=intern(view.metadata.name),
-        type=intern(spec.type),
+        namespace=share(view.metadata.namespace),
+        name=share(view.metadata.name),
+        type=share(spec.type),
         cluster_ips=(
             (NONE,)
             if NONE in addresses
@@ -186,7 +186,7 @@ def service_of(view: ServiceView) -> Service:
         external_name=spec.external_name if is_name else "",
         affinity_s=_affinity_s(spec, out),
         is_internal_local=spec.internal_traffic_policy == "Local",
-        distribution=intern(annotated[: NAME.most] or spec.traffic_distribution or ""),
+        distribution=share(annotated[: NAME.most] or spec.traffic_distribution or ""),
         publish_not_ready=spec.publish_not_ready_addresses,
         left_out=out.words,
     )
@@ -196,7 +196,7 @@ def slice_of(view: SliceView) -> EndpointSlice:
     """Endpoints without an address, or with one of another family, are left out."""
     version = _VERSIONS.get(view.address_type, 0)
     ports = tuple(
-        EndpointPort(intern(each.name or ""), intern(each.protocol or "TCP"), each.port or 0)
+        EndpointPort(share(each.name or ""), share(each.protocol or "TCP"), each.port or 0)
         for each in (view.ports or ())[: SERVICE_PORTS.most]
         if not _port_problem(each)
     )
@@ -211,9 +211,9 @@ def slice_of(view: SliceView) -> EndpointSlice:
         and (version or view.address_type == _FQDN)
     )
     return EndpointSlice(
-        namespace=intern(view.metadata.namespace),
-        name=intern(view.metadata.name),
-        service=intern((view.metadata.labels or {}).get(SERVICE_LABEL, "")),
+        namespace=share(view.metadata.namespace),
+        name=share(view.metadata.name),
+        service=share((view.metadata.labels or {}).get(SERVICE_LABEL, "")),
         version=version,
         ports=ports,
         endpoints=endpoints,
@@ -315,7 +315,7 @@ def _service_ports(views: Sequence[ServicePortView], out: LeftOut) -> tuple[Serv
             _note_port(f"ports[{index}]", view, problem, out)
             continue
         node_port = _port_or_none(view.node_port, f"ports[{index}].nodePort", out)
-        name, protocol = intern(view.name or ""), intern(view.protocol or "TCP")
+        name, protocol = share(view.name or ""), share(view.protocol or "TCP")
         found.append(ServicePort(name, protocol, view.port or 0, node_port))
     return tuple(found)
 
@@ -340,8 +340,8 @@ def _endpoint(view: EndpointView, version: int) -> Endpoint | None:
     return Endpoint(
         address,
         READY * ready + SERVING * serving + TERMINATING * bool(seen.terminating),
-        intern(view.node_name or ""),
-        intern(view.zone or ""),
+        share(view.node_name or ""),
+        share(view.zone or ""),
         view.hostname or "",
         target.name if target is not None and target.kind == "Pod" else "",
         _hinted(hints.for_zones),
@@ -350,7 +350,7 @@ def _endpoint(view: EndpointView, version: int) -> Endpoint | None:
 
 
 def _hinted(hints: list[HintView] | None) -> tuple[str, ...]:
-    return tuple(intern(each.name) for each in hints if each.name) if hints else ()
+    return tuple(share(each.name) for each in hints if each.name) if hints else ()
 
 
 def _address(text: str, version: int = 0) -> str:

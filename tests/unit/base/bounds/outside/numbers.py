@@ -7,6 +7,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "base/disk.py": "_READ_BYTES",
         "base/http/connection.py": "_READ_BYTES",
         "base/records/codec.py": "_CHEAP_BYTES",
+        "base/text/shared.py": "_MOST",
         "cli/bundle/site_bundle.py": "_BLOCK_BYTES",
         "cli/connectivity/answerer.py": "_CHUNK_BYTES",
         "cli/netcheck/udp.py": "_AT_ONCE _RECEIVED_BYTES",
