@@ -6,7 +6,7 @@ import asyncio
 from ipaddress import ip_address
 from pathlib import Path
 
-from limpet.agent.policies.of_cluster import pods_of_all
+from limpet.agent.policies.told_pods import pods_of_all
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity

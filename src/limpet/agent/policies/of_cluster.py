@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.agent.policies.keeper import OwnPolicies
+from limpet.agent.policies.told_pods import ToldPods
 from limpet.agent.policies.words import UNHEARD
 from limpet.base.addresses import Address, Prefix
 from limpet.base.layered_map import differing
@@ -52,8 +52,7 @@ class ClusterPolicies(OwnPolicies):
         self._heard = ReadPolicies()
         self._heard.is_whole = membership.replica.has_heard_all
         self._problems: dict[str, str] = {}
-        self._theirs: dict[str, dict[Key, PolicyPod]] = {}
-        """Pods of other nodes, by the name of the document."""
+        self._theirs = ToldPods()
         self._segments = membership.segments
         self._told_s = float("-inf")
         self._timer = Timer("labels of pods", self._tell)
@@ -78,7 +77,7 @@ class ClusterPolicies(OwnPolicies):
         return PolicyWorld(
             {**self._heard.policies, **own.policies, **doubts},
             {**self._heard.namespaces, **own.namespaces},
-            pods_of_all({"": own.pods, **self._theirs}),
+            self._theirs.with_own(own.pods),
         )
 
     def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
@@ -170,11 +169,11 @@ class ClusterPolicies(OwnPolicies):
         said = self._membership.replica.known.value(PODS.name, name)
         entry = self._membership.snapshot.nodes.get(uid)
         if said is None or entry is None or entry.grant.tombstone:
-            self._theirs.pop(name, None)
+            self._theirs.put(name, {})
             return
         segments = self._membership.segments.get(uid, ())
         pods = (_pod_of(each, segments) for each in said.pods)
-        self._theirs[name] = {pod.key: pod for pod in pods}
+        self._theirs.put(name, {pod.key: pod for pod in pods})
 
     # What this node says
 
@@ -198,21 +197,6 @@ class ClusterPolicies(OwnPolicies):
 def _key_of(name: str) -> Key:
     namespace, _, rest = name.partition("/")
     return Key(namespace, rest)
-
-
-def pods_of_all(told: Mapping[str, Mapping[Key, PolicyPod]]) -> dict[Key, PolicyPod]:
-    """All pods that nodes have told, by the name of the document, as one; this node's own, by the
-    empty name, keep theirs. Of two nodes that tell of one name each has its pod: a node that names
-    another's pod takes nothing from it."""
-    found: dict[Key, PolicyPod] = {}
-    for document in sorted(told):
-        pods = told[document]
-        twins = found.keys() & pods.keys()
-        found |= {key: pod for key, pod in pods.items() if key not in twins} if twins else pods
-        for key in twins:
-            other = Key(key.namespace, f"{key.name}@{document.partition('/')[0]}")
-            found[other] = replace(pods[key], key=other)
-    return found
 
 
 def _pod_of(told: LabelledPod, segments: Iterable[Prefix]) -> PolicyPod:
