@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -54,6 +55,11 @@ from limpet.kubernetes.reflector_state import ObjectChanges
 _log = structlog.get_logger("status")
 _LOOK_S = 2.0
 """Between two looks at what has changed, which cost no request."""
+_SHARE, _LONGEST_REST_S = 20, 30.0
+"""So many times as long as the processor was busy meanwhile it rests: of thousands of objects a
+look takes half a second, and with thousands of nodes something is always another than before."""
+_AT_ONCE = 200
+"""Objects that are judged before others have their turn."""
 
 
 class Carrying(ItemObject, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -134,9 +140,13 @@ class ObjectStatus:
             for kind, resource in OBJECTS.items()
         ]
         try:
+            rest_s = _LOOK_S
             while True:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(rest_s)
+                began_s = time.process_time()
                 await self._look()
+                busy_s = time.process_time() - began_s
+                rest_s = min(max(_LOOK_S, _SHARE * busy_s), _LONGEST_REST_S)
         finally:
             for each in following:
                 each.cancel()
@@ -167,10 +177,14 @@ class ObjectStatus:
         ]
         try:
             moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            found = await self._cluster.change(partial(_judge, objects, facts))
-            for shown, conditions, nodes, node_name in found:
-                await self._mend(shown)
-                await self._tell(shown, wanted(shown, conditions, moment), nodes, node_name)
+            for start in range(0, len(objects), _AT_ONCE):
+                some = objects[start : start + _AT_ONCE]
+                for shown, conditions, nodes, node_name in await self._cluster.change(
+                    partial(_judge, some, facts)
+                ):
+                    await self._mend(shown)
+                    await self._tell(shown, wanted(shown, conditions, moment), nodes, node_name)
+                await asyncio.sleep(0)
             self._said = ""
         except LimpetError as error:
             self._looked = None

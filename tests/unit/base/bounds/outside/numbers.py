@@ -17,6 +17,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "controller/api/feed.py": "_CHUNK_BYTES",
         "controller/main.py": "_TLS_BUFFER_BYTES",
         "controller/orchestrator/node_keeper/lifecycle.py": "MOST_AT_ONCE",
+        "controller/orchestrator/object_status.py": "_AT_ONCE",
         "controller/registry/each.py": "_AT_ONCE",
         "controller/registry/registry.py": "_AT_ONCE",
         "controller/serving.py": "_READ_BYTES",
