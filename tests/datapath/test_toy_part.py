@@ -152,6 +152,14 @@ def test_a_toy_part_is_planned_applied_healed_taken_away_and_counted(
         rounds = loop.account(table).rounds
         loop.resync("timer")
         assert (loop.account(table).rounds, loop.account(table).changes) == (rounds + 1, 2)
+        # Others have their turn between two parts.
+        rounds_then = [
+            [loop.account(part).rounds - rounds for part in parts]
+            for _ in loop.resync_by_turns("timer")
+        ]
+        first, last = rounds_then
+        assert first[0] == last[0] == 2
+        assert last[1] == first[1] + 1
         loop.close()
 
         report = remove_kernel_state([part.owned(Path("/run")) for part in parts], {})

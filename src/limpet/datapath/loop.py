@@ -156,10 +156,19 @@ class Loop:
 
     def resync(self, why: str) -> None:
         """A round of all parts now that takes nothing for granted."""
+        for _ in self.resync_by_turns(why):
+            pass
+
+    def resync_by_turns(self, why: str) -> Iterator[None]:
+        """The same; whoever goes on with it lets others have their turn between: with thousands of
+        nodes or Services a part takes as long as a neighbour waits before it takes this node for
+        silent."""
         for part in self._parts:
             part.resync()
         self._drain(heard=True)
-        self.run(why, *self._parts)
+        for part in dict.fromkeys(self._together[part][0] for part in self._parts):
+            self.run(why, part)
+            yield
         self.tell(DamageSuspected())
 
     def _set(self, part: AnyPart, delay_s: float) -> None:
