@@ -61,6 +61,7 @@ def test_a_node_is_installed_by_a_token_goes_on_without_the_api_server_and_is_ta
     assert edge.machine.run("systemctl", "is-enabled", "limpet-agent").strip() == "enabled"
     config = edge.machine.path("/etc/limpet/agent.toml").read_text()
     assert 'source = "kubernetes"' in config
+    assert 'policies = "on"' in config
 
     edge.plane.kubectl("label", "node", NODE, "limpet.dev/agent=systemd")
     again = edge.install()

@@ -41,6 +41,8 @@ class AskedSettings:
             document["cni"] = False
         if self.kubernetes is not None:
             document |= self.kubernetes.document()
+        if self.kubernetes is not None and self.cni:
+            document["policies"] = "on"  # as the DaemonSet's agents have it
         return document
 
     def text(self) -> bytes:

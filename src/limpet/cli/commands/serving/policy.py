@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from limpet.agent.client import ask
 from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies, SideLine
-from limpet.agent.settings import load_settings
+from limpet.agent.settings import Settings, load_settings
 from limpet.base.bounds.words import FILE
 from limpet.base.configuration import parse_toml
 from limpet.base.errors import LimpetError
@@ -132,11 +132,21 @@ def policy_list(
             ask_controller(ReachOptions(config), "policy.list", SignedPolicies), output
         )
         return
-    show_policies(ask(load_settings(config).folders.socket, "policy.list", Policies), output)
+    settings = load_settings(config)
+    found = ask(settings.folders.socket, "policy.list", Policies)
+    show_policies(found, output, looks_away=_looks_away(settings))
 
 
-def show_policies(found: Policies, output: Output) -> None:
-    """What a node has, and what is wrong with it."""
+_LOOKS_AWAY = 'this node does not look at NetworkPolicies of Kubernetes (policies = "off")'
+
+
+def _looks_away(settings: Settings) -> bool:
+    """Whether the cluster may have NetworkPolicies, which nothing on this node sees to."""
+    return settings.source.source == "kubernetes" and settings.policies.mode == "off"
+
+
+def show_policies(found: Policies, output: Output, *, looks_away: bool = False) -> None:
+    """What a node has, and what is wrong with it; `looks_away`: from those of Kubernetes."""
     rows = [
         {
             "policy": f"{each.namespace}/{each.name}",
@@ -147,8 +157,8 @@ def show_policies(found: Policies, output: Output) -> None:
         for each in found.policies
     ]
     if rows or output.is_document or not found.problems:
-        nothing = "there is no policy, so all pods may do what they want"
-        show_table(found, output, rows, nothing=nothing)
+        why = f"{_LOOKS_AWAY}, and has no others" if looks_away else "there is no policy"
+        show_table(found, output, rows, nothing=f"{why}, so all pods may do what they want")
     for problem in found.problems:
         say(problem)
 
@@ -166,7 +176,8 @@ def _list_of_cluster(told: SignedPolicies, output: Output) -> None:
 @on_node
 def policy_show(pod: Pod, config: Config = None, output: Format = Output.TABLE) -> None:
     """What a pod of this node may receive and send, and by which policies."""
-    found = ask(load_settings(config).folders.socket, "policy.show", PodPolicies, **_key(pod))
+    settings = load_settings(config)
+    found = ask(settings.folders.socket, "policy.show", PodPolicies, **_key(pod))
     if output.is_document:
         show(found, output)
         return
@@ -179,6 +190,8 @@ def policy_show(pod: Pod, config: Config = None, output: Format = Output.TABLE) 
     )
     for side in found.sides:
         _put_side(side)
+    if _looks_away(settings):
+        say(_LOOKS_AWAY)
 
 
 def _put_side(side: SideLine) -> None:
