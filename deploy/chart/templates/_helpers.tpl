@@ -2,9 +2,13 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* Settings as TOML. What JSON says of a text, a number, a truth value or a list of these, TOML says too. */}}
+{{- /* Settings as TOML. What JSON says of a text, a number, a truth value or a list of these, TOML says too.
+    An `on` or `off` without quotes in a file of values is a truth value to Helm; some settings mean the word. */}}
 {{- define "limpet.toml" -}}
 {{- range $key, $value := mergeOverwrite (fromJson .own) .over }}
+{{- if and (kindIs "bool" $value) (has $key (list "dns" "policies" "port_security" "services")) }}
+{{- $value = ternary "on" "off" $value }}
+{{- end }}
 {{ $key }} = {{ toJson $value }}
 {{- end }}
 {{- end }}

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 import yaml
 
+from limpet.agent.settings import Settings as AgentSettings
 from limpet.agent.settings import parse_settings as parse_agent_settings
 from limpet.controller.settings import parse_settings as parse_controller_settings
 from limpet.lab.command import LabError, run_command
@@ -110,6 +112,32 @@ def test_the_kubelets_probes_are_answered_wherever_metrics_are_served(
     assert settings(found, "controller")["metrics_listen"] == ["127.0.0.1:9472"]
     (agent,) = pod(found, "DaemonSet", "limpet-agent")["containers"]
     assert agent["livenessProbe"]["tcpSocket"] == {"host": "127.0.0.1", "port": 9471}
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_a_word_of_a_values_file_that_yaml_takes_for_a_truth_value_is_that_word(
+    word: str, tmp_path: Path
+) -> None:
+    """Helm reads files by YAML 1.1, in which `on` and `off` without quotes are true and false."""
+    keys = [
+        each.encode_name
+        for part in msgspec.structs.fields(AgentSettings)
+        if isinstance(part.type, type) and issubclass(part.type, msgspec.Struct)
+        for each in msgspec.structs.fields(part.type)
+        if {"on", "off"}
+        <= {word for form in (each.type, *get_args(each.type)) for word in get_args(form)}
+    ]
+    assert "services" in keys
+    written = "".join(f"{key}: {word}, " for key in keys)
+    file = tmp_path / "values.yaml"
+    file.write_text(f"agent: {{settings: {{{written}port_mapping: {word}}}}}\n")
+
+    found = objects(helm("template", "limpet", str(CHART), "-n", SPACE, "-f", str(file)))
+
+    said = settings(found, "agent")
+    assert {key: said[key] for key in keys} == dict.fromkeys(keys, word)
+    assert said["port_mapping"] == (word == "on")
+    parse_agent_settings(said, "the chart")
 
 
 def test_alerts_and_dashboards_are_those_of_the_files_beside_it() -> None:
