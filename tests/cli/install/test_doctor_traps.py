@@ -136,10 +136,10 @@ def test_a_configuration_that_is_gone_or_half_written(installed: ServiceMachine)
     with named(installed, "cni-config-missing") as undo:
         installed.run("rm", CONFLIST)
         undo.callback(installed.write, CONFLIST, whole)
-    half = "/etc/cni/net.d/90-other.conflist"
-    with named(installed, "cni-config-broken") as undo:
-        installed.write(half, whole[: len(whole) // 2])
-        undo.callback(installed.run, "rm", half)
+    for half in ("/etc/cni/net.d/90-other.conflist", "/etc/cni/net.d/05-other.conflist"):
+        with named(installed, "cni-config-broken") as undo:
+            installed.write(half, whole[: len(whole) // 2])
+            undo.callback(installed.run, "rm", half)
 
 
 def test_anothers_chain_that_drops_what_is_forwarded(installed: ServiceMachine) -> None:

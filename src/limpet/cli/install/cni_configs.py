@@ -39,7 +39,8 @@ class CniConfig:
 
 
 def read_cni_configs(folder: Path) -> list[CniConfig]:
-    """Sorted as runtimes sort them; the first that can be used is the one a runtime uses.
+    """Sorted as runtimes sort them. They use the first; where that cannot be used, CRI-O the next
+    that can, and containerd none.
 
     Empty where there is no such folder. Raises: StorageError.
     """

@@ -46,12 +46,23 @@ def test_only_what_a_runtime_takes_before_ours_stands_in_the_way(
     assert levels(examine_configs(target(installed=installed), configs)) == expected
 
 
-def test_a_configuration_that_cannot_be_used_does_not_come_first() -> None:
-    configs = [config("00-a.conf", problem="is not a JSON object", plugins=())]
+@pytest.mark.parametrize(
+    ("name", "level", "said"),
+    [
+        ("00-a.conf", Level.ERROR, "containerd loads no configuration"),
+        ("90-a.conf", Level.WARN, "runtimes"),
+    ],
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_one_that_cannot_be_used_stands_in_the_way_where_containerd_comes_to_it_first(
+    name: str, level: Level, said: str, installed: bool
+) -> None:
+    broken = config(name, problem="is not a JSON object", plugins=())
 
-    found = list(examine_configs(target(), configs))
+    (found,) = examine_configs(target(installed=installed), [broken])
 
-    assert levels(found) == [Level.WARN, Level.OK]
+    assert (found.id, found.level) == ("cni-config-broken", level)
+    assert said in found.why
 
 
 def rivals(**fields: Any) -> list[Finding]:

@@ -20,12 +20,7 @@ def examine_configs(target: Installation, configs: list[CniConfig]) -> Iterator[
     ]
     for config in others:
         if config.problem:
-            yield warn(
-                "cni-config-broken",
-                f"{config.path} {config.problem}",
-                "runtimes skip it, or complain of it",
-                "mend or remove it",
-            )
+            yield _broken(config, is_first=config.path.name < own)
     usable = [config for config in others if not config.problem]
     first = next((config for config in usable if config.path.name < own), None)
     if first is not None:
@@ -43,9 +38,29 @@ def examine_configs(target: Installation, configs: list[CniConfig]) -> Iterator[
             f"they will take {own} instead, for pods that are started from then on",
             "restart the pods after the installation, so that all are on one network",
         )
-    elif not usable and not target.installed:
+    elif not others and not target.installed:
         yield ok(f"no other CNI configuration in {target.cni_conf_dir}")
     yield from (finding for config in usable for finding in _rivals(target, config))
+
+
+def _broken(config: CniConfig, *, is_first: bool) -> Finding:
+    """Source: loadFromConfDir in containerd's go-cni, which goes by name, and ends with an error at
+    a file that it cannot load."""
+    what = f"{config.path} {config.problem}"
+    if is_first:
+        return error(
+            "cni-config-broken",
+            f"{what}, and sorts before Limpet's",
+            "containerd loads no configuration at all while it is there (CRI-O skips it): the node "
+            "is not ready, and no pod starts",
+            f"mend it, or move it out of {config.path.parent}",
+        )
+    return warn(
+        "cni-config-broken",
+        what,
+        "runtimes complain of it, or do not come to it",
+        "mend or remove it",
+    )
 
 
 def bridges_in_use(target: Installation, pods: Iterable[Attachment]) -> set[str]:
