@@ -515,20 +515,46 @@ def test_uninstall_knows_the_pods_of_an_agent_that_is_dead(plain_machine: Machin
     assert_unchanged(before, plain_machine)
 
 
-def test_an_agent_in_a_container_is_not_ended_by_its_own_number(plain_machine: Machine) -> None:
-    """There it is process 1, as a DaemonSet's is."""
-    limpet(plain_machine, "install", *SEGMENTS, "--no-start")
+def test_where_the_agent_is_a_pods_nothing_is_put_beside_it_nor_taken_from_it(
+    plain_machine: Machine,
+) -> None:
+    """Its settings are in its container, where it is process 1, and the pod's init container has
+    put the runtime's files in place."""
+    away = "/tmp/agent.toml"
+    plain_machine.write(away, 'segments = ["10.244.7.0/24"]\n')
+    limpet(plain_machine, "install", "--cni-only", "--config", away)
+    before = state_of(plain_machine)
+
+    assert "the agent of this node was a pod's" in refusal(plain_machine, "install")[1]
+    assert "kubectl -n limpet-system describe pod" in advice(plain_machine, "agent-silent")
+    assert_unchanged(before, plain_machine)
+
     container = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-    plain_machine.start(*container, *LIMPET, "agent")
+    plain_machine.start(*container, *LIMPET, "agent", "--config", away)
     wait_until(plain_machine.path(SOCKET).exists, "the agent listens")
     assert json.loads(limpet(plain_machine, "status", "-o", "json"))["pid"] == 1
+    written = [file for file in _files(plain_machine) if "/events" not in file]
 
-    said = plain_machine.try_run(*LIMPET, "uninstall")
-
-    assert said.returncode == 1
-    assert "stop the agent: it runs in a container (process " in said.stderr
-    assert "delete the DaemonSet" in said.stderr
+    assert "runs in a container (process " in refusal(plain_machine, "install", "--force")[1]
+    said = refusal(plain_machine, "uninstall")[1]
+    assert "stop the agent: it runs in a container (process " in said
+    assert "delete the DaemonSet" in said
+    assert [file for file in _files(plain_machine) if "/events" not in file] == written
+    plain_machine.path(CONFLIST).unlink()
+    assert "kubectl -n limpet-system delete pod" in advice(plain_machine, "cni-config-missing")
+    plain_machine.path(BINARY).write_bytes(b"of another version")
+    limpet(plain_machine, "install", "--refresh")
+    said = plain_machine.try_run(*LIMPET, "doctor", "--fix", "--yes").stderr
+    assert "nothing that --fix mends" in said
+    assert plain_machine.path(BINARY).read_bytes() == b"of another version"
     assert plain_machine.try_run(*LIMPET, "status").returncode == 0
+
+
+def advice(machine: Machine, finding: str) -> str:
+    """What doctor says that a person should do."""
+    said = json.loads(machine.try_run(*LIMPET, "doctor", "-o", "json").stdout)
+    (found,) = [str(each["advice"]) for each in said["findings"] if each["id"] == finding]
+    return found
 
 
 def test_uninstall_of_nothing_changes_nothing(plain_machine: Machine) -> None:

@@ -48,6 +48,7 @@ from limpet.cli.doctor.pods.attached import (
     read_pods,
 )
 from limpet.cli.doctor.target import Installation
+from limpet.cli.install.units.agent_pod import BY_UNIT, AgentCare, find_care
 from limpet.datapath.node.pod.attachment import Attachment
 
 Piece = Callable[[], Iterable[Finding]]
@@ -63,14 +64,15 @@ def diagnose(
     Raises: LimpetError where it is not known what is installed.
     """
     target = find_installed(settings, cni_conf_dir, cni_bin_dir)
-    findings, target, status, silent = _listen(target)
+    care = BY_UNIT if target.in_lab else find_care(settings)
+    findings, target, status, silent = _listen(target, care)
     if silent and not target.in_lab and not target.conflist.exists() and not target.joined:
         findings += gather(examine_own_leftovers)
     cni = settings.pods.cni and not target.in_lab
     pods = read_pods(settings)
     return gather(
-        lambda: examine_binary(target) if cni else (),
-        lambda: examine_conflist(target) if cni else (),
+        lambda: examine_binary(target, care) if cni else (),
+        lambda: examine_conflist(target, care) if cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),
         lambda: findings,
         lambda: examine_folders(settings),
@@ -118,7 +120,9 @@ def _machine(target: Installation, pods: list[Attachment]) -> Iterator[Piece]:
         yield lambda: examine_sysctl_files(planned_sysctls(bridge, state, with_pods=True))
 
 
-def _listen(target: Installation) -> tuple[list[Finding], Installation, Status | None, bool]:
+def _listen(
+    target: Installation, care: AgentCare
+) -> tuple[list[Finding], Installation, Status | None, bool]:
     """What comes of the agent's own words, what is installed as it is by them, its words, and
     whether nobody is there to say any."""
     settings = target.settings
@@ -127,8 +131,8 @@ def _listen(target: Installation) -> tuple[list[Finding], Installation, Status |
         pid = agent_pid(settings.folders.socket)
     except LimpetError as problem:
         silent = isinstance(problem, AgentUnavailable)
-        return [unheard(settings, problem)], target, None, silent
-    findings = list(agent_findings(status))
+        return [unheard(settings, problem, care)], target, None, silent
+    findings = list(agent_findings(status, care))
     cluster = status.cluster
     state = NodeState(
         tuple(ip_network(each.prefix) for each in status.segments),

@@ -20,6 +20,7 @@ from limpet.cli.doctor.machine.traps import links_down
 from limpet.cli.doctor.pods.attached import read_pods, stale_neighbours
 from limpet.cli.doctor.target import Installation
 from limpet.cli.install.files import Manifest
+from limpet.cli.install.units.agent_pod import find_care
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cni.shim_binary import shim_path
 from limpet.linux.netlink import address_codec, link_codec
@@ -86,6 +87,17 @@ def _of_the_installation(found: Collection[str], target: Installation) -> Iterat
     if target.in_lab:
         return
     manifest = Manifest.load(target.settings.folders.state_dir)
+    if not find_care(target.settings).image_brings_binary:
+        yield from _of_the_agent(found, manifest)
+    for daemon in NETWORK_DAEMONS:
+        if daemon.id in found and manifest.files:
+            words = f"write {daemon.file} ({daemon.name} reads it at its next start)"
+            text = daemon.text(target.settings.pods.bridge).encode()
+            put = partial(manifest.put, "daemon", Path(daemon.file), text, 0o644)
+            yield Mend(daemon.id, words, put)
+
+
+def _of_the_agent(found: Collection[str], manifest: Manifest) -> Iterator[Mend]:
     for id in ("cni-binary-missing", "cni-binary-not-executable", "cni-binary-version"):
         for file in manifest.of_role("binary") if id in found else ():
             words = f"put the CNI binary of this version at {file.path}"
@@ -97,12 +109,6 @@ def _of_the_installation(found: Collection[str], target: Installation) -> Iterat
         elif "agent-version" in found:
             words = f"systemctl restart {UNIT}"
             yield Mend("agent-version", words, lambda: systemctl("restart", UNIT))
-    for daemon in NETWORK_DAEMONS:
-        if daemon.id in found and manifest.files:
-            words = f"write {daemon.file} ({daemon.name} reads it at its next start)"
-            text = daemon.text(target.settings.pods.bridge).encode()
-            put = partial(manifest.put, "daemon", Path(daemon.file), text, 0o644)
-            yield Mend(daemon.id, words, put)
 
 
 def _put_binary(manifest: Manifest, path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from limpet.agent.settings import Settings, load_settings, parse_settings
-from limpet.base.errors import CommandLineError, ConfigError
+from limpet.base.errors import AgentUnavailable, CommandLineError, ConfigError, LimpetError
 from limpet.cli.doctor.cluster.membership import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
@@ -49,6 +49,7 @@ from limpet.cli.install.planned_files import (
 from limpet.cli.install.report import InstallReport
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.starting import probe_shim, start_agent
+from limpet.cli.install.units.agent_pod import container_process, is_left_by_pod, keep_off
 from limpet.cli.install.units.dns_service import start_dns, stop_dns
 from limpet.cli.install.units.service import (
     UNIT,
@@ -72,6 +73,7 @@ def install(options: InstallOptions) -> InstallReport:
         )
     if options.cni_only:
         return _put_cni(options, _settings(options))
+    _refuse_beside_pod(options, _settings(options))
     flannel = None
     if options.take_over:
         flannel = _find_flannel(options, _settings(options).folders.state_dir)
@@ -101,6 +103,36 @@ def install(options: InstallOptions) -> InstallReport:
                 flannel,
             )
     return report
+
+
+def _refuse_beside_pod(options: InstallOptions, settings: Settings) -> None:
+    """Two agents cannot run, and the settings of a DaemonSet's are not on this machine.
+
+    Raises: LimpetError.
+    """
+    try:
+        pid = container_process(settings.folders.socket)
+    except AgentUnavailable as unavailable:
+        is_said = options.asked != AskedSettings() or options.paths.config.exists()
+        if not (is_said or options.join.token or options.force) and is_left_by_pod(settings):
+            raise LimpetError(
+                "install: the agent of this node was a pod's, which does not run now, and whose "
+                "settings are not on this machine: kubectl -n limpet-system get pods -o wide ("
+                f"{_as_service(settings)}; or write {options.paths.config} first)"
+            ) from unavailable
+        return
+    if pid:  # one that is not seen may be a service as well: it is this process that is shut in
+        raise LimpetError(
+            f"install: the agent of this node runs in a container (process {pid} here), which "
+            f"puts the runtime's files in place when it starts ({_as_service(settings)})"
+        )
+
+
+def _as_service(settings: Settings) -> str:
+    return (
+        f"to have it as a service, first {keep_off(settings)}, wait until its pod is gone, and "
+        "say --kubernetes"
+    )
 
 
 def _find_flannel(options: InstallOptions, state_dir: Path) -> Flannel:

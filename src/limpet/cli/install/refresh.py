@@ -14,6 +14,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.report import InstallReport
+from limpet.cli.install.units.agent_pod import find_care
 from limpet.cli.install.units.controller_service import CONTROLLER_UNIT, controller_unit
 from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
 from limpet.cli.install.units.page_service import PAGE_ROLE, PAGE_UNIT, page_unit_text
@@ -33,7 +34,13 @@ def refresh(settings: Settings) -> InstallReport:
         Manifest.load(settings.folders.state_dir),
         Manifest.load(load_controllers_settings(None).state_dir),
     )
-    steps = [put_file(manifest, file) for manifest in manifests for file in [*_as_of_now(manifest)]]
+    by_image = find_care(settings).image_brings_binary
+    steps = [
+        put_file(manifest, file)
+        for manifest in manifests
+        for file in [*_as_of_now(manifest)]
+        if not (by_image and file.role == "binary")
+    ]
     failures: list[str] = []
     if systemd_runs():
         for words in (("daemon-reload",), *(("try-restart", unit) for unit in _UNITS)):

@@ -32,6 +32,7 @@ from limpet.cli.install.flannel.take_over import (
     give_back_files,
 )
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
+from limpet.cli.install.units.agent_pod import container_process, keep_off
 from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.output import Output, say, show
@@ -66,6 +67,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     Where the node was taken over from flannel it is given back: pods go on, on its bridge.
     Raises: LimpetError, with nothing changed, while pods are attached and not `force`.
     """
+    _refuse_in_container(settings)
     state_dir = settings.folders.state_dir
     manifest = Manifest.load(state_dir)
     name = node_name(settings)
@@ -216,15 +218,10 @@ def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> Non
 def _stop_by_signal(settings: Settings, removal: Removal) -> None:
     """An agent that no service manager runs. Raises: LimpetError."""
     try:
+        _refuse_in_container(settings)
         pid = agent_pid(settings.folders.socket)
-        if _is_in_container(pid):
-            raise LimpetError(
-                f"stop the agent: it runs in a container (process {pid} here), which would be "
-                "started anew (delete the DaemonSet of Limpet, wait until its pod is gone from "
-                "this node, then uninstall again)"
-            )
         process = os.pidfd_open(pid)
-    except (AgentUnavailable, FileNotFoundError, ProcessLookupError):
+    except (AgentUnavailable, ProcessLookupError):
         return
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
@@ -239,9 +236,18 @@ def _stop_by_signal(settings: Settings, removal: Removal) -> None:
     removal.steps.append(f"agent: stopped (process {pid})")
 
 
-def _is_in_container(pid: int) -> bool:
-    """Raises: FileNotFoundError: it has ended."""
-    return not pid or not os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
+def _refuse_in_container(settings: Settings) -> None:
+    """Raises: LimpetError."""
+    try:
+        pid = container_process(settings.folders.socket)
+    except AgentUnavailable:
+        return
+    if pid is not None:
+        raise LimpetError(
+            f"stop the agent: it runs in a container (process {pid} here), which would be "
+            f"started anew (delete the DaemonSet of Limpet, or {keep_off(settings)}; wait until "
+            "its pod is gone from this node, then uninstall again)"
+        )
 
 
 # What the agent left.

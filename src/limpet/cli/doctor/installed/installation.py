@@ -16,6 +16,7 @@ from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.shim_probe import status_through
+from limpet.cli.install.units.agent_pod import BY_UNIT, AgentCare
 from limpet.cni.conflist import CONFLIST
 from limpet.cni.shim_binary import shim_path
 
@@ -51,7 +52,7 @@ def _own_config(conf_dir: Path) -> CniConfig | None:
     return next((config for config in configs if "limpet" in config.plugins), None)
 
 
-def examine_binary(target: Installation) -> Iterator[Finding]:
+def examine_binary(target: Installation, care: AgentCare = BY_UNIT) -> Iterator[Finding]:
     path = target.cni_bin_dir / "limpet"
     content = read_if_there(path)
     if content is None:
@@ -59,7 +60,7 @@ def examine_binary(target: Installation) -> Iterator[Finding]:
             "cni-binary-missing",
             f"the CNI binary {path} is not there",
             "runtimes can neither start nor remove a pod",
-            "limpet install",
+            care.put_back,
         )
     elif not os.access(path, os.X_OK):
         yield error(
@@ -68,12 +69,12 @@ def examine_binary(target: Installation) -> Iterator[Finding]:
             "runtimes can neither start nor remove a pod",
             f"chmod 755 {path}",
         )
-    elif content != shim_path().read_bytes():
+    elif content != shim_path().read_bytes() and not care.image_brings_binary:
         yield warn(
             "cni-binary-version",
             f"the CNI binary {path} is not the one of this version ({__version__})",
             "it may not understand the agent",
-            "limpet install",
+            care.put_back,
         )
     elif problem := status_through(path, target.network_name):
         yield error(
@@ -88,14 +89,14 @@ def examine_binary(target: Installation) -> Iterator[Finding]:
         yield ok(f"the CNI binary {path} reaches the agent")
 
 
-def examine_conflist(target: Installation) -> Iterator[Finding]:
+def examine_conflist(target: Installation, care: AgentCare = BY_UNIT) -> Iterator[Finding]:
     config = _own_config(target.cni_conf_dir)
     if config is None:
         yield error(
             "cni-config-missing",
             f"no CNI configuration in {target.cni_conf_dir} names Limpet",
             "runtimes do not call it",
-            "limpet install",
+            care.put_back,
         )
     else:
         yield ok(f"CNI configuration {config.path}, network {config.name!r}")

@@ -11,36 +11,34 @@ from limpet.agent.status.node import FEW_ADDRESSES, SegmentUse, Status
 from limpet.agent.status.said import LastRound
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.install.units.service import UNIT, systemd_runs
+from limpet.cli.install.units.agent_pod import BY_UNIT, AgentCare
 from limpet.cli.output import count, counted
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.ruleset import HostPort, plan_host_ports_of
 
 
-def unheard(settings: Settings, problem: LimpetError) -> Finding:
+def unheard(settings: Settings, problem: LimpetError, care: AgentCare = BY_UNIT) -> Finding:
     """What it means that the agent said nothing that is understood."""
     if isinstance(problem, AgentUnavailable):
         return error(
             "agent-silent",
             f"the agent does not answer at {settings.folders.socket}",
             f"pods can neither be started nor removed: {problem}",
-            f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
-            if systemd_runs()
-            else "start it: limpet agent",
+            care.start,
         )
     if isinstance(problem, AnotherVersion):
         return error(
             "agent-version",
             str(problem),
             "it was not restarted after an upgrade, and its state is not known here",
-            f"systemctl restart {UNIT} (pods do not notice)",
+            care.restart,
         )
     return error(
         "agent-unclear", str(problem), "the state of this node is not known", "limpet status"
     )
 
 
-def agent_findings(status: Status) -> Iterator[Finding]:
+def agent_findings(status: Status, care: AgentCare = BY_UNIT) -> Iterator[Finding]:
     """What the agent's own words amount to. Pure."""
     if status.ready:
         yield ok(f"the agent answers and is ready ({counted(status.attachments, 'pod')} attached)")
@@ -64,7 +62,7 @@ def agent_findings(status: Status) -> Iterator[Finding]:
             "agent-version",
             f"the agent that runs is version {status.version}, this is {__version__}",
             "it was not restarted after an upgrade",
-            f"systemctl restart {UNIT} (pods do not notice)",
+            care.restart,
         )
     yield from _round(status.last_round)
     for version in (4, 6):
