@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
 
 TABLE = ("bridge", "limpet_ports")
+ALERTS = Path(__file__).parents[2] / "deploy" / "monitoring" / "alerts.yaml"
 
 
 def listing(node: LabNode) -> str:
@@ -63,6 +65,22 @@ def test_a_pod_is_held_to_its_addresses_from_its_first_frame_to_its_last(node: L
 
     one.delete()
     wait_until(lambda: len(elements(node)) == 2, "what a pod may send from goes with it")
+
+
+def test_what_the_alert_names_says_what_each_pods_host_end_may_send_from(node: LabNode) -> None:
+    pods = [node.pod("one"), node.pod("other")]
+    for pod in pods:
+        pod.add()
+    alert = re.search(r"LimpetPodForges.*?- alert:", ALERTS.read_text(), re.DOTALL)
+    assert alert
+    (listing4,) = re.findall(r"`(nft list [^`]*)`", alert[0])
+
+    for version, command in ((4, listing4), (6, listing4.replace("own4", "own6"))):
+        said = node.run(*command.split())
+        for pod in pods:
+            (address,) = [each.ip for each in pod.addresses if each.version == version]
+            word = str(address) if version == 4 else f"0x{int(address):032x}"
+            assert re.search(rf'"lim\w+" \. 0a:58:[0-9a-f:]+ \. {word}\b', said), said
 
 
 def test_it_is_kept_while_the_agent_is_dead_and_by_the_next_one(node: LabNode) -> None:
