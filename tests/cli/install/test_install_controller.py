@@ -108,6 +108,23 @@ def test_a_controller_that_is_killed_comes_back_with_the_same_cluster(
     limpet(machine, "controller", "uninstall", "--purge")
 
 
+def test_one_that_was_restored_on_another_machine_comes_back_after_its_reboots(
+    machine: ServiceMachine,
+) -> None:
+    """As docs/operations.md says it: nothing was installed on the machine that takes its place."""
+    limpet(machine, "controller", "install")
+    key = cluster_key(machine)
+    limpet(machine, "controller", "backup", "/root/controller.backup")
+    limpet(machine, "controller", "uninstall", "--purge")
+
+    said = machine.try_run(*LIMPET, "controller", "restore", "/root/controller.backup").stderr
+    assert "`limpet controller install`" in said
+    limpet(machine, "controller", "install")
+
+    assert machine.run("systemctl", "is-enabled", "limpet-controller") == "enabled\n"
+    assert cluster_key(machine) == key
+
+
 def test_the_cluster_and_its_settings_stay_unless_they_are_purged(machine: ServiceMachine) -> None:
     machine.write(CONFIG, '# mine\npod_cidrs = ["10.77.0.0/16"]\n')
     limpet(machine, "controller", "install")

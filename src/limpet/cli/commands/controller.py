@@ -88,7 +88,10 @@ def controller_restore(
     show(Restored(database=database, former=None if former is None else str(former)), output)
     if former is not None:
         say(f"limpet: what was there is kept as {former}")
-    say("limpet: start the controller, then see `limpet controller recovery`")
+    say(
+        "limpet: start the controller (`limpet controller install` does, and has it come back "
+        "after a reboot), then see `limpet controller recovery`"
+    )
 
 
 @controller.command("rotate-key")
