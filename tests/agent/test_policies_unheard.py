@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ CLOSED = {
     "metadata": {"namespace": "shop", "name": "closed"},
     "spec": {"podSelector": {}},
 }
+BOTH_CLOSED = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+NODES = {
+    "here": (ip_network("127.0.1.0/24"),),
+    "other": (ip_network("10.244.2.0/24"), ip_network("10.244.9.0/24")),
+    "third": (ip_network("10.244.3.0/24"),),
+}
 FLOW = {"pairs": [("10.244.1.2", "10.244.2.7")], "protocol": "tcp", "port": 80}
 
 
@@ -47,7 +53,15 @@ def make(kept: Path, make_netns: NetnsFactory) -> Iterator[Make]:
         def made() -> KubernetesPolicies:
             loop = Loop()
             undo.callback(loop.close)
-            found = KubernetesPolicies(loop, kept, [], str, SourceSettings(), random=lambda: 0.5)
+            found = KubernetesPolicies(
+                loop,
+                kept,
+                [],
+                str,
+                SourceSettings(),
+                node_segments=lambda: NODES,
+                random=lambda: 0.5,
+            )
             undo.callback(found.close)
             return found
 
@@ -104,6 +118,29 @@ def test_of_an_address_that_is_no_known_pods_no_more_is_said_than_is_known(
     (flow,) = judged.flows
     assert flow.allowed is allowed
     assert all(words in end.why for end in flow.ends)
+
+
+@pytest.mark.parametrize(
+    ("node", "allowed"),
+    [("127.0.0.1", False), ("10.244.3.1", False), ("10.244.2.1", True), ("10.244.9.1", True)],
+    ids=["this node", "a third node", "its own node", "its own node, in another segment"],
+)
+def test_a_pod_of_another_node_is_always_reached_by_that_node_alone(
+    make: Make, kept: Path, node: str, allowed: bool
+) -> None:
+    heard = ReadPolicies()
+    heard.put_policy(Key("shop", "closed"), {**CLOSED, "spec": BOTH_CLOSED})
+    heard.namespaces["shop"] = {}
+    key = Key("shop", "web-0")
+    heard.pods[key] = PolicyPod(key, (ip_address("10.244.2.7"),), {})
+    kept.write_bytes(encode_kept(heard.kept()))
+    policies = make()
+
+    for pair in ((node, "10.244.2.7"), ("10.244.2.7", node)):
+        judged: Judged = ask(policies, "policy.judge", **{**FLOW, "pairs": [pair]})
+        (end,) = (end for flow in judged.flows for end in flow.ends if end.pod)
+        assert end.allowed is allowed
+        assert ("its own pods" in end.why) is allowed
 
 
 def test_what_is_closed_since_its_rules_are_too_many_is_told(make: Make) -> None:

@@ -14,7 +14,7 @@ from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, Pod
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status.said import Said
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Address, Prefix
 from limpet.base.disk import read_kept, refusals, write_durably
 from limpet.base.errors import LimpetError
 from limpet.base.records.version import NewerFormatError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.cluster.replica import Change
 
 Arguments = dict[str, Any]
+NodeSegments = Callable[[], Mapping[str, Sequence[Prefix]]]
+"""Those of each node of the cluster, by its uid."""
 
 
 def key_of(pod: Attachment) -> Key:
@@ -47,10 +49,15 @@ class Policies(ABC):
     """Runs on the event loop."""
 
     def __init__(
-        self, loop: Loop, attachments: Iterable[Attachment], bridge_mac: Callable[[str], str]
+        self,
+        loop: Loop,
+        attachments: Iterable[Attachment],
+        bridge_mac: Callable[[str], str],
+        node_segments: NodeSegments = dict,
     ) -> None:
         """`bridge_mac`: by the bridge's name."""
         self._loop = loop
+        self._node_segments = node_segments
         self._attachments = attachments
         self._bridge_mac = bridge_mac
         self._compiler = Compiler()
@@ -205,17 +212,30 @@ class Policies(ABC):
         """No policy holds at an address that is no known pod's."""
         return False
 
+    def _other_node_of(self, pod: PolicyPod) -> Collection[Address]:
+        """What is known here of the addresses of the node that the pod is on."""
+        return {
+            segment[1]
+            for segments in self._node_segments().values()
+            if any(address in segment for address in pod.addresses for segment in segments)
+            for segment in segments
+        }
+
     def _judge(self, arguments: Arguments) -> Judged:
         """Judges `pairs` of addresses at `protocol` (empty: one without ports) and `port`."""
         local = self._local(self._ports())
         world = self._world(local)
         own = self.part.own_addresses()
+
+        def node_of(pod: PolicyPod) -> Collection[Address]:
+            return own if pod.key in local else self._other_node_of(pod)
+
         flows = []
         for source, target in arguments.get("pairs") or []:
             flow = _flow(source, target, arguments)
             ends = [
                 end_line(each, here=each.pod in local, is_known=self.knows_all_pods)
-                for each in judge(world, flow, own)
+                for each in judge(world, flow, node_of)
             ]
             said = {each.allowed for each in ends}
             flows.append(
@@ -240,9 +260,10 @@ class OwnPolicies(Policies):
         path: Path,
         attachments: Iterable[Attachment],
         bridge_mac: Callable[[str], str],
+        node_segments: NodeSegments = dict,
     ) -> None:
         """`path`: of the file. Raises: LimpetError: it cannot be read, so a pod might be open."""
-        super().__init__(loop, attachments, bridge_mac)
+        super().__init__(loop, attachments, bridge_mac, node_segments)
         self._path = path
         self._book = kept_book(path)
         self._changing = asyncio.Lock()

@@ -47,7 +47,7 @@ class ClusterPolicies(OwnPolicies):
         membership: Membership,
     ) -> None:
         """`path`: of this node's own. Raises: LimpetError: it cannot be read."""
-        super().__init__(loop, path, attachments, bridge_mac)
+        super().__init__(loop, path, attachments, bridge_mac, lambda: membership.segments)
         self._membership = membership
         self._heard = ReadPolicies()
         self._heard.is_whole = membership.replica.has_heard_all

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from limpet.agent.policies.keeper import Arguments, Policies, key_of
+from limpet.agent.policies.keeper import Arguments, NodeSegments, Policies, key_of
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.status.said import Said
 from limpet.base.disk import read_kept
@@ -36,11 +36,12 @@ class KubernetesPolicies(Policies):
         bridge_mac: Callable[[str], str],
         settings: SourceSettings,
         *,
+        node_segments: NodeSegments = dict,
         random: Callable[[], float],
     ) -> None:
         """`path`: where it is kept. Raises: LimpetError: it is there, and cannot be read, so a pod
         might be open."""
-        super().__init__(loop, attachments, bridge_mac)
+        super().__init__(loop, attachments, bridge_mac, node_segments)
         self._heard = heard_before(path)
         find = partial(find_api_server, settings)
         self._from = PolicySource(

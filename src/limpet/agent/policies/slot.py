@@ -130,6 +130,7 @@ class PolicySlot:
 
     def _make(self) -> Policies:
         loop, pods, bridge_mac = self._loop, self._attachments, self._node_part.bridge_mac
+        member = self._membership
         # Only now, and each only where it is meant: most nodes have no policies, and do without
         # what they take in memory.
         if self._settings.policies.mode == "on":
@@ -142,13 +143,14 @@ class PolicySlot:
                 pods,
                 bridge_mac,
                 self._settings.source,
+                node_segments=dict if member is None else lambda: member.segments,
                 random=random.random,
             )
-        if self._membership is not None:
+        if member is not None:
             # Only here: a node on its own does without the cluster's documents.
             from limpet.agent.policies.of_cluster import ClusterPolicies
 
-            return ClusterPolicies(loop, self._path, pods, bridge_mac, self._membership)
+            return ClusterPolicies(loop, self._path, pods, bridge_mac, member)
         # Only here, as above.
         from limpet.agent.policies.keeper import OwnPolicies
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address
@@ -44,13 +44,19 @@ class Verdict:
         return bool(self.rules or self.always) or not self.isolated_by
 
 
-def judge(world: PolicyWorld, flow: Flow, own: Collection[Address] = ()) -> tuple[Verdict, Verdict]:
-    """What is said of what leaves, and of what enters. `own`: addresses of the node itself."""
-    found = {direction: _end(world, flow, direction, own) for direction in DIRECTIONS}
+NodeOf = Callable[[PolicyPod], Collection[Address]]
+"""Addresses of the node that a pod is on."""
+
+
+def judge(
+    world: PolicyWorld, flow: Flow, node_of: NodeOf = lambda _: ()
+) -> tuple[Verdict, Verdict]:
+    """What is said of what leaves, and of what enters."""
+    found = {direction: _end(world, flow, direction, node_of) for direction in DIRECTIONS}
     return found["egress"], found["ingress"]
 
 
-def _end(world: PolicyWorld, flow: Flow, direction: Direction, own: Collection[Address]) -> Verdict:
+def _end(world: PolicyWorld, flow: Flow, direction: Direction, node_of: NodeOf) -> Verdict:
     mine, peer = (flow.source, flow.target) if direction == "egress" else (flow.target, flow.source)
     pod = _pod_at(world, mine)
     key = None if pod is None else pod.key
@@ -58,7 +64,7 @@ def _end(world: PolicyWorld, flow: Flow, direction: Direction, own: Collection[A
         return Verdict(direction, mine, key, always="a pod always reaches itself")
     if pod is None:
         return Verdict(direction, mine, None)
-    if peer in own:
+    if peer in node_of(pod):
         return Verdict(direction, mine, key, always="a node and its own pods always reach another")
     compiled = compile_sides(world, [pod])
     rules = compiled.allows(pod.key, direction, peer, flow.protocol, flow.port)
