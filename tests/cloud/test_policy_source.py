@@ -16,6 +16,7 @@ from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.kinds.objects import Metadata
 from limpet.kubernetes.kinds.policies import NamespaceView, PodView, PolicyView
 from limpet.kubernetes.reflector_state import ObjectChanges
+from limpet.kubernetes.watch_event import Unreadable
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, decode_heard
 from limpet.policies.policy import Key, PolicyPod
@@ -180,6 +181,35 @@ def test_pods_and_namespaces_that_nobody_has_room_to_know_are_in_no_policys_peer
         await source._hear_namespaces(ObjectChanges(crowded={("", "shop"): "too many"}))
         assert not heard.namespaces
         assert heard.passes_over_namespaces
+        await source.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_cannot_be_read_any_more_is_no_peer_and_a_person_is_told(
+    tmp_path: Path,
+) -> None:
+    """Its address may be another's when it has ended, which nobody can read then."""
+    heard, key = ReadPolicies(), Key("shop", "web")
+    pod = PodView(metadata=Metadata(namespace=key.namespace, name=key.name))
+    unread = Unreadable("web", "257 labels", namespace="shop")
+
+    async def scenario() -> None:
+        source = PolicySource(
+            heard, tmp_path / "kept", no_access, tell=ignore, random=lambda: 0.0, gather_s=0.0
+        )
+        await source._hear_pods(ObjectChanges(put=[pod], listed=True))
+        assert list(heard.pods) == [key]
+
+        await source._hear_pods(ObjectChanges(unreadable=[unread]))
+        assert not heard.pods
+        (words,) = source.unread_pods
+        assert "shop/web cannot be read: 257 labels; it is nobody's peer" in words
+        await source._hear_pods(ObjectChanges(unreadable=[unread], listed=True))
+        assert source.unread_pods == [words]
+        await source._hear_pods(ObjectChanges(put=[pod]))
+        assert list(heard.pods) == [key]
+        assert source.unread_pods == []
         await source.stop()
 
     asyncio.run(scenario())

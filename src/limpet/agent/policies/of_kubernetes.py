@@ -92,7 +92,8 @@ class KubernetesPolicies(Policies):
     def _source(self) -> tuple[str, list[str]]:
         problems = [why for _, why in sorted(self._heard.problems.items())]
         lacks = self.unheard or self._lacks_pods
-        return "Kubernetes", [*filter(None, (lacks, self._from.error)), *problems]
+        unread = self._from.unread_pods
+        return "Kubernetes", [*filter(None, (lacks, self._from.error)), *problems, *unread]
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
         raise LimpetError(

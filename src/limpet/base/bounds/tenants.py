@@ -63,7 +63,7 @@ ENDPOINT_HINTS = Bound(
     "zones, and nodes, that an endpoint is meant for", 64, "hints", Above.REFUSED
 )
 POD_CONTAINERS = Bound("containers of one pod", 256, "containers", Above.REFUSED)
-POD_PORTS = Bound("ports of one container", 256, "ports", Above.REFUSED)
+POD_PORTS = Bound("ports with names of one container", 256, "ports", Above.CUT)
 POD_ADDRESSES = Bound("addresses of one pod", 16, "addresses", Above.REFUSED)
 SERVICE_TARGETS = Bound(
     "ports of Services, times their addresses and endpoints, that a node keeps",

@@ -23,6 +23,7 @@ from limpet.base.text.names import name_problem
 from limpet.cloud.workloads.listed import Listed
 from limpet.cloud.workloads.refused import RefusedPolicies
 from limpet.cloud.workloads.source import REST_S, WorkloadSource
+from limpet.cloud.workloads.unread import UnreadObjects
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.kinds.policies import (
@@ -86,6 +87,9 @@ class PolicySource(WorkloadSource):
         self._passes_over = False
         """A namespace was not kept since the last list."""
         self._refused = RefusedPolicies()
+        self._unread_pods = UnreadObjects(
+            "it is nobody's peer, and any policy of its namespace closes it"
+        )
         self._reasons = _Reasons()
         if heard.policies or heard.problems:
             self._reasons.needed.set()
@@ -94,6 +98,11 @@ class PolicySource(WorkloadSource):
     def has_heard_pods(self) -> bool:
         """All of the cluster, once."""
         return PODS.plural in self._whole
+
+    @property
+    def unread_pods(self) -> list[str]:
+        """Those that cannot be read, in words."""
+        return self._unread_pods.in_words()
 
     # Hearing
 
@@ -158,6 +167,10 @@ class PolicySource(WorkloadSource):
                     self._note_refusal(PODS.plural, key, refusal)
             else:
                 self._heard.drop_pod(key)
+        for unread in changes.unreadable:
+            # Its address may be another's by now, and its labels others.
+            self._heard.drop_pod(Key(unread.namespace, unread.name))
+        self._unread_pods.hear(PODS.kind, changes)
         self._note(PODS.plural, changes)
 
     async def _hear_policies(self, changes: ObjectChanges[PolicyView]) -> None:

@@ -1,5 +1,4 @@
-"""Services and EndpointSlices that cannot be read at all, or that no room is left for, in words.
-Pure."""
+"""Objects that cannot be read at all, or that no room is left for, in words. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +12,9 @@ from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey, key_of
 class UnreadObjects:
     """Cause for each object that cannot be read, as long as the API server has it so."""
 
-    def __init__(self) -> None:
+    def __init__(self, becomes: str = "what was known of it before goes on") -> None:
+        """`becomes`: what is done with such an object, in words."""
+        self._becomes = becomes
         self._causes: dict[tuple[str, ObjectKey], str] = {}
         """By kind and name: `cannot be read: …`."""
         self._since_list: dict[str, set[ObjectKey]] = {}
@@ -61,4 +62,4 @@ class UnreadObjects:
         """None where it is kept, or is not there."""
         cause = self.cause(kind, key)
         name = "/".join(filter(None, key))
-        return [f"{kind} {name} {cause}; what was known of it before goes on"] if cause else []
+        return [f"{kind} {name} {cause}; {self._becomes}"] if cause else []

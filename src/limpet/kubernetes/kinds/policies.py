@@ -4,6 +4,7 @@ about. Of a Pod nothing is kept in memory but its labels, addresses and named po
 from __future__ import annotations
 
 from ipaddress import ip_address
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -44,7 +45,7 @@ class PolicyPortView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
-    ports: Annotated[list[PolicyPortView], msgspec.Meta(max_length=POD_PORTS.most)] | None = None
+    ports: list[PolicyPortView] | None = None
     restart_policy: str | None = None
 
 
@@ -111,8 +112,10 @@ def _ports(spec: PodSpecView) -> dict[NamedPort, int]:
     beside = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
     found: dict[NamedPort, int] = {}
     for container in (*(spec.containers or ()), *beside):
-        for port in container.ports or ():
-            if port.name and port.protocol in _PROTOCOLS:
-                named = NamedPort(_PROTOCOLS[port.protocol], share(port.name))
-                found.setdefault(named, port.container_port)
+        # Kubernetes has no ranges of ports: a media server's are hundreds, most without a name.
+        named = (each for each in container.ports or () if each.name)
+        for port in islice(named, POD_PORTS.most):
+            if port.protocol in _PROTOCOLS:
+                key = NamedPort(_PROTOCOLS[port.protocol], share(port.name))
+                found.setdefault(key, port.container_port)
     return found

@@ -24,7 +24,16 @@ from limpet.controller.store.kubernetes.items import ItemObject
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.kinds.objects import Metadata, Resource, Viewed
-from limpet.kubernetes.kinds.policies import PODS, NamespaceView, PodView, PolicyView
+from limpet.kubernetes.kinds.policies import (
+    PODS,
+    ContainerView,
+    NamespaceView,
+    PodSpecView,
+    PodView,
+    PolicyPortView,
+    PolicyView,
+    pod_of,
+)
 from limpet.kubernetes.kinds.services import (
     ENDPOINT_SLICES,
     SERVICES,
@@ -157,7 +166,11 @@ def _containers(amount: int) -> bool:
 
 @probe(tenants.POD_PORTS)
 def _ports(amount: int) -> bool:
-    return _can_be_read(PODS, spec={"containers": [{"ports": [{}] * amount}]})
+    ports = [PolicyPortView(f"p{number}", 1 + number) for number in range(amount)]
+    found = pod_of(
+        PodView(metadata=Metadata(name="x"), spec=PodSpecView(containers=[ContainerView(ports)]))
+    )
+    return found is not None and len(found.ports) == amount
 
 
 @probe(tenants.POD_ADDRESSES)
