@@ -47,7 +47,7 @@ class UpstreamSockets:
         made = None
         try:
             made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            made.connect((str(upstream.address), upstream.port))
+            made.connect(_place_of(upstream))
             made.send(asked.message)
             self._epoll.register(made, select.EPOLLIN)
         except OSError:
@@ -103,6 +103,20 @@ class UpstreamSockets:
             async with self._turn:
                 self._heard(asked.attempt, message)
                 await asyncio.sleep(0)
+
+
+def _place_of(upstream: Upstream) -> tuple[str | int, ...]:
+    """As `connect` takes it, which knows no name of a link in an address. Links come and go, and
+    have other numbers then. Raises: OSError: no link is called so."""
+    address = upstream.address
+    if address.version == 4 or address.scope_id is None:
+        return (str(address), upstream.port)
+    zone = address.scope_id
+    try:
+        number = int(zone) if zone.isascii() and zone.isdigit() else socket.if_nametoindex(zone)
+    except ValueError as error:  # no name at all
+        raise OSError(str(error)) from error
+    return (str(address).partition("%")[0], upstream.port, 0, number)
 
 
 async def _ask_by_tcp(question: bytes, upstream: Upstream) -> bytes:
