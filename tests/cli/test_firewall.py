@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ import pytest
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import TUNNEL_GROUP
-from limpet.base.settings import RelaySettings
+from limpet.base.settings import DnsSettings, RelaySettings
 from limpet.cli.doctor.cluster.relays import relay_port_findings
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.firewall.examine import examine_firewall
@@ -33,6 +33,7 @@ __all__ = ["_runtimes"]
 
 PORT = 25252
 NODE, OUTSIDE, POD, FAR_POD = "198.51.100.1", "198.51.100.2", "10.244.7.2", "10.244.9.2"
+SETTINGS = Settings()
 STATE = NodeState(
     segments=(ip_network("10.244.7.0/24"),), cluster_cidrs=(ip_network("10.244.0.0/16"),)
 )
@@ -66,12 +67,14 @@ class World:
         return got == b"first"
 
     def findings(
-        self, *ports: InboundPort, allowed: bool = False, running: bool = True
+        self,
+        *ports: InboundPort,
+        allowed: bool = False,
+        running: bool = True,
+        settings: Settings = SETTINGS,
     ) -> list[Finding]:
         with self.node.entered():
-            return list(
-                examine_firewall(Settings(), STATE, ports, allowed=allowed, running=running)
-            )
+            return list(examine_firewall(settings, STATE, ports, allowed=allowed, running=running))
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +333,47 @@ def test_a_range_that_is_let_in_by_half_is_not_let_in(world: World) -> None:
         world.nft(chain("input", f"udp dport {rule} accept", policy="drop"))
         assert sum(each.level is not Level.OK for each in world.findings(relay)) == said
         world.clear()
+
+
+# Pods' questions for names.
+
+NAMES = "169.254.20.10"
+DEAF = 'iif "lo" accept'
+"""As hosts' firewalls have it: the node is answered, and who comes from elsewhere is not."""
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (chain("input"), ""),
+        (chain("input", DEAF, "ct state established accept", policy="drop"), "policy drop"),
+        (chain("input", 'iifname "limpet0" th dport 53 accept', policy="drop"), ""),
+        (chain("input", 'iifname "limpet0" tcp dport 53 accept', policy="drop"), "policy drop"),
+        (chain("input", 'iifname "limpet0" accept', "reject"), ""),
+        (chain("input", f"ip daddr {NAMES} drop"), f"rule `ip daddr {NAMES} drop`"),
+        (chain("forward", policy="drop"), ""),
+    ],
+)
+def test_what_is_said_of_pods_questions_for_names_is_what_becomes_of_them(
+    world: World, rules: str, words: str
+) -> None:
+    on = Settings(dns=DnsSettings(dns="on", listen=(ip_address(NAMES), ip_address("fd00::53"))))
+    world.node.ip(f"address replace {NAMES}/32 dev lo")
+    world.nft(rules)
+    found = [each for each in world.findings(settings=on) if each.id == "firewall-drops-names"]
+
+    assert [words in each.what for each in found] == ([True] if words else [])
+    assert all(f"questions for names at {NAMES}: " in each.what for each in found)
+    assert all(each.id != "firewall-drops-names" for each in world.findings())
+    with world.node.open_socket(4, socket.SOCK_DGRAM) as asked:
+        asked.bind((NAMES, 53))
+        asked.settimeout(PATIENCE_S)
+        asker = world.sockets["pod"]
+        asker.sendto(b"first", (NAMES, 53))
+        world.clear()
+        asker.sendto(b"second", (NAMES, 53))
+        assert (asked.recv(64) == b"first") is (not words)
+    world.node.ip(f"address del {NAMES}/32 dev lo")
 
 
 # Pods' packets.

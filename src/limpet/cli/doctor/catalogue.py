@@ -85,7 +85,8 @@ KINDS: dict[str, FindingKind] = {
         services="kube-proxy-beside service-left-out",
         dns=(
             "dns-silent dns-version dns-no-services dns-trouble dns-no-upstream dns-loop "
-            "dns-upstream-silent dns-address-silent dns-kubelet dns-pods-elsewhere"
+            "dns-upstream-silent dns-address-silent dns-kubelet dns-pods-elsewhere "
+            "firewall-drops-names"
         ),
     ),
     **_of(

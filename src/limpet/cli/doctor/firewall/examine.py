@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_interface, ip_network
 from itertools import chain, product
 
@@ -13,6 +13,7 @@ from limpet.agent.settings import Settings
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import LimpetError
 from limpet.base.node_state import NodeState
+from limpet.base.ownership import DNS_IFNAME
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.trial import FirewallDrop, Packet, Rules, Trial, read_rules
 from limpet.cli.doctor.target import InboundPort
@@ -35,6 +36,7 @@ _END = re.compile(r"|(?:log .*)?(?:drop|reject(?: with [\w -]+)?)")
 """A rule for whatever gets to it; empty: the policy."""
 _PODS_PORT = 41641
 """Port of packets between pods: one that no rule should be about."""
+_NAMES_PORT = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,26 @@ class _Node:
     ways: dict[str, tuple[str, ...]]
     """Links that pods' packets take, by what a person calls them."""
     uplinks: dict[str, tuple[InterfaceAddress, ...]]
+    names: tuple[Address, ...]
+    """Where pods ask for names, of the IP versions that they have."""
+
+    @property
+    def versions(self) -> list[int]:
+        """Those that pods have."""
+        state = self.state
+        return sorted({each.version for each in (*state.segments, *state.cluster_cidrs)}) or [4]
+
+
+@dataclass(slots=True)
+class _Drops:
+    """What drops packets."""
+
+    pods: dict[FirewallDrop, list[str]] = field(default_factory=dict)
+    """Pods' packets, with the ways that it stops."""
+    ports: dict[FirewallDrop, list[InboundPort]] = field(default_factory=dict)
+    """Those to ports of the node."""
+    names: dict[FirewallDrop, list[Address]] = field(default_factory=dict)
+    """Pods' questions for names, to which of its addresses."""
 
 
 def examine_firewall(
@@ -56,16 +78,18 @@ def examine_firewall(
     allowed: bool,
     running: bool,
 ) -> Iterator[Finding]:
-    """What stops pods' packets, and what others send to `ports`. Changes nothing.
+    """What stops pods' packets, what others send to `ports`, and pods' questions for names. Changes
+    nothing.
 
     `allowed`: accept rules are kept in chains that drop; `running`: they should be there already.
     """
     try:
         node = _read_node(settings, state)
         rules = read_rules()
-        stops, closed = in_new_namespace(lambda: _try_packets(node, rules, list(ports)))
-        yield from _pods_findings(node, stops, allowed=allowed, running=running)
-        yield from _port_findings(closed)
+        drops = in_new_namespace(lambda: _try_packets(node, rules, list(ports)))
+        yield from _pods_findings(node, drops.pods, allowed=allowed, running=running)
+        yield from _port_findings(drops.ports)
+        yield from _names_findings(node, drops.names)
     except LimpetError as problem:
         yield warn(
             "firewall-unknown",
@@ -95,34 +119,38 @@ def _read_node(settings: Settings, state: NodeState) -> _Node:
         state,
         {f"{words} {', '.join(sorted(names))}": names for words, names in ways.items() if names},
         uplinks or {link.ifname: made_up for link in others if link.ifname != bridge},
+        settings.dns.listen if settings.dns.dns == "on" else (),
     )
 
 
 # Packets.
 
 
-def _try_packets(
-    node: _Node, rules: Rules, ports: list[InboundPort]
-) -> tuple[dict[FirewallDrop, list[str]], dict[FirewallDrop, list[InboundPort]]]:
-    """What drops pods' packets, with the ways that it stops; what drops those to which ports."""
+def _try_packets(node: _Node, rules: Rules, ports: list[InboundPort]) -> _Drops:
     links = dict.fromkeys((node.bridge, *chain(*node.ways.values())), ()) | node.uplinks
+    asked_at = tuple(ip_interface(each) for each in node.names if each.version in node.versions)
+    links |= {DNS_IFNAME: asked_at} if asked_at else {}
     spans = ("{}-{}".format(*port.ends) for port in ports if port.untracked)
-    stops: dict[FirewallDrop, list[str]] = {}
-    closed: dict[FirewallDrop, list[InboundPort]] = {}
+    drops = _Drops()
     with closing(Trial(rules, links, ", ".join(spans))) as trial:
         for words, names in node.ways.items():
             for dropped in dict.fromkeys(_stopped(trial, node, names)):
-                stops.setdefault(dropped, []).append(words)
+                drops.pods.setdefault(dropped, []).append(words)
         for port in ports:
             for dropped in _closed_by(trial, node, port):
-                closed.setdefault(dropped, []).append(port)
-    return stops, closed
+                drops.ports.setdefault(dropped, []).append(port)
+        for own in asked_at:
+            pod = _inside(node.state.segments, own.version)
+            tried = (Packet(node.bridge, pod, own.ip, each, _NAMES_PORT) for each in ("udp", "tcp"))
+            for dropped in dict.fromkeys(filter(None, map(trial.send, tried))):
+                drops.names.setdefault(dropped, []).append(own.ip)
+    return drops
 
 
 def _stopped(trial: Trial, node: _Node, links: Iterable[str]) -> Iterator[FirewallDrop]:
     """By what, in both directions and of each IP version that pods have."""
     segments, cidrs = node.state.segments, node.state.cluster_cidrs
-    for version in sorted({each.version for each in (*segments, *cidrs)}) or [4]:
+    for version in node.versions:
         pod = _inside(segments, version)
         far = _inside(cidrs, version, segments)
         for link, protocol in product(links, ("udp", "tcp")):
@@ -237,6 +265,19 @@ def _port_findings(closed: Mapping[FirewallDrop, list[InboundPort]]) -> Iterator
             else f"{dropped.base} drops what is sent to {names}: {cause}",
             "; ".join(dict.fromkeys(port.harm for port in ports)),
             "accept it there from the other nodes, unless a rule does so in another way",
+        )
+
+
+def _names_findings(node: _Node, drops: Mapping[FirewallDrop, list[Address]]) -> Iterator[Finding]:
+    for dropped, addresses in drops.items():
+        yield warn(
+            "firewall-drops-names",
+            f"{dropped.base} drops pods' questions for names at {' and '.join(map(str, addresses))}"
+            f": {_cause(dropped)}",
+            "pods that ask this node wait for each name in vain, although the node itself is "
+            "answered",
+            f"accept what comes in by {node.bridge} for UDP and TCP port {_NAMES_PORT} there, of "
+            f"ufw: ufw allow in on {node.bridge} to any port {_NAMES_PORT}",
         )
 
 
