@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,8 +13,9 @@ import dns.rcode
 import pytest
 
 from limpet.dns.forward.cache import STALE_TTL_S
-from limpet.services.values import Endpoint, EndpointSlice, Service
+from limpet.services.values import Endpoint, EndpointSlice, Service, ServicePort
 from tests.dns.test_process import (
+    ADDRESS,
     ITEMS,
     KNOWN,
     WEB,
@@ -106,3 +108,23 @@ def test_without_an_upstream_an_answer_is_told_on_for_as_long_as_is_set_and_no_l
     wait_until(lambda: ttl_s() is None, "nobody is told what has ended for so long")
     assert time.monotonic() >= began_s + SHORT_TTL_S + stale_s
     assert ttl_s() is None
+
+
+def test_a_service_s_address_among_those_where_names_are_told_is_named(
+    make_place: Callable[..., Place],
+) -> None:
+    """What serves that Service takes the questions: NodeLocal DNSCache's recipe does nothing."""
+    place, taken = make_place(), "10.96.0.53"
+    with place.config.open("a") as config:
+        config.write(f"dns_listen = {json.dumps([ADDRESS, taken])}\n")
+    kube_dns = Service(
+        "kube-system", "kube-dns", cluster_ips=(taken,), ports=(ServicePort("dns", "UDP", 53),)
+    )
+    place.keep(*ITEMS, kube_dns)
+    place.start()
+    words = f"{taken} of dns_listen is the cluster address of Service kube-system/kube-dns"
+
+    assert words in place.run("status").stdout
+    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
+    place.keep(*ITEMS)
+    wait_until(lambda: "dns_listen" not in place.run("status").stdout)

@@ -250,6 +250,20 @@ class _Process:
             self._read_here()
         else:
             self._resolver.changed(changed)
+        self._tell_once("listen", "; ".join(self._taken()))
+
+    def _taken(self) -> Iterator[str]:
+        """Addresses that are a Service's: whoever serves that takes what is sent there before it
+        gets here, in words."""
+        for address in self._settings.listen:
+            service = self._kept.catalog.by_address(str(address))
+            if service is not None:
+                yield (
+                    f"{address} of dns_listen is the cluster address of Service "
+                    f"{service.namespace}/{service.name}: what serves that leads questions to its "
+                    "endpoints, and none is answered here (take it out; pods are given another "
+                    "one by their kubelet's clusterDNS)"
+                )
 
     def _read_here(self) -> None:
         """What the agent says of nodes and pods; who is dead is forgotten where nothing that can be

@@ -32,7 +32,7 @@ def status_findings(status: NamesStatus) -> Iterator[Finding]:
         yield error(
             "dns-trouble",
             f"names: {status.trouble}",
-            "answers may be old",
+            "answers may be old, or another's",
             f"do what the message says; {_JOURNAL}",
         )
     yield from _upstream_findings(status.upstreams)
