@@ -117,6 +117,8 @@ class _Looked:
     found: dict[tuple[Labels, int], Found] = field(default_factory=dict)
     rendered: dict[tuple[Labels, int], DnsAnswer] = field(default_factory=dict)
     """Answers of those, whose names point into the question, whatever capitals that has."""
+    turns: dict[tuple[Labels, int], int] = field(default_factory=dict)
+    """How many messages asked for those, each unlike all before."""
     of: dict[ServiceName | None, list[tuple[Labels, int]]] = field(default_factory=dict)
     records: int = 0
 
@@ -135,6 +137,7 @@ class _Looked:
             if (found := self.found.pop(key, None)) is not None:
                 self.records -= len(found.records) + len(found.further)
                 self.rendered.pop(key, None)
+                self.turns.pop(key, None)
 
     def answer(self, key: tuple[Labels, int], question: bytes, no: DnsAnswer) -> DnsAnswer:
         """As `render`, of what there is. Raises: ValueError."""
@@ -143,9 +146,19 @@ class _Looked:
             self.rendered[key] = answer
         return answer
 
+    def next_turn(self, key: tuple[Labels, int]) -> int:
+        """Whose turn it is for a message that was not asked before: there are clients of which no
+        two messages are alike, since each has a cookie."""
+        if key not in self.found:
+            return 0
+        turn = self.turns.get(key, 0)
+        self.turns[key] = turn + 1
+        return turn
+
     def clear(self) -> None:
         self.found.clear()
         self.rendered.clear()
+        self.turns.clear()
         self.of.clear()
         self.records = 0
 
@@ -253,9 +266,11 @@ class Resolver(Generic[C]):
         responses = [
             wire.write_response(query, each, size=size) for each in take_turns(answer, found.turns)
         ]
-        # From the second on: the first goes out now.
-        self._ready.put(key, [*responses[1:], responses[0]], found.of)
-        return responses[0]
+        first = self._looked.next_turn(key_of_found) % len(responses)
+        # From the next one on: this one goes out now.
+        later = (*responses[first + 1 :], *responses[: first + 1])
+        self._ready.put(key, later, found.of)
+        return responses[first]
 
     def send_to_tcp(self, message: bytes) -> bytes | None:
         """An answer no longer than the question, which says to ask by TCP; None: it gets none."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from itertools import chain, count, islice, product
 
+import dns.edns
 import dns.flags
 import dns.message
 import dns.rcode
@@ -142,19 +143,21 @@ def test_the_same_question_again_is_answered_by_bytes_with_its_own_number() -> N
     assert resolver.counts.ready == 1
 
 
-def test_endpoints_that_are_equally_near_are_the_first_in_turn_and_those_behind_stay_there() -> (
-    None
-):
+@pytest.mark.parametrize("are_alike", [True, False], ids=["alike", "each with a cookie"])
+def test_endpoints_that_are_equally_near_are_the_first_in_turn_and_those_behind_stay_there(
+    are_alike: bool,
+) -> None:
     catalog = Catalog()
     catalog.put(Service("x", "a", cluster_ips=("None",)))
     places = {"10.1.0.1": "far", "10.1.0.2": "near", "10.1.0.3": "near", "10.1.0.4": "near"}
     endpoints = tuple(Endpoint(address, node=node) for address, node in places.items())
     catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
     resolver = resolver_of(catalog, Here("here", distances={"near": 1, "far": 2}))
-    query = dns.message.make_query(f"A.x.svc.{DOMAIN}", "A")
 
     told = []
-    for _ in range(6):
+    for number in range(6):
+        cookie = dns.edns.CookieOption(bytes((0 if are_alike else number,) * 8), b"")
+        query = dns.message.make_query(f"A.x.svc.{DOMAIN}", "A", use_edns=0, options=[cookie])
         response = resolver.take(query.to_wire(), "client", 0.0)
         assert response is not None
         parsed = dns.message.from_wire(response, one_rr_per_rrset=True)
