@@ -128,6 +128,12 @@ def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation
     return Rotation(near, _targets(local, here))
 
 
+def takes_clients(found: Sequence[Candidate], here: Here) -> Sequence[Candidate]:
+    """Those that who begins to ask may be led to, near or far: nobody in doubt, and nobody who
+    ends while others are ready."""
+    return _sure(_available(found), here)
+
+
 def may_answer(candidate: Candidate, here: Here) -> bool:
     """Whether it is in rotation or not: a connection that is tried there is better let be."""
     endpoint, _ = candidate

@@ -13,7 +13,14 @@ from limpet.base.ownership import NFT_SERVICES_TABLE
 from limpet.datapath.services.ruleset import affinity_names
 from limpet.datapath.services.state import VERSIONS
 from limpet.linux.set_elements import SetElements
-from limpet.services.values import Exposure, Service, ServicePort
+from limpet.services.values import (
+    SERVING,
+    TERMINATING,
+    Endpoint,
+    Exposure,
+    Service,
+    ServicePort,
+)
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NODE
 from tests.beds.services.service_bed import (
@@ -130,4 +137,16 @@ def test_an_agent_that_starts_anew_leaves_no_client_with_another_services_endpoi
         bed.part.close()
         bed.part = bed.new_part()
         bed.run()
+        assert asker.ask(OF_WEB) == [0, len(OF_WEB)]
+
+
+def test_a_client_of_an_endpoint_that_ends_comes_to_one_that_is_ready(bed: ServiceBed) -> None:
+    """It may have closed its port."""
+    one, two = bed.pods
+    ending = [Endpoint(each, SERVING | TERMINATING, "here") for each in one.addresses]
+    with ExitStack() as stack:
+        asker = Asker(bed, stack)
+        bed.put(STICKY, *slices(*endpoints_of(*one.addresses)))
+        assert asker.ask(OF_WEB) == [len(OF_WEB), 0]
+        bed.put(*slices(*endpoints_of(*two.addresses), *ending))
         assert asker.ask(OF_WEB) == [0, len(OF_WEB)]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from limpet.services.values import Service
+from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
 from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.services.socket_bed import SocketBed
 from tests.datapath.services.test_sockets import ANY, bed, family, who_gets
@@ -41,6 +41,20 @@ def test_a_pod_stays_with_its_endpoint_until_that_is_gone(bed: SocketBed) -> Non
                 assert who_gets(stack, client, address, servers) == other
                 bed.put(*slices(*everybody))
                 assert {who_gets(stack, client, address, servers) for _ in range(12)} == {other}
+
+
+def test_a_pod_leaves_an_endpoint_that_ends_while_another_is_ready(bed: SocketBed) -> None:
+    """It may have closed its port."""
+    one, two = bed.pods
+    for address in ADDRESSES:
+        with ExitStack() as stack:
+            server = stack.enter_context(two.netns.listening(ANY[family(address)], 8080))
+            bed.put(sticky(600), *slices(*endpoints_of(*one.addresses)))
+            with one.netns.listening(ANY[family(address)], 8080) as ends:
+                assert who_gets(stack, one.netns, address, [ends]) == 0
+            ending = [Endpoint(each, SERVING | TERMINATING, "here") for each in one.addresses]
+            bed.put(*slices(*endpoints_of(*two.addresses), *ending))
+            assert who_gets(stack, one.netns, address, [server]) == 0
 
 
 @pytest.mark.parametrize("address", ADDRESSES, ids=["ipv4", "ipv6"])

@@ -267,16 +267,16 @@ class Hairpins:
     def forget(self, name: ServiceName) -> None:
         self._unplaced.discard(name)
 
-    def addresses(self, name: ServiceName, choice: Choice, *, is_sticky: bool) -> set[bytes]:
-        """Packed, of those in rotation, and of all that clients may be kept with. A slice that was
-        made by hand, or mirrored, need not say where its endpoints are: those in prefixes of this
-        node's pods are its pods then."""
+    def addresses(self, name: ServiceName, choice: Choice) -> set[bytes]:
+        """Packed, of those in rotation, which are all on this node that clients are led to. A slice
+        that was made by hand, or mirrored, need not say where its endpoints are: those in prefixes
+        of this node's pods are its pods then."""
         drawn = (*choice.rotation.near, *choice.rotation.local)
         found = {packed(each.address) for each in drawn if each.is_local}
         if unplaced := {packed(each.address) for each in drawn if not each.node}:
             self._unplaced.add(name)
             found |= {each for each in unplaced if self._is_pod(each)}
-        return found | choice.addresses_here() if is_sticky else found
+        return found
 
     def _is_pod(self, address: bytes) -> bool:
         number = int.from_bytes(address)

@@ -19,6 +19,7 @@ from limpet.services.rotation import (
     RotationTarget,
     may_answer,
     rotate,
+    takes_clients,
 )
 from limpet.services.values import Service, ServicePort
 
@@ -181,13 +182,22 @@ class Choice(NamedTuple):
     """All that there are."""
     here: Here
     able: frozenset[bytes] = frozenset()
-    """Who may answer, in rotation or not, as values of maps; of ports where anything sticks."""
+    """Who may answer, in rotation or not, as values of maps: flows of UDP stay there."""
     able_here: frozenset[bytes] = frozenset()
     """Those of this node."""
+    takes_clients: frozenset[bytes] = frozenset()
+    """Who takes new connections, near or far, as values of maps: clients that are remembered come
+    back to these. Not so who ends: it may have closed its port, and each try would be refused."""
 
-    def addresses_here(self) -> set[bytes]:
-        """Packed, of those that may answer on this node, in rotation or not."""
-        return {read_target(value)[0] for value in self.able_here}
+    def members(
+        self, protocol: str, now: frozenset[bytes], comes_back: frozenset[bytes], *, is_here: bool
+    ) -> frozenset[bytes]:
+        """Who may be asked on at the socket. `now`: who is in rotation. `comes_back`: whom clients
+        that are remembered come back to. `is_here`: they may go to nobody else than this node's."""
+        if protocol != "UDP":
+            return comes_back
+        # One look decides of datagrams and of clients: those of one socket stay together.
+        return now | (self.able_here if is_here else self.able)
 
     def is_dead(self, value: bytes) -> bool:
         """Nobody is expected to answer there. `value`: as in maps."""
@@ -199,7 +209,10 @@ class Choice(NamedTuple):
 
 def choose(service: Service, port: ServicePort, found: Sequence[Candidate], here: Here) -> Choice:
     able: list[tuple[bytes, bool]] = []
-    if service.affinity_s or port.protocol == "UDP":
+    takes: Sequence[Candidate] = ()
+    if service.affinity_s:
+        takes = takes_clients(found, here)
+    if port.protocol == "UDP":
         able = [
             (target_value(each.address, number), each.node == here.node)
             for each, number in found
@@ -211,6 +224,7 @@ def choose(service: Service, port: ServicePort, found: Sequence[Candidate], here
         here,
         frozenset(value for value, _ in able),
         frozenset(value for value, is_here in able if is_here),
+        frozenset(target_value(each.address, number) for each, number in takes),
     )
 
 

@@ -1,7 +1,8 @@
 """Flows and clients that would stick to who serves no more, noted Service by Service. Pure.
 
 An endpoint that others are nearer than, or that ends in order, keeps the flows that it has: it is
-out of rotation and serves still. Source: kube-proxy's pkg/proxy/conntrack/cleanup.go.
+out of rotation and serves still. Source: kube-proxy's pkg/proxy/conntrack/cleanup.go. A client that
+is remembered begins a connection whenever it comes, which who ends may refuse: it is led elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _STUCK = ("UDP", "TCP")
 _NOBODY: frozenset[bytes] = frozenset()
 Beside = dict[AskedKey, frozenset[bytes]]
 """Who serves out of rotation."""
+_Kept = dict[ServiceName, tuple[tuple[int, bytes, bytes], ...]]
+"""The same, Service by Service: IP version, key, and all targets in one, since as sets those of
+10,000 Services would take 8 MB."""
 
 
 class Served(Mapping[End, frozenset[End]]):
@@ -63,10 +67,10 @@ class FlowNotes:
     """Kept until the flows are forgotten; who serves beside the rotation, as long as it does."""
 
     def __init__(self) -> None:
-        self._beside: dict[ServiceName, tuple[tuple[int, bytes, bytes], ...]] = {}
-        """Who serves out of rotation: IP version, key, and all targets in one, since as sets those
-        of 10,000 Services would take 8 MB. Of UDP, and where clients are remembered: of others
-        nothing sticks to it."""
+        self._beside: _Kept = {}
+        """Of UDP: no flow of another protocol sticks to who is out of rotation."""
+        self._apart: _Kept = {}
+        """Whom clients that are remembered come back to, out of rotation."""
         self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
         """By protocol: who serves now, where somebody serves no more."""
         self._dead: dict[End, frozenset[End]] = {}
@@ -87,13 +91,15 @@ class FlowNotes:
 
     def turn(self, name: ServiceName) -> ServiceTurn:
         """For a Service that is planned anew; what is noted counts when it is taken."""
-        return ServiceTurn(dict(map(_read, self._beside.pop(name, ()))))
+        beside, apart = (held.pop(name, ()) for held in (self._beside, self._apart))
+        return ServiceTurn(dict(map(_read, beside)), dict(map(_read, apart)))
 
     def take(self, name: ServiceName, turn: ServiceTurn) -> None:
-        if turn.beside:
-            self._beside[name] = tuple(
-                (version, key, b"".join(held)) for (version, key), held in turn.beside.items()
-            )
+        for kept, turned in ((self._beside, turn.beside), (self._apart, turn.apart)):
+            if turned:
+                kept[name] = tuple(
+                    (version, key, b"".join(held)) for (version, key), held in turned.items()
+                )
         for protocol, asked in turn.touched:
             self._stale[protocol][asked] = tuple(turn.served[protocol, asked])
         for asked, (died, now) in turn.died.items():
@@ -111,7 +117,10 @@ class FlowNotes:
 
         Both: IP version, key, who is in rotation; `remembered`: where clients are.
         """
-        beside = dict(_read(each) for held in self._beside.values() for each in held)
+        beside, apart = (
+            dict(_read(each) for held in kept.values() for each in held)
+            for kept in (self._beside, self._apart)
+        )
         served: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
         for version, key, rotation in frontends:
             address, protocol, port = read_frontend(key)
@@ -121,7 +130,7 @@ class FlowNotes:
         for protocol, found in served.items():
             self._stale[protocol].update(found)
         self._kept = {
-            (version, key): beside.get((version, key), _NOBODY).union(rotation)
+            (version, key): apart.get((version, key), _NOBODY).union(rotation)
             for version, key, rotation in remembered
         }
 
@@ -136,11 +145,13 @@ def _read(kept: tuple[int, bytes, bytes]) -> tuple[AskedKey, frozenset[bytes]]:
 class ServiceTurn:
     """What is noted while one Service is planned."""
 
-    def __init__(self, before: Beside) -> None:
-        """`before`: who served beside the rotation."""
-        self._before = before
+    def __init__(self, beside: Beside, apart: Beside) -> None:
+        """`beside`, `apart`: as they were before."""
+        self._was_beside, self._was_apart = beside, apart
         self.beside: Beside = {}
-        """Who does now."""
+        """Who serves flows of UDP out of rotation now."""
+        self.apart: Beside = {}
+        """Whom clients that are remembered come back to, out of rotation."""
         self.served: defaultdict[tuple[str, End], set[bytes]] = defaultdict(set)
         """By protocol and what is asked for: of a port of the node those of both IP versions."""
         self.touched: set[tuple[str, End]] = set()
@@ -159,8 +170,9 @@ class ServiceTurn:
         served, was = serving.rotation, serving.was
         if protocol == "UDP":
             served |= serving.able
-            was |= self._before.get((frontend.version, key), _NOBODY)
-            self._keep_beside(frontend.version, key, serving.able - serving.rotation)
+            was |= self._was_beside.get((frontend.version, key), _NOBODY)
+            if beside := serving.able - serving.rotation:
+                self.beside[frontend.version, key] = beside
         left = was - served
         self.served[protocol, asked] |= served
         if left or (protocol == "UDP" and (serving.is_new or (not was and served))):
@@ -180,13 +192,14 @@ class ServiceTurn:
         """Clients are remembered there, and come back to who is `allowed`. `was`, `now`: who was
         in rotation, and is."""
         at = (frontend.version, key)
-        self.leave(at, (was | self._before.get(at, _NOBODY)) - allowed)
-        self._keep_beside(*at, allowed - now)
+        self.leave(at, (was | self._was_apart.get(at, _NOBODY)) - allowed)
+        if apart := allowed - now:
+            self.apart[at] = apart
 
     def forget(self, version: int, key: bytes, was: Iterable[bytes]) -> None:
         """Clients are remembered there no more."""
         at = (version, key)
-        self.leave(at, self._before.get(at, _NOBODY).union(was))
+        self.leave(at, self._was_apart.get(at, _NOBODY).union(was))
 
     def leave(self, at: AskedKey, targets: frozenset[bytes]) -> None:
         """No client that asks there goes to these any more."""
@@ -200,7 +213,3 @@ class ServiceTurn:
         address, protocol, port = read_frontend(key)
         if protocol == "UDP":
             self.touched.add((protocol, (address, port)))
-
-    def _keep_beside(self, version: int, key: bytes, able: frozenset[bytes]) -> None:
-        if able:
-            self.beside[version, key] = self.beside.get((version, key), _NOBODY) | able

@@ -308,7 +308,7 @@ class Planner:
         was, now = frozenset((*was_near, *was_local)), frozenset((*near, *local))
         keeps_inside = service.is_internal_local and not frontend.is_outside
         sticky = service.affinity_s > 0
-        able = now | (choice.able_here if sticky and keeps_inside else choice.able)
+        comes_back = now if keeps_inside else now | choice.takes_clients
         if near:
             count = len(local) if is_local else -1
             sources = sources_of(self._around.reserved.sources(frontend), version)
@@ -335,7 +335,9 @@ class Planner:
                 after.setdefault(others, {})[frontend.address] = _REFUSED
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
-            planned = socket_elements(key, near, able, service, port, ends_flows=ends)
+            is_here = sticky and keeps_inside
+            members = choice.members(port.protocol, now, comes_back, is_here=is_here)
+            planned = socket_elements(key, near, members, service, port, ends_flows=ends)
             for name, found in planned.items():
                 after.setdefault(name, {}).update(found)
         if {*map(len, near), *map(len, local)} - {TARGET_BYTES[version]}:
@@ -344,7 +346,7 @@ class Planner:
             if values:
                 keys = slot_keys(key, start, len(values))
                 after.setdefault(slots, {}).update(zip(keys, values, strict=True))
-        for own in self._around.hairpins.addresses(service.key, choice, is_sticky=sticky):
+        for own in self._around.hairpins.addresses(service.key, choice):
             if self._claims.share((f"hairpin{version}", own + own), service.key):
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
@@ -354,9 +356,9 @@ class Planner:
         serving = ServedPort(was, now, choice.able, dead, is_new=verdict_before is None)
         turn.note(port.protocol, frontend, key, serving)
         if sticky:
-            turn.remember(frontend, key, was, now, able)
+            turn.remember(frontend, key, was, now, comes_back)
             if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
-                turn.leave((version, key), able - {*local, *choice.able_here})
+                turn.leave((version, key), comes_back - {*local})
 
 
 def _claimed(held: Held) -> list[Place]:

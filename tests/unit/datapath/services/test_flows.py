@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from msgspec.structs import replace
 
 from limpet.base.addresses import packed
@@ -148,6 +149,28 @@ def test_a_client_stays_with_an_endpoint_that_others_are_nearer_than_until_it_is
     assert world.left == set()
     world.serve(OTHER)
     assert world.left == {FAR}
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+def test_a_client_does_not_come_back_to_an_endpoint_that_ends_while_others_are_ready(
+    protocol: str,
+) -> None:
+    """It may have closed its port. A flow of UDP that is there stays all the same."""
+    world = World(protocol=protocol, affinity_s=HOUR_S)
+    world.serve(ONE, FAR)
+    world.serve(FAR, ending=[ONE])
+    assert world.left == {ONE}
+    assert not world.is_cut(ONE)
+    world.replan()
+    assert world.left == set(), "once is enough"
+    world.planner.suspect_flows()
+    kept = world.planner.stale().kept
+    assert kept is not None
+    assert {_words(x) for each in kept.values() for x in each} == {FAR}
+    world.serve(ending=[ONE])
+    assert world.left == {FAR}
+    world.serve(FAR, ending=[ONE])
+    assert world.left == {ONE}
 
 
 def test_clients_are_not_led_off_the_node_when_that_is_forbidden() -> None:

@@ -31,8 +31,6 @@ from limpet.datapath.services.state import MAPS, ServicesState, StaleFlows, Surr
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here, RotationTarget
 from limpet.services.values import (
-    SERVING,
-    TERMINATING,
     Endpoint,
     EndpointPort,
     EndpointSlice,
@@ -335,9 +333,12 @@ def test_of_more_endpoints_than_there_are_slots_those_count_that_have_one() -> N
 
 
 def test_an_endpoint_of_this_node_that_a_client_may_stay_with_can_ask_itself() -> None:
-    """The client may be the endpoint: one that ends, while others are in rotation."""
+    """The client may be the endpoint: one that is not drawn, as hints say."""
     catalog, planner = Catalog(), Planner()
-    ends = Endpoint("10.244.0.1", SERVING | TERMINATING, "here"), Endpoint("10.244.0.2", node="far")
+    ends = (
+        Endpoint("10.244.0.1", node="here", for_nodes=("far",)),
+        Endpoint("10.244.0.2", node="far", for_nodes=("here",)),
+    )
     ports = (EndpointPort("http", "TCP", 8080),)
     service = Service("default", "a", cluster_ips=("10.96.0.1",), ports=PORTS[:1], affinity_s=60)
     names = [

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.unit.datapath.services.test_plan import HERE, NAMES, services, slices
 
 from limpet.base.addresses import packed
@@ -170,6 +171,29 @@ def test_who_left_is_dead_unless_it_may_answer_still() -> None:
     assert died(slice_of(_1=READY, _2=SERVING | TERMINATING, _3=TERMINATING)) == {"10.244.0.3"}
     gone = Here("here", gone=frozenset({"10.244.0.2"}))
     assert died(slice_of(_1=READY, _2=READY, _3=READY), gone) == {"10.244.0.2"}
+
+
+def test_who_ends_beside_ready_ones_gets_no_client_back_and_keeps_its_datagrams() -> None:
+    ends = (
+        Endpoint("10.244.0.1", SERVING | TERMINATING, "here"),
+        Endpoint("10.244.0.2", node="here"),
+        Endpoint("10.244.1.1", node="far"),
+    )
+
+    def asked_on(protocol: str, **changes: object) -> set[str]:
+        ports = (ServicePort("http", protocol, 80),)
+        service = Service("default", "a", cluster_ips=("10.96.0.1",), ports=ports, affinity_s=60)
+        slice_of = EndpointSlice(
+            "default", "a", "a", 4, (EndpointPort("http", protocol, 8080),), ends
+        )
+        members = planned(catalog_of(replace(service, **changes), slice_of)).want().sockets
+        return {str(ip_address(key[36:40])) for key in members[layout.MEMBERS]}
+
+    ready = {"10.244.0.2", "10.244.1.1"}
+    assert asked_on("TCP") == ready, "one is nearer, and the other has its clients still"
+    assert asked_on("TCP", is_internal_local=True) == {"10.244.0.2"}
+    assert asked_on("UDP") == {"10.244.0.1", *ready}
+    assert asked_on("UDP", is_internal_local=True) == {"10.244.0.1", "10.244.0.2"}
 
 
 def test_a_noted_socket_says_whom_it_asked_and_whom_it_got() -> None:

@@ -15,7 +15,7 @@ PROTOCOLS = ("TCP", "UDP")
 def socket_elements(
     key: bytes,
     slots: Sequence[bytes],
-    able: Collection[bytes],
+    members: Collection[bytes],
     service: Service,
     port: ServicePort,
     *,
@@ -23,7 +23,7 @@ def socket_elements(
 ) -> dict[str, dict[bytes, bytes]]:
     """Elements by map; none where it is left to nftables: also to refuse.
 
-    `key`, `slots`: as nftables gets them. `able`: who may keep what it has, in a slot or not.
+    `key`, `slots`: as nftables gets them. `members`: who may be asked on, in a slot or not.
     `ends_flows`: sockets of UDP can be ended.
     """
     if not slots or port.protocol not in PROTOCOLS:
@@ -41,6 +41,6 @@ def socket_elements(
     if len(targets) > layout.FEW:
         found[layout.SLOTS] = dict(zip(slot_keys(asked, 0, len(targets)), targets, strict=True))
     if is_udp or service.affinity_s:
-        members = {*targets, *map(layout.target, able)}
-        found[layout.MEMBERS] = dict.fromkeys(map(asked.__add__, members), layout.MEMBER)
+        may_be_asked = {*targets, *map(layout.target, members)}
+        found[layout.MEMBERS] = dict.fromkeys(map(asked.__add__, may_be_asked), layout.MEMBER)
     return found
