@@ -41,7 +41,8 @@ class Exposure(Struct, frozen=True, gc=False, array_like=True):
     health_check_node_port: int = 0
     """Where a load balancer asks whether this node has an endpoint; 0: nowhere."""
     is_others: bool = False
-    """Another proxy serves it, as its label says: here it has a name, and nothing more."""
+    """Another proxy serves it, or nobody, as its label says: here it has a name, and nothing
+    more."""
     since: str = ""
     """When the Service was made, in words that sort, of one that has external or load balancers'
     addresses; empty: not known. Of several that ask for one address the oldest has it."""

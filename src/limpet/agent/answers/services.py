@@ -21,7 +21,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.text.nearest import hint
-from limpet.kubernetes.kinds.services import PROXY_LABEL
+from limpet.kubernetes.kinds.services import HEADLESS_LABEL, PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
 from limpet.services.rotation import Here, OfferedPorts, endpoint_words, rotate
@@ -97,8 +97,8 @@ class ServiceAdmin:
             raise LimpetError(f"show Service {name}: this node knows no such one ({see}tells all)")
         if service.is_others:
             raise LimpetError(
-                f"show Service {name}: another proxy serves it, as its label "
-                f"{PROXY_LABEL} says; this node only answers its name (`limpet dns query`)"
+                f"show Service {name}: its label ({PROXY_LABEL} or {HEADLESS_LABEL}) leaves it to "
+                "others; this node only answers its name (`limpet dns query`)"
             )
         exposure = service.exposure
         connections = await side.connections(service)

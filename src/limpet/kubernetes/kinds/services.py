@@ -41,7 +41,10 @@ from limpet.services.values import (
 SERVICE_LABEL = "kubernetes.io/service-name"
 """Label of an EndpointSlice: the Service whose endpoints it has."""
 PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
-"""Label of what somebody else serves."""
+HEADLESS_LABEL = "service.kubernetes.io/headless"
+"""Labels of what somebody else serves, or nobody: it may have a cluster address all the same.
+Source: kube-proxy asks for Services without either (cmd/kube-proxy/app/server.go)."""
+_LEFT = frozenset((PROXY_LABEL, HEADLESS_LABEL))
 DISTRIBUTION_ANNOTATION = "limpet.dev/traffic-distribution"
 _DEFAULT_AFFINITY_S, _MOST_AFFINITY_S = 10800, 86400
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -259,7 +262,7 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
         health_check_node_port=_port_or_none(
             spec.health_check_node_port, "healthCheckNodePort", out
         ),
-        is_others=PROXY_LABEL in (view.metadata.labels or {}),
+        is_others=not _LEFT.isdisjoint(view.metadata.labels or ()),
         since=made[: NAME.most] if external_ips or load_balancer_ips else "",
     )
     return NOT_EXPOSED if found == NOT_EXPOSED else found

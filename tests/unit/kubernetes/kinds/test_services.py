@@ -116,8 +116,9 @@ def test_headless_services_and_names_have_no_address() -> None:
     assert name.exposure is NOT_EXPOSED
 
 
-def test_what_somebody_else_serves_is_left_to_them() -> None:
-    labels = {"service.kubernetes.io/service-proxy-name": "another"}
+@pytest.mark.parametrize("label", ["service-proxy-name", "headless"])
+def test_what_somebody_else_serves_is_left_to_them(label: str) -> None:
+    labels = {f"service.kubernetes.io/{label}": "another"}
     found = service(
         {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}, metadata={"labels": labels}
     )
