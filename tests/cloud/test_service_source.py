@@ -214,6 +214,23 @@ def test_nonsense_costs_itself_and_is_told_and_kept_with_the_rest(tmp_path: Path
     assert load_catalog(path).incomplete == catalog.incomplete
 
 
+def test_a_damaged_file_is_read_as_far_as_it_goes_and_is_whole_when_all_was_told(
+    tmp_path: Path,
+) -> None:
+    """Also where nothing but its end was lost, so that nothing is told that was not known."""
+    path = tmp_path / "kept"
+    hear(path, SERVICE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b'{"end"')])
+    assert load_catalog(path).damage == "it has no end"
+
+    catalog, _ = hear(path, SERVICE)
+
+    assert len(catalog) == 1
+    assert catalog.damage == ""
+    assert path.read_bytes() == whole
+
+
 def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     hear(path, SERVICE, named("other", clusterIP="10.96.0.8", ports=[{"port": 80}]))

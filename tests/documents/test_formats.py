@@ -50,7 +50,7 @@ from limpet.paths.proven import read_paths
 from limpet.policies.book import decode_book
 from limpet.policies.heard import decode_heard
 from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
-from limpet.services.kept import decode_items
+from limpet.services.kept import read_items
 from limpet.services.kept_here import decode_here
 from limpet.timeline.log import decode as decode_events
 from limpet.web.access.tokens import TokenFile
@@ -211,7 +211,7 @@ def test_policies_of_kubernetes_are_read() -> None:
 
 
 def test_services_are_read() -> None:
-    assert decode_items((FIXTURES / "services.jsonl").read_bytes()) == SERVICES
+    assert read_items((FIXTURES / "services.jsonl").read_bytes()) == (SERVICES, "")
 
 
 def test_tokens_of_the_page_are_read() -> None:

@@ -34,6 +34,9 @@ class Catalog:
         """What of them no node can use; few, if any."""
         self._targets = Targets()
         self.recent = RecentSlices()
+        self.damage = ""
+        """Why there may be more than what was read from the disk, until an API server has told all;
+        empty: there is not."""
 
     # Asking
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet.base.decoding import decode_json
-from limpet.base.records.version import VERSION, check_version
+from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.base.text.shared import share
 from limpet.services.catalog import Catalog, Item
 from limpet.services.values import (
@@ -101,9 +101,22 @@ def decode_change(line: bytes) -> KeptChange:
     return KeptChange((type(item), item.key), item)
 
 
-def decode_items(content: bytes) -> list[Item]:
-    """Items of a whole file. Raises: ValueError for nonsense, and when it was cut."""
-    return [decode_item(line) for line in split_items(content)]
+def read_items(content: bytes) -> tuple[list[Item], str]:
+    """What can be read of a file that may be damaged, since each line stands for itself; and what
+    is wrong with it, in words: nothing is. Raises: NewerFormatError."""
+    try:
+        lines, damage = split_items(content), ""
+    except NewerFormatError:
+        raise
+    except ValueError as error:
+        lines, damage = content.split(b"\n"), str(error)
+    items = []
+    for line in lines:
+        try:
+            items.append(decode_item(line))
+        except ValueError as error:
+            damage = damage or str(error)
+    return items, damage
 
 
 def split_items(content: bytes) -> list[bytes]:

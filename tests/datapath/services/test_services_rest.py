@@ -13,8 +13,10 @@ from ipaddress import ip_network
 import pytest
 from msgspec.structs import replace
 
+from limpet.base.errors import LimpetError
 from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.plan import Planner
+from limpet.services.catalog import Catalog
 from limpet.services.values import (
     EndpointPort,
     EndpointSlice,
@@ -206,6 +208,34 @@ def test_of_a_thousand_endpoints_each_is_in_rotation_and_one_less_is_few_element
     assert len(set(bed.part.plan().elements["slots_tcp_4"].values())) == 999
     held = bed.node.run("nft", "list", "map", *TABLE, "slots_tcp_4").partition("elements")[2]
     assert held.count(" : ") == 999
+
+
+def test_what_the_kernel_holds_goes_on_where_the_disk_has_lost_what_was_known(
+    bed: ServiceBed,
+) -> None:
+    """The node may be cut off for long; after a reboot what can be read is better than nothing."""
+    _, two = bed.pods
+    pieces = slices(*endpoints_of(*two.addresses))
+    bed.put(WEB, *pieces)
+    bed.part.close()
+    bed.catalog = Catalog()
+    bed.catalog.damage = "it has no end"
+    bed.part = bed.new_part()
+    for _ in range(2):
+        with bed.node.entered(), pytest.raises(LimpetError, match="it has no end in the file"):
+            bed.part.plan()
+        with ExitStack() as stack:
+            talk(bed.node, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+    bed.catalog.damage = ""
+    assert bed.put(WEB, *pieces) == 1, "flows of UDP that may have begun meanwhile are forgotten"
+
+    bed.part.close()
+    bed.node.run("nft", "delete", "table", *TABLE)
+    bed.catalog.damage = "it has no end"
+    bed.part = bed.new_part()
+    bed.run()
+    assert bed.run() == 0
 
 
 def test_of_a_table_in_which_nothing_is_left_nothing_stays(make_netns: NetnsFactory) -> None:

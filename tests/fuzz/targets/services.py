@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet.services.catalog import Catalog
-from limpet.services.kept import decode_change, decode_items, encode_gone, encode_item, encode_items
+from limpet.services.kept import decode_change, encode_gone, encode_item, encode_items, read_items
 from limpet.services.kept_here import as_of, decode_here, encode_here
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
@@ -28,8 +28,8 @@ _ENDS = EndpointSlice(
     most_bytes=16_384,
 )
 def kept_services(data: bytes) -> None:
-    items = decode_items(data)
-    assert decode_items(encode_items(items)) == items
+    items, _ = read_items(data)
+    assert read_items(encode_items(items)) == (items, "")
     catalog = Catalog()
     for each in items:
         catalog.put(each)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from limpet.base.records.version import NewerFormatError
 from limpet.services.catalog import Item
-from limpet.services.kept import decode_items, encode_items
+from limpet.services.kept import encode_items, read_items, split_items
 from limpet.services.values import (
     Endpoint,
     EndpointPort,
@@ -36,20 +37,31 @@ ITEMS: list[Item] = [
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_what_was_written_is_read_back(count: int) -> None:
-    assert decode_items(encode_items(ITEMS[:count])) == ITEMS[:count]
+    assert read_items(encode_items(ITEMS[:count])) == (ITEMS[:count], "")
 
 
-def test_a_file_that_was_cut_anywhere_is_refused() -> None:
+def test_a_file_that_was_cut_anywhere_is_told_from_a_whole_one() -> None:
     whole = encode_items(ITEMS)
 
     for length in range(len(whole)):
+        assert "end" in read_items(whole[:length])[1]
         with pytest.raises(ValueError, match="end"):
-            decode_items(whole[:length])
+            split_items(whole[:length])
 
 
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValueError, match="no Service"):
-        decode_items(b'{"a": 1}\n{"end":1,"version":1}\n')
+def test_of_a_damaged_file_each_line_that_can_be_read_counts() -> None:
+    whole = encode_items(ITEMS)
+    first, second, end = whole.splitlines(keepends=True)
+
+    assert read_items(whole) == (ITEMS, "")
+    assert read_items(first + second) == (ITEMS, "it has no end")
+    assert read_items(second + end) == (ITEMS[1:], "it has another end")
+    items, damage = read_items(bytes(len(first) - 1) + b"\n" + second + end)
+    assert items == ITEMS[1:]
+    assert damage.startswith("no Service and no EndpointSlice")
+    assert read_items(b"") == ([], "it has no end")
+    with pytest.raises(NewerFormatError):
+        read_items(first + b'{"end":1,"version":2}\n')
 
 
 def test_words_that_come_again_are_one_text_in_memory() -> None:
@@ -57,7 +69,7 @@ def test_words_that_come_again_are_one_text_in_memory() -> None:
     ports = (EndpointPort("http-of-it", "TCP", 8080),)
     ends = tuple(Endpoint(f"10.1.0.{n}", node="crane-1", zone="hall-1") for n in (1, 2))
     pieces = [EndpointSlice("shop-1", f"web-{n}", "web-of-it", 4, ports, ends) for n in (1, 2)]
-    one, other = decode_items(encode_items(pieces))
+    (one, other), _ = read_items(encode_items(pieces))
     assert [one, other] == pieces
     assert isinstance(one, EndpointSlice)
     assert isinstance(other, EndpointSlice)

@@ -41,11 +41,11 @@ from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
 from limpet.services.catalog import Catalog, Item, called
 from limpet.services.doubted import CUT_S, DOUBT_S, has_doubts, with_doubts, without_doubts
 from limpet.services.kept import (
-    decode_items,
     encode_end,
     encode_gone,
     encode_item,
     encode_lines,
+    read_items,
 )
 from limpet.services.values import EndpointSlice, Service, ServiceName
 
@@ -63,18 +63,21 @@ Tell = Callable[[Iterable[ServiceName], str], None]
 
 
 def load_catalog(path: Path) -> Catalog:
-    """What was kept; nothing, where there is no such file or none that can be read."""
-    catalog = Catalog()
+    """What was kept, as far as it can be read; nothing, where there is no such file."""
+    catalog, items = Catalog(), list[Item]()
     try:
         content = read_kept(path)
-        for item in decode_items(content) if content is not None else ():
-            catalog.put(item)
+        if content is not None:
+            items, catalog.damage = read_items(content)
     except (StorageError, ValueError) as error:
+        catalog.damage = str(error)
+    for item in items:
+        catalog.put(item)
+    if catalog.damage:
         _log.error(
-            "Services that this node knew are lost", path=str(path), error=str(error),
-            what_to_do="nothing: the API server tells them anew",
+            "Services that this node knew are lost", path=str(path), error=catalog.damage,
+            kept=len(items), what_to_do="nothing: the API server tells them anew",
         )  # fmt: skip
-        return Catalog()
     return catalog
 
 
@@ -262,7 +265,8 @@ class ServiceSource(WorkloadSource):
             waits.keep(lines)
         if all_told:
             waits.listed.add(kind)
-        if waits.names and len(waits.listed) == len(self._listed):
+        if len(waits.listed) == len(self._listed) and (waits.names or self._catalog.damage):
+            self._catalog.damage = ""
             names, noted = waits.take()
             self._keeping.note()
             if self._journal is not None:

@@ -98,6 +98,11 @@ class ServicesKernel:
         """As it was read or put last."""
         return ServicesState(self._base, self._surroundings, self._chains, self._elements)
 
+    def has_former(self) -> bool:
+        """An earlier agent's table is there, and nothing of it is changed yet. Raises:
+        KernelError."""
+        return self._left is None and bool(self._frame())
+
     def read(self, want: ServicesState) -> None:
         """Looks at the kernel. Raises: KernelError."""
         frame = self._frame()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE, NFT_SERVICES_TABLE
 from limpet.datapath.event import ServingNodesChanged
 from limpet.datapath.loop import Loop
@@ -148,6 +149,13 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     # A round
 
     def plan(self) -> ServicesState:
+        if self.catalog.damage and self._kernel.has_former():
+            # Whatever could not be read would be taken out of it, and may be the way to the only
+            # one that knows.
+            raise LimpetError(
+                f"know all Services: {self.catalog.damage} in the file of them (what holds in the "
+                "kernel goes on as it is until the API server has told them)"
+            )
         self._kernel.look_at_addresses()
         around = self._surroundings()
         if around != self._around:
