@@ -76,6 +76,14 @@ def slot_keys(frontend: bytes, start: int, count: int) -> Iterator[bytes]:
     return map(frontend.__add__, map(_SLOT.pack, range(start, start + count)))
 
 
+def in_slots(slots: Mapping[bytes, bytes], frontend: bytes, start: int) -> list[bytes]:
+    """What the frontend's slots from `start` on hold."""
+    held: list[bytes] = []
+    while (value := slots.get(slot_key(frontend, start + len(held)))) is not None:
+        held.append(value)
+    return held
+
+
 def target_value(address: str, port: int) -> bytes:
     return packed(address) + _PORT.pack(port)
 

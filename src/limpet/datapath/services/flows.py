@@ -11,11 +11,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from limpet.datapath.services.elements import TARGET_BYTES, Frontend, read_frontend, read_target
+from limpet.datapath.services.elements import (
+    TARGET_BYTES,
+    Frontend,
+    in_slots,
+    read_frontend,
+    read_target,
+)
+from limpet.datapath.services.ruleset import LOCAL_MARK, LOCAL_SLOTS, slots_name
 from limpet.datapath.services.sockets.layout import End
-from limpet.datapath.services.state import AskedKey, StaleFlows
+from limpet.datapath.services.state import VERSIONS, AskedKey, Elements, StaleFlows
 from limpet.services.values import ServiceName
 
+_ASKED = ((False, "services", "sticky"), (True, "node_ports", "sticky_ports"))
+"""Whether a port of the node is asked for, and the maps of what is asked for and of where clients
+are remembered."""
 _STUCK = ("UDP", "TCP")
 _NOBODY: frozenset[bytes] = frozenset()
 Beside = dict[AskedKey, frozenset[bytes]]
@@ -108,31 +118,66 @@ class FlowNotes:
         for at, left in turn.left.items():
             self._left[at] = self._left.get(at, _NOBODY) | left
 
-    def suspect(
-        self,
-        frontends: Iterable[tuple[int, bytes, tuple[bytes, ...]]],
-        remembered: Iterable[tuple[int, bytes, tuple[bytes, ...]]],
-    ) -> None:
+    def suspect(self, elements: Elements) -> None:
         """Any flow may have begun while nothing was translated, and any client be remembered.
 
-        Both: IP version, key, who is in rotation; `remembered`: where clients are.
+        `elements`: all that was planned.
         """
         beside, apart = (
             dict(_read(each) for held in kept.values() for each in held)
             for kept in (self._beside, self._apart)
         )
         served: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}
-        for version, key, rotation in frontends:
+        for version, key, rotation in _all_in_rotation(elements):
             address, protocol, port = read_frontend(key)
             if protocol in served:
                 at, also = (address, port), beside.get((version, key), _NOBODY)
                 served[protocol][at] = (*served[protocol].get(at, ()), *rotation, *also)
         for protocol, found in served.items():
             self._stale[protocol].update(found)
-        self._kept = {
-            (version, key): apart.get((version, key), _NOBODY).union(rotation)
-            for version, key, rotation in remembered
-        }
+        self._kept = _all_remembered(elements, apart)
+
+
+def _all_in_rotation(elements: Elements) -> Iterator[tuple[int, bytes, tuple[bytes, ...]]]:
+    """IP version, key, who is in rotation: of all that is asked for."""
+    for version in VERSIONS:
+        for at_node, asked, _ in _ASKED:
+            for key in elements[f"{asked}{version}"]:
+                yield version, key, in_rotation(elements, key, version, at_node=at_node)
+
+
+def _all_remembered(elements: Elements, apart: Beside) -> dict[AskedKey, frozenset[bytes]]:
+    """Whom clients may come back to, wherever they are remembered. Where the source is kept nobody
+    knows which of them came from outside, and those get no answer from another node."""
+    kept: dict[AskedKey, frozenset[bytes]] = {}
+    for version in VERSIONS:
+        for at_node, asked, sticky in _ASKED:
+            for key in elements[f"{sticky}{version}"]:
+                if keeps_source(elements[f"{asked}{version}"][key]):
+                    slots = elements[_slots_of(key, version, at_node=at_node)]
+                    kept[version, key] = frozenset(in_slots(slots, key, LOCAL_SLOTS))
+                else:
+                    rotation = in_rotation(elements, key, version, at_node=at_node)
+                    kept[version, key] = apart.get((version, key), _NOBODY).union(rotation)
+    return kept
+
+
+def keeps_source(verdict: bytes) -> bool:
+    """Who comes from outside goes to endpoints of this node alone. `verdict`: as in maps."""
+    return LOCAL_MARK in verdict.decode()
+
+
+def in_rotation(
+    elements: Elements, key: bytes, version: int, *, at_node: bool
+) -> tuple[bytes, ...]:
+    """Who is, for what is asked for by the key."""
+    slots = elements.get(_slots_of(key, version, at_node=at_node), {})
+    return tuple({x: None for start in (0, LOCAL_SLOTS) for x in in_slots(slots, key, start)})
+
+
+def _slots_of(key: bytes, version: int, *, at_node: bool) -> str:
+    _, protocol, _ = read_frontend(key)
+    return slots_name(version, protocol, at_node=at_node)
 
 
 def _read(kept: tuple[int, bytes, bytes]) -> tuple[AskedKey, frozenset[bytes]]:

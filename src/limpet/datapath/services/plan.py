@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from sys import intern
 from typing import NamedTuple
@@ -25,15 +25,19 @@ from limpet.datapath.services.elements import (
     fill_slots,
     frontend_key,
     frontends,
+    in_slots,
     keep_objects,
-    read_frontend,
-    slot_key,
     slot_keys,
 )
-from limpet.datapath.services.flows import FlowNotes, ServedPort, ServiceTurn
+from limpet.datapath.services.flows import (
+    FlowNotes,
+    ServedPort,
+    ServiceTurn,
+    in_rotation,
+    keeps_source,
+)
 from limpet.datapath.services.ruleset import (
     HAIRPIN,
-    LOCAL_MARK,
     LOCAL_SLOTS,
     REFUSE,
     Pick,
@@ -150,18 +154,7 @@ class Planner:
     def suspect_flows(self) -> None:
         """For a while packets may have passed without being translated: what they began goes on
         like that, until it is forgotten."""
-        self._flows.suspect(
-            self._in_rotation("services", "node_ports"), self._in_rotation("sticky", "sticky_ports")
-        )
-
-    def _in_rotation(
-        self, addresses: str, node_ports: str
-    ) -> Iterator[tuple[int, bytes, tuple[bytes, ...]]]:
-        """IP version, key, who is in rotation: of all keys of those two maps."""
-        for version in VERSIONS:
-            for at_node, name in ((False, addresses), (True, node_ports)):
-                for key in self.elements[f"{name}{version}"]:
-                    yield version, key, _served(self.elements, key, version, at_node=at_node)
+        self._flows.suspect(self.elements)
 
     def settled(self) -> None:
         """What was planned is in the kernel."""
@@ -218,7 +211,7 @@ class Planner:
         for map_name in before.keys() & _REMEMBERED.keys():
             version, at_node = _REMEMBERED[map_name]
             for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
-                turn.forget(version, key, _served(before, key, version, at_node=at_node))
+                turn.forget(version, key, in_rotation(before, key, version, at_node=at_node))
         for map_name in before.keys() & _ASKED_BY:
             for key in before[map_name].keys() - after.get(map_name, _NONE).keys():
                 if self._claims.holder((map_name, key)) is None:  # else that one says who serves
@@ -302,7 +295,7 @@ class Planner:
         is_local = frontend.is_outside and service.exposure.is_local
         wanted = rotation.near if frontend.is_outside else rotation.internal(service)
         held = before.get(slots, _NONE)
-        was_near, was_local = (_in_slots(held, key, start) for start in (0, LOCAL_SLOTS))
+        was_near, was_local = (in_slots(held, key, start) for start in (0, LOCAL_SLOTS))
         near = fill_slots(wanted, was_near)
         local = fill_slots(rotation.local, was_local) if is_local else []
         was, now = frozenset((*was_near, *was_local)), frozenset((*near, *local))
@@ -357,7 +350,7 @@ class Planner:
         turn.note(port.protocol, frontend, key, serving)
         if sticky:
             turn.remember(frontend, key, was, now, comes_back)
-            if is_local and verdict_before and LOCAL_MARK not in verdict_before.decode():
+            if is_local and verdict_before and not keeps_source(verdict_before):
                 turn.leave((version, key), comes_back - {*local})
 
 
@@ -369,22 +362,6 @@ def _claimed(held: Held) -> list[Place]:
         if map_name.startswith(_CLAIMED)
         for key in keys
     ]
-
-
-def _served(
-    maps: Mapping[str, Mapping[bytes, bytes]], key: bytes, version: int, *, at_node: bool
-) -> tuple[bytes, ...]:
-    """Who is in rotation for what is asked for by the key."""
-    _, protocol, _ = read_frontend(key)
-    slots = maps.get(slots_name(version, protocol, at_node=at_node), _NONE)
-    return tuple({x: None for start in (0, LOCAL_SLOTS) for x in _in_slots(slots, key, start)})
-
-
-def _in_slots(slots: Mapping[bytes, bytes], key: bytes, start: int) -> list[bytes]:
-    held: list[bytes] = []
-    while (value := slots.get(slot_key(key, start + len(held)))) is not None:
-        held.append(value)
-    return held
 
 
 def _leads_to(found: Held) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.base.addresses import packed
-from limpet.datapath.services.elements import read_target, target_value
+from limpet.datapath.services.elements import frontend_key, read_target, target_value
 from limpet.datapath.services.plan import Planner
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -182,6 +182,21 @@ def test_clients_are_not_led_off_the_node_when_that_is_forbidden() -> None:
     assert world.left == set()
     world.put(is_internal_local=True)
     assert world.left == {FAR}
+
+
+def test_clients_led_off_the_node_do_not_stay_there_when_an_agent_finds_it_forbidden() -> None:
+    """It was forbidden while no agent ran. Only at its port of the node, where who comes from
+    outside keeps the source and gets no answer from another node."""
+    world = World(affinity_s=HOUR_S)
+    world.put(exposure=Exposure(is_local=True))
+    world.serve(ONE, FAR)
+    world.planner.suspect_flows()
+    kept = world.planner.stale().kept
+    assert kept is not None
+    assert {len(key): {_words(x) for x in found} for (_, key), found in kept.items()} == {
+        len(frontend_key(packed("10.96.0.5"), "TCP", 80)): {ONE, FAR},
+        len(frontend_key(b"", "TCP", 30080)): {ONE},
+    }
 
 
 def test_a_flow_stays_with_an_endpoint_that_serves_out_of_rotation_until_it_serves_no_more() -> (
