@@ -581,9 +581,13 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
 ) -> None:
     broken = True
 
-    def before_sysctl(_path: str) -> None:
-        if broken:
-            raise RuntimeError("of a test")
+    class Originals:
+        def keep(self, sysctl: str) -> None:
+            if broken:
+                raise RuntimeError("of a test")
+
+        def was(self, sysctl: str) -> str | None:
+            return None
 
     async def scenario() -> None:
         nonlocal broken
@@ -603,7 +607,7 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
             kernel=bed.kernel,
             pods=pods,
             guards=PodGuards(ports),
-            before_sysctl=before_sysctl,
+            originals=Originals(),
         )
         loop.add(rounds)
         spec = BridgeSpec("limpet0", (ip_interface("10.244.7.1/24"),))
@@ -621,6 +625,20 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
         asyncio.run(scenario())
 
     assert "10.244.7.1/24" in bed.node.run("ip", "addr", "show", "limpet0")
+
+
+def test_an_uplink_that_comes_up_late_listens_to_its_router_at_once(node: LabNode) -> None:
+    node.pod("one").add()
+    node.run("ip", "link", "add", "late0", "type", "veth", "peer", "name", "late1")
+    node.run("ip", "link", "add", "link", "late0", "name", "late5", "type", "macvlan")
+    path = "net.ipv6.conf.late5.accept_ra"
+    assert node.run("sysctl", "-n", path).strip() == "1"
+
+    node.run("ip", "link", "set", "late1", "up")
+    node.run("ip", "link", "set", "late0", "up")
+    node.run("ip", "link", "set", "late5", "up")
+
+    wait_until(lambda: node.run("sysctl", "-n", path).strip() == "2")
 
 
 def test_an_attachment_that_does_not_fit_on_the_disk_leaves_no_file(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class _Agent:
                 release=self._release,
                 retired=reaper.put,
             ),
-            before_sysctl=originals.keep,
+            originals=originals,
             names_at=settings.dns.listen,
         )
         self._loop.add(node_part)

@@ -30,6 +30,10 @@ class OriginalSysctls:
         self._path = path
         self._values = read_originals(path)
 
+    def was(self, sysctl: str) -> str | None:
+        """None: it has not been changed by us."""
+        return self._values.get(sysctl)
+
     def keep(self, sysctl: str) -> None:
         """Raises: StorageError; then the setting must not be changed."""
         if sysctl == "net/ipv4/ip_forward":

@@ -22,6 +22,7 @@ from limpet.datapath.node.diff import Change, MissingPort, PutRuleset, PutSysctl
 from limpet.datapath.node.plan import NodeFacts
 from limpet.datapath.node.pod.interface import retire_host_end
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.datapath.node.uplinks import Uplinks, listening_uplinks
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
@@ -40,6 +41,7 @@ class NodeKernel:
     def __init__(self) -> None:
         self.route = RouteSocket()
         self.nft = Nftables()
+        self.uplinks = Uplinks()
 
     def close(self) -> None:
         self.route.close()
@@ -122,9 +124,11 @@ class NodeKernel:
         """Names of the host ends of pods. Raises: KernelError."""
         return {link.ifname for link in self.route.links().values() if is_pod_link(link)}
 
-    def facts(self, wanted: Collection[str]) -> NodeFacts:
-        """What the plan depends on; `wanted`: names of bridges. Raises: KernelError."""
+    def facts(self, wanted: Collection[str], *, own_forwarding: bool = False) -> NodeFacts:
+        """What the plan depends on; `wanted`: names of bridges. `own_forwarding`: the node forwards
+        IPv6 for us alone. Raises: KernelError."""
         links = self.route.links()
+        self.uplinks.look(links)
         names = {link.ifindex: link.ifname for link in links.values()}
         there = [links[ifname] for ifname in wanted if ifname in links]
         bridges = [link for link in there if link.kind == "bridge"]
@@ -150,8 +154,11 @@ class NodeKernel:
                 for version, name in ((4, "iptables"), (6, "ip6tables"))
                 if read_sysctl(f"net/bridge/bridge-nf-call-{name}") != "1"
             ),
-            advertised_uplinks=frozenset(
-                ifname for ifname, info in advertised if info.family == wire.AF_INET6
+            listening_uplinks=listening_uplinks(
+                links,
+                {ifname for ifname, info in advertised if info.family == wire.AF_INET6},
+                read_sysctl,
+                own_forwarding=own_forwarding,
             ),
             uplink_mtu_bytes=min((links[ifname].mtu_bytes for ifname, _ in defaults), default=None),
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
@@ -26,10 +26,21 @@ from limpet.datapath.node.pod.attachment import BridgeSpec
 from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.state import NodePlan, Port
+from limpet.datapath.node.uplinks import FORWARDING
 from limpet.datapath.part import Part
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.owned import Owned
+
+
+class Originals(Protocol):
+    """What settings of the node were before us."""
+
+    def keep(self, sysctl: str) -> None:
+        """It is about to change. Raises: LimpetError; then it must not."""
+
+    def was(self, sysctl: str) -> str | None:
+        """None: it has not been changed."""
 
 
 class NodePart(Part[NodePlan, Change]):
@@ -51,11 +62,10 @@ class NodePart(Part[NodePlan, Change]):
         kernel: NodeKernel,
         pods: PodKeeper,
         guards: PodGuards,
-        before_sysctl: Callable[[str], None],
+        originals: Originals,
         names_at: tuple[Address, ...] = (),
     ) -> None:
-        """`before_sysctl`: a setting of the node is about to change. `names_at`: where pods ask the
-        node for names."""
+        """`names_at`: where pods ask the node for names."""
         self.settings = settings
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
@@ -65,7 +75,7 @@ class NodePart(Part[NodePlan, Change]):
         self._loop = loop
         self._kernel = kernel
         self._pods = pods
-        self._before_sysctl = before_sysctl
+        self._originals = originals
         self._bridges = Bridges(names_at)
         self._troubles: list[str] = []
 
@@ -160,7 +170,8 @@ class NodePart(Part[NodePlan, Change]):
         specs = self._bridges.specs.values()
         wanted = {self.settings.bridge, *(spec.ifname for spec in specs)}
         wanted |= {pod.bridge.ifname for pod in self._pods if pod.bridge is not None}
-        facts = self._kernel.facts(wanted)
+        own_forwarding = self._originals.was(FORWARDING) == "0"
+        facts = self._kernel.facts(wanted, own_forwarding=own_forwarding)
         self.uplink_mtu_bytes = (
             self.node.underlay_mtu_bytes or facts.uplink_mtu_bytes or self.uplink_mtu_bytes
         )
@@ -217,7 +228,7 @@ class NodePart(Part[NodePlan, Change]):
         if isinstance(change, MissingPort):
             self._pods.restore(self._kernel, change.ifname)
             return
-        self._kernel.apply(change, before_sysctl=self._before_sysctl)
+        self._kernel.apply(change, before_sysctl=self._originals.keep)
         if _is_drop_of_port(change):
             self._pods.retired()
 
@@ -231,6 +242,11 @@ class NodePart(Part[NodePlan, Change]):
             self._loop.damaged(self, why)
 
     def _why(self, message: wire.Message) -> str:
+        if message.type in (wire.RTM_NEWLINK, wire.RTM_DELLINK):
+            come = self._kernel.uplinks.hear(message)
+            if come and FORWARDING in self.want.sysctls:
+                # Within the second that the kernel takes before it asks the link's routers.
+                return f"link {come} has come up"
         match message.type:
             case wire.RTM_DELLINK:
                 # Of family bridge: the link has left its bridge.

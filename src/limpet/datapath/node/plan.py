@@ -19,6 +19,7 @@ from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.datapath.node.uplinks import FORWARDING
 from limpet.ipam.leases import Holder, segment_range
 
 
@@ -39,8 +40,8 @@ class NodeFacts:
     """A bridge takes packets for 127.0.0.0/8 already: an earlier hostPort, or others, asked."""
     unfiltered: frozenset[int] = frozenset()
     """IP versions of which bridges show nftables nothing that goes from pod to pod."""
-    advertised_uplinks: frozenset[str] = frozenset()
-    """Links with a default route from a router advertisement: forwarding must not end those."""
+    listening_uplinks: frozenset[str] = frozenset()
+    """Links that listen to router advertisements: forwarding must not end that."""
     uplink_mtu_bytes: int | None = None
     """The smallest MTU of the links with a default route in main; None without any."""
 
@@ -170,9 +171,9 @@ def _sysctls(
         values["net/ipv4/conf/all/send_redirects"] = "0"
     if 6 in families:
         # Before forwarding: a forwarding node ignores router advertisements unless this is 2.
-        for ifname in sorted(facts.advertised_uplinks):
+        for ifname in sorted(facts.listening_uplinks):
             values[f"net/ipv6/conf/{ifname}/accept_ra"] = "2"
-        values["net/ipv6/conf/all/forwarding"] = "1"
+        values[FORWARDING] = "1"
     for ifname, held in sorted(gateways.items()):
         versions = {gateway.version for gateway in held}
         if 4 in versions:

@@ -289,7 +289,7 @@ def test_a_segment_as_large_as_the_cluster_is_reached_and_unreachable_only_witho
 
 
 def test_forwarding_does_not_end_what_a_router_advertises() -> None:
-    facts = replace(STARTED, advertised_uplinks=frozenset({"wan0", "eth0"}))
+    facts = replace(STARTED, listening_uplinks=frozenset({"wan0", "eth0"}))
     sysctls = plan_node("limpet0", STATE, [], (), facts).sysctls
     order = list(sysctls)
 
@@ -309,7 +309,7 @@ def test_settings_of_a_family_without_pods_are_left_alone() -> None:
         NodeState(segments=(ip_network("fd00:7::/64"),)),
         [],
         (),
-        replace(STARTED, advertised_uplinks=frozenset({"eth0"})),
+        replace(STARTED, listening_uplinks=frozenset({"eth0"})),
     )
 
     assert not [path for path in only4.sysctls if path.startswith("net/ipv6")]
