@@ -88,6 +88,15 @@ def test_what_was_not_heard_yet_is_told_and_nothing_is_said_of_other_nodes_pods(
     assert words == (UNHEARD,)
 
 
+def test_an_agent_begins_where_what_it_kept_is_damaged(make: Make, kept: Path) -> None:
+    kept.write_bytes(bytes(4096))
+
+    policies = make()
+
+    assert policies.unheard == UNHEARD
+    assert any("was damaged" in each for each in ask(policies, "policy.list").problems)
+
+
 @pytest.mark.parametrize(
     ("policies", "pods", "allowed", "words"),
     [

@@ -167,6 +167,16 @@ def read_kept(path: Path) -> bytes | None:
     return read_if_there(path, SNAPSHOT.most)
 
 
+def put_aside(path: Path) -> str:
+    """A damaged file makes room for the next one. Returns what became of it, in words."""
+    aside = path.with_name(f"{path.name}.damaged")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        return f"it cannot be put aside as {aside.name}: {cause(error)}"
+    return f"kept as {aside.name}, remove it when nobody needs it"
+
+
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """The old or the new content is there, whatever happens; the new when this returns.
 

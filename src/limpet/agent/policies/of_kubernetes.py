@@ -11,7 +11,7 @@ import structlog
 from limpet.agent.policies.keeper import Arguments, NodeSegments, Policies, key_of
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.status.said import Said
-from limpet.base.disk import read_kept
+from limpet.base.disk import put_aside, read_kept
 from limpet.base.errors import LimpetError
 from limpet.base.records.version import NewerFormatError
 from limpet.base.settings import SourceSettings
@@ -39,10 +39,10 @@ class KubernetesPolicies(Policies):
         node_segments: NodeSegments = dict,
         random: Callable[[], float],
     ) -> None:
-        """`path`: where it is kept. Raises: LimpetError: it is there, and cannot be read, so a pod
-        might be open."""
+        """`path`: where it is kept. Raises: LimpetError: it cannot be read, or a later Limpet has
+        written it."""
         super().__init__(loop, attachments, bridge_mac, node_segments)
-        self._heard = heard_before(path)
+        self._heard, self._damage = heard_before(path)
         find = partial(find_api_server, settings)
         self._from = PolicySource(
             self._heard,
@@ -93,7 +93,8 @@ class KubernetesPolicies(Policies):
         problems = [why for _, why in sorted(self._heard.problems.items())]
         lacks = self.unheard or self._lacks_pods
         unread = self._from.unread_pods
-        return "Kubernetes", [*filter(None, (lacks, self._from.error)), *problems, *unread]
+        found = filter(None, (lacks, self._from.error, self._damage))
+        return "Kubernetes", [*found, *problems, *unread]
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
         raise LimpetError(
@@ -102,17 +103,18 @@ class KubernetesPolicies(Policies):
         )
 
 
-def heard_before(path: Path) -> ReadPolicies:
-    """What is kept; nothing where there is no file. Raises: StorageError, LimpetError."""
+def heard_before(path: Path) -> tuple[ReadPolicies, str]:
+    """What is kept, and what is wrong with it, in words; nothing where there is no file, or only
+    a damaged one: pods are closed until the API server has told all. Raises: StorageError,
+    LimpetError."""
     text = read_kept(path)
     if text is None:
-        return ReadPolicies()
+        return ReadPolicies(), ""
     try:
-        return decode_heard(text)
+        return decode_heard(text), ""
     except NewerFormatError as error:
         raise LimpetError(f"read {path}: {error}") from error
     except ValueError as error:
-        raise LimpetError(
-            f"read {path}: {error} (delete it where the API server can be reached: it tells all "
-            "anew; until then this node's pods are closed)"
-        ) from error
+        damage = f"{path} was damaged: {error} ({put_aside(path)})"
+        _log.warning("policies that were kept are damaged", problem=damage)
+        return ReadPolicies(), damage

@@ -9,7 +9,6 @@ import pytest
 
 from limpet.agent.policies.of_kubernetes import heard_before
 from limpet.base.bounds.words import FILE
-from limpet.base.errors import LimpetError
 from limpet.policies.compiled import DirectionRules
 from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import ReadPolicies, encode_kept
@@ -27,20 +26,24 @@ def test_an_agent_begins_with_what_it_kept_of_however_many_pods(tmp_path: Path) 
     kept.write_bytes(encode_kept(heard.kept()))
 
     assert kept.stat().st_size > FILE.most
-    assert len(heard_before(kept).pods) == len(heard.pods)
+    assert len(heard_before(kept)[0].pods) == len(heard.pods)
 
 
-def test_who_is_to_delete_what_was_damaged_is_told_that_pods_are_closed_until_all_is_heard(
-    tmp_path: Path,
+@pytest.mark.parametrize("text", [b"damaged\n", bytes(4096), b""], ids=["words", "zeros", "none"])
+def test_what_was_damaged_is_put_aside_and_pods_are_closed_until_all_is_heard(
+    tmp_path: Path, text: bytes
 ) -> None:
     kept = tmp_path / "policies-of-kubernetes.jsonl"
-    kept.write_bytes(b"damaged\n")
-    with pytest.raises(LimpetError, match=r"delete it .* until then this node's pods are closed"):
-        heard_before(kept)
-    kept.unlink()
+    kept.write_bytes(text)
 
+    heard, damage = heard_before(kept)
+
+    assert f"{kept} was damaged" in damage
+    assert "kept as policies-of-kubernetes.jsonl.damaged" in damage
+    assert kept.with_name(f"{kept.name}.damaged").read_bytes() == text
+    assert heard_before(kept)[1] == ""
     pod = PolicyPod(Key("shop", "web-0"), (ip_address("10.1.0.1"),), None)
-    compiled = compile_sides(heard_before(kept).world({pod.key: pod}), [pod])
+    compiled = compile_sides(heard.world({pod.key: pod}), [pod])
 
     nothing = DirectionRules()
     assert compiled.sides == {(pod.key, "ingress"): nothing, (pod.key, "egress"): nothing}
