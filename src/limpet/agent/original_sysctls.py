@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.linux.sysctl import read_sysctl
+
+_log = structlog.get_logger("agent")
 
 SYSCTLS_FILE = "sysctls.json"
 """In the agent's state folder."""
@@ -26,16 +29,25 @@ class OriginalSysctls:
     """What is in the file when it is made, and what is kept since."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: StorageError, as `read_originals`."""
+        """Raises: StorageError: it cannot be read, or a later Limpet has written it."""
         self._path = path
-        self._values = read_originals(path)
+        self._is_lost = False
+        """A damaged file stays as it is, for uninstall and a person: what is there now may be ours,
+        and shall not pass for what was before."""
+        try:
+            self._values = read_originals(path)
+        except DamagedOriginals as error:
+            _log.warning("settings of the kernel before Limpet are lost", problem=str(error))
+            self._is_lost, self._values = True, {}
 
     def was(self, sysctl: str) -> str | None:
-        """None: it has not been changed by us."""
+        """None: it has not been changed by us, or nobody knows."""
         return self._values.get(sysctl)
 
     def keep(self, sysctl: str) -> None:
         """Raises: StorageError; then the setting must not be changed."""
+        if self._is_lost:
+            return
         if sysctl == "net/ipv4/ip_forward":
             # The kernel turns this one over with forwarding. Source: inet_forward_change.
             self.keep("net/ipv4/conf/all/accept_redirects")
@@ -52,13 +64,17 @@ class OriginalSysctls:
             raise
 
 
+class DamagedOriginals(StorageError):
+    """There is a file, and not what was written."""
+
+
 def encode_originals(values: dict[str, str]) -> bytes:
     return json.dumps({"version": VERSION, "sysctls": values}, indent=1, sort_keys=True).encode()
 
 
 def read_originals(path: Path) -> dict[str, str]:
-    """By path below /proc/sys; none where nothing was kept. Raises: StorageError: without the file
-    nobody knows what was there, and what is there now may be ours."""
+    """By path below /proc/sys; none where nothing was kept. Raises: StorageError, DamagedOriginals:
+    without the file nobody knows what was there, and what is there now may be ours."""
     text = read_if_there(path)
     if text is None:
         return {}
@@ -68,7 +84,7 @@ def read_originals(path: Path) -> dict[str, str]:
     except NewerFormatError as error:
         raise StorageError("read", str(path), str(error)) from error
     except (ValueError, msgspec.MsgspecError) as error:
-        raise StorageError(
+        raise DamagedOriginals(
             "read", str(path), f"no record of the kernel's settings before Limpet: {error}",
             hint="put it right, or move it away: uninstall then leaves them as they are",
         ) from error  # fmt: skip
