@@ -599,6 +599,25 @@ def test_settings_that_somebody_changed_after_us_stay(plain_machine: Machine) ->
     assert plain_machine.run("sysctl", "-n", "net.ipv4.ip_forward") == "0\n"
 
 
+def test_files_that_a_power_cut_has_damaged_do_not_keep_pods_from_their_network(
+    plain_machine: Machine,
+) -> None:
+    """As the agent's pod does it at each start, which waits for that."""
+    plain_machine.write(CONFIG, 'segments = ["10.244.7.0/24"]\n')
+    limpet(plain_machine, "install", "--cni-only")
+    whole = plain_machine.path(CONFLIST).read_bytes()
+    record = plain_machine.path("/var/lib/limpet/installed.json")
+    record.write_bytes(bytes(100))
+    found = plain_machine.try_run(*LIMPET, "doctor", "--output", "json").stdout
+    assert "installation-damaged" in [each["id"] for each in json.loads(found)["findings"]]
+
+    limpet(plain_machine, "install", "--cni-only")
+
+    assert record.with_name("installed.json.damaged").read_bytes() == bytes(100)
+    assert plain_machine.path(CONFLIST).read_bytes() == whole
+    assert json.loads(record.read_text())["files"]
+
+
 # Doctor.
 
 

@@ -94,7 +94,7 @@ KINDS: dict[str, FindingKind] = {
         install=(
             "agent-version cni-binary-version joining-unfinished bridge-of-others bridge-shared "
             "networkmanager networkd route-shadowed relay-ports-given-out wireguard-version "
-            "file-changed own-leftovers"
+            "file-changed own-leftovers installation-damaged"
         ),
         doctor="clock-wrong sysctl-file",
         configuration="network-key-unknown",

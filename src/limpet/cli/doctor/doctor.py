@@ -21,6 +21,7 @@ from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.installation import (
     examine_binary,
     examine_conflist,
+    examine_record,
     find_installed,
 )
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
@@ -71,6 +72,7 @@ def diagnose(
     cni = settings.pods.cni and not target.in_lab
     pods = read_pods(settings)
     return gather(
+        lambda: examine_record(settings.folders.state_dir),
         lambda: examine_binary(target, care) if cni else (),
         lambda: examine_conflist(target, care) if cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),

@@ -13,9 +13,15 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.decoding import decode_plain_json
-from limpet.base.disk import read_if_there, refusals, remove_durably, write_durably
+from limpet.base.disk import put_aside, read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.records.version import VERSION, NewerFormatError, check_version
+
+_NAME = "installed.json"
+
+
+class DamagedRecordError(StorageError):
+    """There is a record of an installation, and not what was written."""
 
 
 def sha256(content: bytes) -> str:
@@ -49,8 +55,8 @@ class Manifest:
 
     @classmethod
     def load(cls, state_dir: Path) -> Manifest:
-        """Empty where nothing is installed. Raises: StorageError."""
-        path = state_dir / "installed.json"
+        """Empty where nothing is installed. Raises: StorageError, DamagedRecordError."""
+        path = state_dir / _NAME
         text = read_if_there(path)
         if text is None:
             return cls(path)
@@ -62,10 +68,20 @@ class Manifest:
         except NewerFormatError as error:
             raise StorageError("read", str(path), str(error)) from error
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
-            raise StorageError(
+            raise DamagedRecordError(
                 "read", str(path), f"not a record of an installation: {error}",
                 hint="move it away; uninstall then leaves the installed files to you",
             ) from error  # fmt: skip
+
+    @classmethod
+    def begin(cls, state_dir: Path) -> tuple[Manifest, str]:
+        """Like `load`; a damaged record is put aside, and begun without what it knew. What became
+        of it, in words, or nothing. Raises: StorageError."""
+        try:
+            return cls.load(state_dir), ""
+        except DamagedRecordError:
+            path = state_dir / _NAME
+            return cls(path), f"{path}: it was damaged, and is begun anew ({put_aside(path)})"
 
     def save(self) -> None:
         """Raises: StorageError."""

@@ -165,6 +165,10 @@ def _put_cni(options: InstallOptions, settings: Settings) -> InstallReport:
             "(leave the other options out)"
         )
     report = InstallReport()
+    if not options.dry_run:
+        # The agent of this machine waits for these files, and reads no record of them.
+        _, damage = Manifest.begin(settings.folders.state_dir)
+        report.steps += [damage] if damage else []
     if not settings.pods.cni:
         report.steps.append("the agent's configuration has cni = false: nothing to put in place")
         return report

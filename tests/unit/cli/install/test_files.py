@@ -132,3 +132,14 @@ def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -
 
     with pytest.raises(StorageError, match=r"installed\.json"):
         Manifest.load(tmp_path)
+
+
+def test_a_damaged_record_is_put_aside_where_a_new_one_begins(tmp_path: Path) -> None:
+    (tmp_path / "installed.json").write_bytes(bytes(100))
+
+    manifest, damage = Manifest.begin(tmp_path)
+    manifest.put("file", tmp_path / "file", b"ours", 0o644)
+
+    assert "installed.json: it was damaged" in damage
+    assert (tmp_path / "installed.json.damaged").read_bytes() == bytes(100)
+    assert Manifest.begin(tmp_path) == (manifest, "")

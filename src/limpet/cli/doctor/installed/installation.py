@@ -12,7 +12,7 @@ from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Installation
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
-from limpet.cli.install.files import Manifest
+from limpet.cli.install.files import DamagedRecordError, Manifest
 from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.shim_probe import status_through
@@ -28,7 +28,10 @@ def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | No
 
     Raises: LimpetError where it is not known what is installed.
     """
-    manifest = Manifest.load(settings.folders.state_dir)
+    try:
+        manifest = Manifest.load(settings.folders.state_dir)
+    except DamagedRecordError:  # examine_record tells it
+        manifest = Manifest(settings.folders.state_dir)
     for file in manifest.of_role("conflist"):
         conf_dir = conf_dir or Path(file.path).parent
     for file in manifest.of_role("binary"):
@@ -50,6 +53,18 @@ def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | No
 def _own_config(conf_dir: Path) -> CniConfig | None:
     configs = read_cni_configs(conf_dir)
     return next((config for config in configs if "limpet" in config.plugins), None)
+
+
+def examine_record(state_dir: Path) -> Iterator[Finding]:
+    try:
+        Manifest.load(state_dir)
+    except DamagedRecordError as problem:
+        yield warn(
+            "installation-damaged",
+            str(problem),
+            "upgrades and uninstall do not know which files are Limpet's, and end",
+            "move it away, then limpet install; uninstall then leaves files of before to you",
+        )
 
 
 def examine_binary(target: Installation, care: AgentCare = BY_UNIT) -> Iterator[Finding]:
