@@ -616,6 +616,9 @@ def test_files_that_a_power_cut_has_damaged_do_not_keep_pods_from_their_network(
     assert record.with_name("installed.json.damaged").read_bytes() == bytes(100)
     assert plain_machine.path(CONFLIST).read_bytes() == whole
     assert json.loads(record.read_text())["files"]
+    plain_machine.path(CONFLIST).write_bytes(bytes(400))
+    limpet(plain_machine, "install", "--cni-only")
+    assert plain_machine.path(CONFLIST).read_bytes() == whole
 
 
 # Doctor.

@@ -112,11 +112,14 @@ class Manifest:
             with refusals("make folder", each):
                 each.mkdir(exist_ok=True)
 
-    def is_edited(self, path: Path) -> bool:
-        """Somebody has changed a file that we put there."""
+    def is_edited(self, path: Path, wanted: bytes = b"") -> bool:
+        """Somebody has changed a file that we put there. What a power cut leaves, nothing, zeros or
+        the beginning of what is `wanted`, is nobody's edit."""
         known = self.files.get(str(path))
         content = read_if_there(path)
-        return known is not None and content is not None and sha256(content) not in known.sha256
+        if known is None or content is None or wanted.startswith(content.rstrip(b"\0")):
+            return False
+        return sha256(content) not in known.sha256
 
     def put(self, role: str, path: Path, content: bytes, mode: int) -> bool:
         """Records, then writes. False when the file was as it should be.

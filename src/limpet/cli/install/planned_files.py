@@ -66,7 +66,7 @@ def differs(file: PlannedFile) -> bool:
 def examine_edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[Finding]:
     """Files that somebody has changed since they were installed."""
     for file in files:
-        if not file.keep and file.role != "binary" and manifest.is_edited(file.path):
+        if not file.keep and file.role != "binary" and manifest.is_edited(file.path, file.content):
             yield warn(
                 "file-changed",
                 f"{file.path} was changed since it was installed",
@@ -76,7 +76,7 @@ def examine_edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[
 
 
 def _is_ours(manifest: Manifest, file: PlannedFile) -> bool:
-    return str(file.path) in manifest.files and not manifest.is_edited(file.path)
+    return str(file.path) in manifest.files and not manifest.is_edited(file.path, file.content)
 
 
 def put_file(manifest: Manifest, file: PlannedFile) -> str:
@@ -88,7 +88,8 @@ def put_file(manifest: Manifest, file: PlannedFile) -> str:
         for written in [each for each in manifest.files.values() if each.path == str(file.path)]:
             manifest.take_back(written)
         return f"{own}: the package's"
-    kept = there and (file.keep or (file.role != "binary" and manifest.is_edited(file.path)))
+    is_edited = file.role != "binary" and manifest.is_edited(file.path, file.content)
+    kept = there and (file.keep or is_edited)
     if kept:
         said = "kept"
     elif not manifest.put(file.role, file.path, file.content, file.mode):

@@ -123,6 +123,21 @@ def test_only_what_somebody_else_wrote_counts_as_edited(tmp_path: Path) -> None:
     assert manifest.is_edited(path)
 
 
+@pytest.mark.parametrize("left", [b"", bytes(4096), b"new ver", b"new ver" + bytes(400)])
+def test_what_a_power_cut_leaves_is_nobodys_edit(tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "file"
+    manifest = Manifest.load(tmp_path / "state")
+    manifest.put("file", path, b"new version", 0o644)
+
+    path.write_bytes(left)
+
+    assert not manifest.is_edited(path, b"new version")
+    assert manifest.put("file", path, b"new version", 0o644)
+    assert path.read_bytes() == b"new version"
+    path.write_bytes(b"new verse")
+    assert manifest.is_edited(path, b"new version")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", '{"version": 1, "files": [{"role": 1}], "folders": []}', '{"version": 1}', "{}"],
