@@ -14,21 +14,32 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.node_state import NodeInCluster
 from limpet.agent.policies.of_cluster import ClusterPolicies
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.serving.gone_pods import GonePods
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
+from limpet.base.settings import PodSettings
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import ABSENCE, PODS
 from limpet.cluster.kinds.absence import Absence
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
 from limpet.cluster.membership import Membership
 from limpet.cluster.seal import seal
 from limpet.datapath.loop import Loop
+from limpet.datapath.node.part import NodePart
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.guards import PodGuards
+from limpet.datapath.node.pod.keeper import PodKeeper
+from limpet.datapath.node.ports.part import PortPart
 from limpet.policies.policy import Key, PolicyPod
 from tests.beds.member import membership_of
 from tests.beds.namespaces import NetnsFactory
+from tests.beds.node_bed import NodeBed
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -239,4 +250,43 @@ def test_who_has_lost_a_segment_to_a_later_grant_says_nothing_of_pods_in_it(
         loop.close()
 
     with make_netns("policies").entered():
+        asyncio.run(scenario())
+
+
+def test_a_node_has_the_ports_of_a_relay_from_the_grant_on_that_makes_it_one(
+    member: Membership, bed: NodeBed, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        loop, announcer = Loop(), Announcer()
+        attachments = Attachments(tmp_path / "attachments")
+        pods = PodKeeper(
+            attachments,
+            announcer,
+            is_held=lambda _ifname: False,
+            release=lambda _attachment: None,
+            retired=lambda: None,
+        )
+        ports = PortPart(loop, "auto", attachments, set)
+        part = NodePart(
+            loop,
+            PodSettings(),
+            kernel=bed.kernel,
+            pods=pods,
+            guards=PodGuards(ports),
+            before_sysctl=lambda _path: None,
+        )
+        loop.add(part)
+        member.subscribe(NodeInCluster(member, Settings(), part, ()).hear)
+        now = grant(1)
+        for generation, roles, has in ((2, frozenset({Role.RELAY}), True), (3, frozenset(), False)):
+            told = replace(now, generation=generation, revision=generation, roles=roles)
+            member.offer([seal_grant(told, CLUSTER_KEY)], source=Source.CLOUD)
+            assert member.grant is not None
+            assert member.grant.roles == roles
+            assert (("TCP", 443, 443) in part.node.own_ports) is has
+        announcer.close()
+        ports.close()
+        loop.close()
+
+    with bed.node.entered():
         asyncio.run(scenario())

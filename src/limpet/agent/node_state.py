@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import structlog
 
 from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix, UnderlayLink
-from limpet.base.node_state import NodeState
+from limpet.base.node_state import NodeState, PortRange
 from limpet.base.ownership import IPSEC_IFNAME, VXLAN_IFNAME_PREFIX
-from limpet.base.settings import TunnelSettings
+from limpet.base.settings import PeerSettings, RelaySettings, TunnelSettings
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.node.part import NodePart
 
@@ -30,7 +33,8 @@ class NodeInCluster:
         self._membership = membership
         self._configured_cidrs = settings.pods.cluster_cidrs
         self._overlay_links = overlay_links(settings.tunnel)
-        self._peer_port = settings.peers.port
+        self._peers = settings.peers
+        self._relay = settings.relay
         self._node_part = node_part
         self._routed = RoutedPrefixes(membership)
         self._segments = segments
@@ -41,7 +45,10 @@ class NodeInCluster:
     def hear(self, news: News) -> None:
         if self._routed.hear(news):
             self._follow("the networks behind nodes changed")
-        if self._membership.uid not in news.uids or self._removed == self._membership.removed:
+        if not news.network and self._membership.uid not in news.uids:
+            return
+        if self._removed == self._membership.removed:
+            self._follow("the ports of this node, or the cluster's network, changed")
             return
         self._removed = self._membership.removed
         self._follow("this node was removed, or never was")
@@ -72,11 +79,13 @@ class NodeInCluster:
 
     def _state(self) -> NodeState:
         network = self._membership.network
-        presence = self._membership.presence
+        presence, grant = self._membership.presence, self._membership.grant
         cidrs = network.pod_cidrs if network is not None else ()
-        ports = {self._peer_port, *(() if network is None else (network.vxlan_port,))}
-        if presence is not None and presence.tunnel_port:
-            ports.add(presence.tunnel_port)
+        told = (
+            network.vxlan_port if network is not None else 0,
+            presence.tunnel_port if presence is not None else 0,
+        )
+        is_relay = grant is not None and Role.RELAY in grant.roles
         return NodeState(
             segments=() if self._membership.removed else self._segments,
             cluster_cidrs=tuple(dict.fromkeys((*self._configured_cidrs, *cidrs))),
@@ -84,8 +93,20 @@ class NodeInCluster:
             in_cluster=True,
             underlay_mtu_bytes=self._mtu_bytes,
             overlay_links=self._overlay_links,
-            udp_ports=tuple(sorted(ports)),
+            own_ports=own_ports(self._peers, self._relay if is_relay else None, told),
         )
+
+
+def own_ports(
+    peers: PeerSettings, relay: RelaySettings | None, told: Iterable[int]
+) -> frozenset[PortRange]:
+    """Those that other nodes, and relays' clients, know a node by. `relay`: of one that is.
+    `told`: its UDP ports that the cluster says, those of VXLAN and tunnels; 0 counts for none."""
+    ports = {("UDP", port, port) for port in (peers.port, *told) if port}
+    if relay is not None:
+        ports.add(("UDP", *relay.ports))
+        ports |= {("TCP", port, port) for _, port in relay.tls_listen}
+    return frozenset(ports)
 
 
 def overlay_links(tunnel: TunnelSettings) -> frozenset[str]:

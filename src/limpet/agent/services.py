@@ -76,8 +76,6 @@ class ServiceSide:
             membership,
             node,
             probing,
-            peers=settings.peers,
-            relay=settings.relay,
             node_ports=settings.services.node_port_addresses,
             names_at=settings.dns.listen,
         )

@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 from limpet.base.addresses import Prefix
 
+PortRange = tuple[str, int, int]
+"""Protocol as in a Service, first and last port."""
+
+PORTS_OF_A_NODE: frozenset[PortRange] = frozenset(
+    {
+        ("TCP", 22, 22),
+        ("TCP", 2379, 2380),  # etcd
+        ("TCP", 6443, 6443),  # an API server
+        ("TCP", 10248, 10259),  # kubelet and its neighbours
+        ("UDP", 8472, 8472),  # VXLAN
+    }
+)
+"""Without which a node cannot be reached, or loses its pods. Source of Kubernetes' own:
+kubernetes.io/docs/reference/networking/ports-and-protocols."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoutedNetworks:
@@ -34,5 +49,6 @@ class NodeState:
     """MTU of the links to other nodes; None: the links with a default route count."""
     overlay_links: frozenset[str] = frozenset()
     """Names of the devices by which packets of other nodes come, besides the links."""
-    udp_ports: tuple[int, ...] = ()
-    """Where other nodes send to this one; no hostPort takes these."""
+    own_ports: frozenset[PortRange] = frozenset()
+    """Where other nodes, and a relay's clients, send to this one: beside `PORTS_OF_A_NODE` what no
+    hostPort and no Service's externalIPs take."""

@@ -18,7 +18,9 @@ BOTH = (HostPortMapping(53, 53, "udp"), HostPortMapping(53, 53, "tcp"))
 
 def test_a_host_port_takes_nothing_that_other_nodes_send(make_netns: NetnsFactory) -> None:
     """A pod would be given others' packets, as they come in VXLAN."""
-    bed = NodeBed(make_netns, replace(STATE, udp_ports=(7471, 8472)))
+    bed = NodeBed(
+        make_netns, replace(STATE, own_ports=frozenset({("UDP", 7471, 7471), ("UDP", 8472, 8472)}))
+    )
     outside = bed.outside()
     pod = bed.pod("one", 2, ports=tuple(HostPortMapping(n, 53, "udp") for n in (8471, 8472)))
     with (
@@ -29,6 +31,24 @@ def test_a_host_port_takes_nothing_that_other_nodes_send(make_netns: NetnsFactor
         for heard, at, port in ((node, 8472, 8472), (server, 53, 8471)):
             heard.bind(("0.0.0.0", at))
             received(heard, b"a packet", partial(sender.sendto, b"a packet", (NODE[0], port)))
+    bed.close()
+
+
+@pytest.mark.parametrize("at", NODE)
+def test_a_host_port_takes_no_port_by_which_the_node_itself_is_reached(
+    make_netns: NetnsFactory, at: str
+) -> None:
+    """A relay is asked at 443, and has an ingress among its pods."""
+    bed = NodeBed(make_netns, replace(STATE, own_ports=frozenset({("TCP", 443, 443)})))
+    outside = bed.outside()
+    ports = (443, 22, 10250, 8443)
+    pod = bed.pod("one", 2, ports=tuple(HostPortMapping(n, 80, "tcp") for n in ports))
+    for port in ports[:3]:
+        for place in (outside, pod.netns):
+            with bed.node.listening(at, port) as server:
+                talk(place, at, port, server)
+    with pod.netns.listening("0.0.0.0" if ":" not in at else "::", 80) as server:
+        talk(outside, at, ports[3], server)
     bed.close()
 
 

@@ -7,11 +7,9 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.node_state import NodeState
-from limpet.base.settings import PeerSettings, RelaySettings
-from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
 from limpet.datapath.services.apply import ServicesKernel
-from limpet.datapath.services.state import PortRange, Surroundings
+from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 
 
@@ -24,15 +22,11 @@ class ServiceSurroundings:
         node: Callable[[], NodeState],
         probing: Prober,
         *,
-        peers: PeerSettings,
-        relay: RelaySettings,
         node_ports: tuple[Prefix, ...],
         names_at: tuple[Address, ...],
     ) -> None:
         """`node`: this node as it is now. `node_ports`: prefixes of its addresses at which ports of
         Services are served. `names_at`: where pods ask it for names."""
-        self._peers = peers
-        self._relay = relay
         self._node_ports = node_ports
         self._names_at = frozenset(names_at)
         self._membership = membership
@@ -57,20 +51,9 @@ class ServiceSurroundings:
             node_ports=self._node_ports,
             nodes=self._others,
             own=frozenset(presence.addresses if presence is not None else ()),
-            own_ports=self._own_ports(),
+            own_ports=node.own_ports,
             names_at=self._names_at,
         )
-
-    def _own_ports(self) -> frozenset[PortRange]:
-        """Those that other nodes, and relays' clients, know this one by."""
-        ports = {("UDP", self._peers.port, self._peers.port)}
-        presence, grant = self._membership.presence, self._membership.grant
-        if presence is not None and presence.tunnel_port:
-            ports.add(("UDP", presence.tunnel_port, presence.tunnel_port))
-        if grant is not None and Role.RELAY in grant.roles:
-            ports.add(("UDP", *self._relay.ports))
-            ports |= {("TCP", port, port) for _, port in self._relay.tls_listen}
-        return frozenset(ports)
 
 
 def _gateways(node: NodeState) -> list[Address]:

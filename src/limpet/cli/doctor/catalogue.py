@@ -77,7 +77,7 @@ KINDS: dict[str, FindingKind] = {
             "conntrack-full bridge-leads-out"
         ),
         policies="policies-unheard",
-        configuration="host-port-shared",
+        configuration="host-port-shared host-port-of-node",
     ),
     **_of(Harm.STRANGERS, security="key-revoked peer-claims"),
     **_of(

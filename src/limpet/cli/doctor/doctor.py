@@ -13,7 +13,7 @@ from limpet.agent.status.node import Status
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity, examine_vxlan
-from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports
+from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports, ports_of
 from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs, way_findings
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
@@ -89,7 +89,7 @@ def _pods(
     target: Installation, status: Status | None, pods: list[Attachment], *, silent: bool
 ) -> Iterator[Piece]:
     settings = target.settings
-    yield lambda: host_port_findings(pods)
+    yield lambda: host_port_findings(pods, target.state.own_ports)
     yield lambda: examine_leaks(settings)
     yield lambda: lasting(lambda: list(examine_neighbours(pods)))
     if status is not None:
@@ -140,6 +140,7 @@ def _listen(
         tuple(ip_network(each.prefix) for each in status.segments),
         tuple(ip_network(each) for each in status.cluster_cidrs),
         in_cluster=bool(cluster),
+        own_ports=ports_of(cluster, settings) if cluster else frozenset(),
     )
     target = replace(target, state=state)
     if not cluster:

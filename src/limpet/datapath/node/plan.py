@@ -14,7 +14,7 @@ from limpet.base.addresses import (
     is_plain_name,
     link_local_of,
 )
-from limpet.base.node_state import NodeState
+from limpet.base.node_state import PORTS_OF_A_NODE, NodeState
 from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE_METRIC
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
@@ -115,7 +115,7 @@ def plan_node(
             expect_host_ports=localhost_ports,
             bridges=[ifname for ifname in guarded if is_plain_name(ifname)],
             names_at=names_at,
-            udp_ports=state.udp_ports,
+            own_ports=PORTS_OF_A_NODE | state.own_ports,
             unfiltered=facts.unfiltered,
         ),
     )

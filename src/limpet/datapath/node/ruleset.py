@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import collapse_addresses
 
 from limpet.base.addresses import Address, Prefix
+from limpet.base.node_state import PortRange
 from limpet.base.ownership import MASQUERADE_MARK, NFT_TABLE
 from limpet.datapath.node.pod.attachment import Attachment, HostPortMapping
 
@@ -93,7 +94,7 @@ def plan_ruleset(
     expect_host_ports: bool = False,
     bridges: Collection[str] = (),
     names_at: Collection[Address] = (),
-    udp_ports: Collection[int] = (),
+    own_ports: Collection[PortRange] = (),
     unfiltered: Collection[int] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
@@ -102,7 +103,7 @@ def plan_ruleset(
     their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: their maps are
     there before the first element. `bridges`: those from which nothing may reach the node's
     127.0.0.0/8; `is_plain_name` holds for each. `names_at`: where pods ask this node for names;
-    `udp_ports`: where other nodes send to it. No pod answers there in its place. `unfiltered`: IP
+    `own_ports`: what it needs itself. No pod answers there in its place. `unfiltered`: IP
     versions of which bridges show nothing here.
 
     Only chains that have something to do are there: each one costs every packet of the node, and
@@ -120,8 +121,7 @@ def plan_ruleset(
             lines += _host_port_maps(version, kind, host_ports)
     lines += _localhost_guard(bridges)
     if expect_host_ports:
-        own = [*_names(names_at), *(f"\t\tudp dport {each} return" for each in udp_ports)]
-        lines += ["\tchain hostports {", *own, *_HOST_PORTS]
+        lines += ["\tchain hostports {", *_names(names_at), *_own(own_ports), *_HOST_PORTS]
     if expect_host_ports or masquerade:
         lines += _masquerade(unfiltered)
     lines[-1] = "}"
@@ -174,6 +174,13 @@ def _names(addresses: Iterable[Address]) -> list[str]:
         f"\t\t{'ip' if each.version == 4 else 'ip6'} daddr {each} {protocol} dport 53 return"
         for each in addresses
         for protocol in ("udp", "tcp")
+    ]
+
+
+def _own(ports: Iterable[PortRange]) -> list[str]:
+    return [
+        f"\t\t{protocol.lower()} dport {first}{f'-{last}' if last > first else ''} return"
+        for protocol, first, last in sorted(ports)
     ]
 
 

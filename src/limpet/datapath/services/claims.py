@@ -8,8 +8,9 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 from limpet.base.addresses import Prefix, packed
+from limpet.base.node_state import PORTS_OF_A_NODE, PortRange
 from limpet.datapath.services.elements import Choice, Frontend
-from limpet.datapath.services.state import PortRange, Surroundings
+from limpet.datapath.services.state import Surroundings
 from limpet.services.catalog import Catalog
 from limpet.services.values import Service, ServiceName
 
@@ -20,19 +21,8 @@ Rank = tuple[int, str, ServiceName]
 a Service chooses its external addresses, and not its cluster address. Then since when it is there,
 and its name: whoever plans the same Services finds the same, in whatever order they came."""
 
-_PORTS_OF_A_NODE: frozenset[PortRange] = frozenset(
-    {
-        ("TCP", 22, 22),
-        ("TCP", 2379, 2380),  # etcd
-        ("TCP", 6443, 6443),  # an API server
-        ("TCP", 10248, 10259),  # kubelet and its neighbours
-        ("UDP", 500, 500),  # key exchange of IPsec ...
-        ("UDP", 4500, 4500),  # ... and what it protects
-        ("UDP", 8472, 8472),  # VXLAN
-    }
-)
-"""Without which a node cannot be reached, or loses its pods. Source of Kubernetes' own:
-kubernetes.io/docs/reference/networking/ports-and-protocols."""
+_IPSEC: frozenset[PortRange] = frozenset({("UDP", 500, 500), ("UDP", 4500, 4500)})
+"""Key exchange, and what it protects. A VPN's server in a pod may have them by a hostPort."""
 _NAMES = 53
 _API_SERVER = ("default", "kubernetes")
 """The Service whose endpoints are the API servers. Source: pkg/controlplane/reconcilers."""
@@ -177,7 +167,7 @@ class Reserved:
             for each in around.own
             if not any(each in x for x in pods if x.version == each.version)
         )
-        self._own_ports = _PORTS_OF_A_NODE | around.own_ports
+        self._own_ports = PORTS_OF_A_NODE | _IPSEC | around.own_ports
         self._names_at = frozenset(each.packed for each in around.names_at)
         self._pods = frozenset(pods)
         now = self._nodes, self._own, self._own_ports, self._names_at, self._pods

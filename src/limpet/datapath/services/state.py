@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address, Prefix
+from limpet.base.node_state import PortRange
 
 VERSIONS = (4, 6)
 PROTOCOLS = ("TCP", "UDP", "SCTP")
@@ -22,10 +23,6 @@ PREFIX_SETS = tuple(f"{name}{version}" for name in ("cluster", "pods") for versi
 
 Elements = Mapping[str, Mapping[bytes, bytes]]
 """By name of the map: values by key, as the kernel holds them (`linux.netlink.set_codec`)."""
-
-
-PortRange = tuple[str, int, int]
-"""Protocol as in a Service, first and last port."""
 
 AskedKey = tuple[int, bytes]
 """IP version, and the key in the maps of what is asked for."""

@@ -189,3 +189,21 @@ def test_pods_that_ask_for_one_port_of_the_node_are_named_with_the_one_that_has_
         "default/second, which was started last, has it"
     )
     assert list(host_port_findings(pods[:3])) == []
+
+
+def test_a_pod_that_asks_for_a_port_which_the_node_needs_itself_is_named() -> None:
+    pods = [
+        pod("ingress", "10.244.7.2/24", "fd00:7::2/64", port=443),
+        pod("traefik", "10.244.7.3/24", port=443),
+        pod("kubelet", "10.244.7.4/24", port=10250),
+        pod("datagrams", "10.244.7.5/24", port=443, protocol="udp"),
+    ]
+
+    found = list(host_port_findings(pods, {("TCP", 443, 443)}))
+
+    assert {each.id for each in found} == {"host-port-of-node"}
+    assert [each.what for each in found] == [
+        "TCP port 443 of this node is the node's own, and the hostPort of default/ingress, "
+        "default/traefik",
+        "TCP port 10250 of this node is the node's own, and the hostPort of default/kubelet",
+    ]

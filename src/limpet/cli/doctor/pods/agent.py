@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from limpet import __version__
 from limpet.agent.client import AnotherVersion
@@ -10,6 +10,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.status.node import FEW_ADDRESSES, SegmentUse, Status
 from limpet.agent.status.said import LastRound
 from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.base.node_state import PORTS_OF_A_NODE, PortRange
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.install.units.agent_pod import BY_UNIT, AgentCare
 from limpet.cli.output import count, counted
@@ -141,18 +142,33 @@ def _segments(segments: Sequence[SegmentUse], *, in_cluster: bool) -> Iterator[F
 # Its pods.
 
 
-def host_port_findings(pods: Iterable[Attachment]) -> Iterator[Finding]:
-    """`pods`: in the order in which they were made; the last that asks for a port has it. Pure."""
+def host_port_findings(
+    pods: Iterable[Attachment], own_ports: Collection[PortRange] = ()
+) -> Iterator[Finding]:
+    """`pods`: in the order in which they were made; the last that asks for a port has it.
+    `own_ports`: of the node, beside those that every node has. Pure."""
+    own_ports = (*PORTS_OF_A_NODE, *own_ports)
     by_port: dict[tuple[str, str], list[tuple[HostPort, Attachment]]] = {}
     for pod in pods:
         for port in plan_host_ports_of([pod]):
             by_port.setdefault((port.map_name, port.key), []).append((port, pod))
+    kept: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     # A pod with both IP versions asks twice.
-    shared = {
-        _port(each[0][0]): [_name(pod) for _, pod in each]
-        for each in by_port.values()
-        if len(each) > 1
-    }
+    for each in by_port.values():
+        port, names = each[0][0], [_name(pod) for _, pod in each]
+        if any(port.protocol.upper() == x and a <= port.port <= b for x, a, b in own_ports):
+            kept[_port(port)] = list(dict.fromkeys((*kept.get(_port(port), ()), *names)))
+        elif len(each) > 1:
+            shared[_port(port)] = names
+    for port_words, names in kept.items():
+        yield warn(
+            "host-port-of-node",
+            f"{port_words} is the node's own, and the hostPort of {', '.join(names)}",
+            "nobody reaches the pod by it: else other nodes, or people, would not reach the node",
+            "give the pod another hostPort, or the node another port where it can have one "
+            "(relay_tls_listen in a relay's configuration)",
+        )
     for port_words, names in shared.items():
         yield warn(
             "host-port-shared",
