@@ -56,7 +56,8 @@ class Names:
         self._known = known
 
     async def find(self, said: str, own: Iterable[KnownPod], *, services: bool) -> Meant:
-        """`own`: pods of this node, which go before those elsewhere. `services`: one may be meant.
+        """`own`: pods of this node, which go before those elsewhere, and those that it keeps an
+        address for, which may run there: they go last. `services`: a Service may be meant.
 
         Raises: LimpetError.
         """
@@ -68,12 +69,13 @@ class Names:
                 pass
             else:
                 return Meant(word, (address,), service=self._known.service_at(word))
-        found = self._at_hand(kind, word, tuple(own))
+        pods = called(word, own)
+        found = self._at_hand(kind, word, [each for each in pods if each.attached])
         if len(found) > 1:
             kinds = ", ".join(f"{each}:{word}" for each in found)
             raise LimpetError(f"{word}: several things are called so (say which: {kinds})")
         if not found and kind in ("", "pod"):
-            found = await self._ask(word)
+            found = await self._ask(word, pods)
         meant = next(iter(found.values()), None)
         if meant is None:
             raise LimpetError(f"{word}: nothing that is known here is called so ({_TRY})")
@@ -85,13 +87,11 @@ class Names:
             )
         return meant
 
-    def _at_hand(self, kind: str, word: str, own: tuple[KnownPod, ...]) -> dict[str, Meant]:
-        """By what it is."""
+    def _at_hand(self, kind: str, word: str, own: list[KnownPod]) -> dict[str, Meant]:
+        """By what it is. `own`: attached pods of this node that are called so."""
         found: dict[str, Meant] = {}
         if kind in ("", "pod"):
-            pods = called(word, own) or called(
-                word, [*self._known.serving(word), *self._labelled()]
-            )
+            pods = own or called(word, [*self._known.serving(word), *self._labelled()])
             if pods:
                 found["pod"] = pod_meant(word, pods)
         if kind in ("", "node") and (node := self._node(word)) is not None:
@@ -151,8 +151,9 @@ class Names:
                 return Meant(word, tuple(first[version] for version in sorted(first)), uid=uid)
         return None
 
-    async def _ask(self, word: str) -> dict[str, Meant]:
-        """Raises: LimpetError with how many were asked."""
+    async def _ask(self, word: str, kept: list[KnownPod]) -> dict[str, Meant]:
+        """`kept`: what is meant if no other node has it. Raises: LimpetError with how many were
+        asked."""
         namespace, _, name = word.rpartition("/")
         looked = await self._lookup.find(namespace, name)
         pods = [
@@ -162,7 +163,7 @@ class Names:
             if pod.name == name and namespace in ("", pod.namespace)
             for address in self._of_node(uid, pod.addresses)
         ]
-        if pods:
+        if pods := pods or kept:
             return {"pod": pod_meant(word, pods)}
         silent = looked.asked - len(looked.answered)
         heard = f"{looked.asked} other nodes were asked"
