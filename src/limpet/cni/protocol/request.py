@@ -235,18 +235,16 @@ def _with_runtime_wishes(
     """`request` with what is asked for this pod: by runtimeConfig, else args, else CNI_ARGS."""
     runtime = Fields(_or_empty(given.get("runtimeConfig")), "runtimeConfig", _RUNTIME)
     args = Fields(_or_empty(given.get("args")), "args", keys("cni")).object("cni", _CNI_ARGS_OBJECT)
-    addresses = (
-        _parse_ips(runtime) or _parse_ips(args) or _from_cni_args(arguments, "IP", _split_addresses)
-    )
+    addresses = _parse_addresses(runtime, args, arguments)
     conf = _with_runtime_ranges(request.conf, runtime)
     labels = _parse_labels(args)
     if conf.ipam_only:
-        return replace(request, conf=conf, wishes=PodWishes(addresses or (), labels=labels))
+        return replace(request, conf=conf, wishes=PodWishes(addresses, labels=labels))
     if bandwidth is None and "bandwidth" in runtime.values:
         bandwidth = parse_bandwidth(runtime.object("bandwidth", BANDWIDTH))
     _from_cni_args(arguments, "GATEWAY", _split_addresses)
     wishes = PodWishes(
-        addresses or (),
+        addresses,
         _parse_mac(runtime) or _parse_mac(args) or _from_cni_args(arguments, "MAC", to_mac),
         _parse_port_mappings(runtime),
         bandwidth or Bandwidth(),
@@ -258,6 +256,19 @@ def _with_runtime_wishes(
 
 def _or_empty(value: object) -> object:
     return {} if value is None else value
+
+
+def _parse_addresses(
+    runtime: Fields, args: Fields, arguments: Mapping[str, str]
+) -> tuple[Address, ...]:
+    """Of each IP version those of the first place that names any: `nerdctl run --ip … --ip6 …` has
+    one of them in CNI_ARGS and the other in runtimeConfig."""
+    found: list[Address] = []
+    in_environment = _from_cni_args(arguments, "IP", _split_addresses) or ()
+    for given in (_parse_ips(runtime), _parse_ips(args), in_environment):
+        versions = {each.version for each in found}
+        found += [each for each in given if each.version not in versions]
+    return tuple(found)
 
 
 def _parse_ips(fields: Fields) -> tuple[Address, ...]:

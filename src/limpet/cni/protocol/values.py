@@ -86,7 +86,7 @@ class PodWishes:
     """What is asked for one pod, beside what its network says."""
 
     addresses: tuple[Address, ...] = ()
-    """Addresses that must be given, from runtimeConfig.ips, args.cni.ips or CNI_ARGS IP."""
+    """Addresses that must be given, from runtimeConfig.ips, args.cni.ips and CNI_ARGS IP."""
     mac: str | None = None
     """Lower case, colon separated."""
     port_mappings: tuple[HostPortMapping, ...] = ()

@@ -291,10 +291,20 @@ def test_addresses_and_mac_come_from_runtime_config_before_args_before_cni_args(
 
     assert first.wishes.addresses == (ip_address("10.244.7.5"), ip_address("fd00:7::5"))
     assert first.wishes.mac == "02:00:00:00:00:01"
-    assert second.wishes.addresses == (ip_address("10.244.7.6"),)
+    assert second.wishes.addresses == (ip_address("10.244.7.6"), ip_address("fd00:7::7"))
     assert second.wishes.mac == "02:00:00:00:00:02"
     assert third.wishes.addresses == (ip_address("10.244.7.7"), ip_address("fd00:7::7"))
     assert third.wishes.mac == "02:00:00:00:00:03"
+
+
+def test_addresses_of_both_ip_versions_may_come_from_places_of_their_own() -> None:
+    """As nerdctl says them with --ip and --ip6."""
+    made = parse(conf(runtimeConfig={"ips": ["fd00:7::50"]}), CNI_ARGS="IP=10.244.7.50")
+    args = {"cni": {"ips": ["10.244.7.6", "fd00:7::6"]}}
+    more = parse(conf(runtimeConfig={"ips": ["fd00:7::50"]}, args=args), CNI_ARGS="IP=10.244.7.50")
+
+    assert made.wishes.addresses == (ip_address("fd00:7::50"), ip_address("10.244.7.50"))
+    assert more.wishes.addresses == (ip_address("fd00:7::50"), ip_address("10.244.7.6"))
 
 
 @pytest.mark.parametrize(
