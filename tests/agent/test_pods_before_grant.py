@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from limpet.agent.node_state import NodeInCluster
+from limpet.agent.original_sysctls import SYSCTLS_FILE, OriginalSysctls
 from limpet.agent.policies.of_cluster import ClusterPolicies
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.serving.gone_pods import GonePods
@@ -273,7 +274,7 @@ def test_a_node_has_the_ports_of_a_relay_from_the_grant_on_that_makes_it_one(
             kernel=bed.kernel,
             pods=pods,
             guards=PodGuards(ports),
-            before_sysctl=lambda _path: None,
+            originals=OriginalSysctls(tmp_path / SYSCTLS_FILE),
         )
         loop.add(part)
         member.subscribe(NodeInCluster(member, Settings(), part, ()).hear)

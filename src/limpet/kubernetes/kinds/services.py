@@ -42,9 +42,8 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 """Label of an EndpointSlice: the Service whose endpoints it has."""
 PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 HEADLESS_LABEL = "service.kubernetes.io/headless"
-"""Labels of what somebody else serves, or nobody: it may have a cluster address all the same.
-Source: kube-proxy asks for Services without either (cmd/kube-proxy/app/server.go)."""
 _LEFT = frozenset((PROXY_LABEL, HEADLESS_LABEL))
+"""Labels of what somebody else serves, or nobody. Source: cmd/kube-proxy/app/server.go."""
 DISTRIBUTION_ANNOTATION = "limpet.dev/traffic-distribution"
 _DEFAULT_AFFINITY_S, _MOST_AFFINITY_S = 10800, 86400
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -271,8 +270,7 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
 def _affinity_s(spec: ServiceSpecView, out: LeftOut) -> int:
     if spec.session_affinity != "ClientIP":
         return 0
-    configured = spec.session_affinity_config
-    client_ip = configured.client_ip if configured is not None else None
+    client_ip = spec.session_affinity_config and spec.session_affinity_config.client_ip
     timeout_s = client_ip.timeout_seconds if client_ip is not None else None
     if timeout_s is None:
         return _DEFAULT_AFFINITY_S
