@@ -270,15 +270,15 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
 def _affinity_s(spec: ServiceSpecView, out: LeftOut) -> int:
     if spec.session_affinity != "ClientIP":
         return 0
-    client_ip = spec.session_affinity_config and spec.session_affinity_config.client_ip
+    configured = spec.session_affinity_config
+    client_ip = configured.client_ip if configured is not None else None
     timeout_s = client_ip.timeout_seconds if client_ip is not None else None
-    if timeout_s is None:
-        return _DEFAULT_AFFINITY_S
+    timeout_s = _DEFAULT_AFFINITY_S if timeout_s is None else timeout_s
     if 0 < timeout_s <= _MOST_AFFINITY_S:
         return timeout_s
     taken_s = _MOST_AFFINITY_S if timeout_s > 0 else _DEFAULT_AFFINITY_S
-    why = f"not from 1 to {_MOST_AFFINITY_S} seconds: it is {taken_s} here"
-    out.note("sessionAffinityConfig.clientIP.timeoutSeconds", timeout_s, why)
+    words = f"not from 1 to {_MOST_AFFINITY_S} seconds: it is {taken_s} here"
+    out.note("sessionAffinityConfig.clientIP.timeoutSeconds", timeout_s, words)
     return taken_s
 
 
