@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.bounds.tenants import KEPT_AT_ONCE, KEPT_PER_S
 from limpet.base.errors import LimpetError
 
@@ -35,7 +36,7 @@ class WritingRate:
 
 
 class Keeping:
-    """Writes what has changed. Runs on the event loop; what the disk refuses is tried again."""
+    """Writes what has changed. Runs on the event loop; what fails is tried again."""
 
     def __init__(
         self, what: str, write: Callable[[], Awaitable[int]], *, gather_s: float = 2.0
@@ -78,6 +79,11 @@ class Keeping:
             if str(error) != self.trouble:
                 _log.error("it cannot be kept", what=self._what, error=str(error))
             self.trouble = str(error)
+            self._changed.set()
+            return 0
+        except Exception as error:  # noqa: BLE001 - without memory or threads, say: the next may do
+            faults.note(f"keeping {self._what}", error)
+            self.trouble = f"keep {self._what}: {type(error).__name__}: {error}"
             self._changed.set()
             return 0
         self.trouble = ""
