@@ -354,12 +354,10 @@ async def _resync(loop: Loop, repair: Repair, every_s: float, look: Callable[[],
         except Exception as error:  # noqa: BLE001 - the next time may be better
             faults.note("looking for leaks", error)
         await asyncio.sleep(every_s)
-        try:
+        with faults.noted("looking at everything"):
             for _ in loop.resync_by_turns("timer"):
                 await asyncio.sleep(0)
             look()
-        except Exception as error:  # noqa: BLE001 - the next time may be better
-            faults.note("looking at everything", error)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

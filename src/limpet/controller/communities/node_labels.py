@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import name_problem
 from limpet.cluster.kinds.grant import ZONE_LABEL
@@ -122,7 +123,8 @@ class NodeLabels:
         while True:
             await asyncio.sleep(_LOOK_S)
             if (self._nodes.turn, self._cluster.turn) != self._taken:
-                await self._take()
+                with faults.noted("taking labels of Nodes"):
+                    await self._take()
 
     async def _take(self) -> None:
         error = ""

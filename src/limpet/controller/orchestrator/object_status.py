@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.text.shared import share
 from limpet.cluster.kinds import NETWORK
@@ -144,7 +145,8 @@ class ObjectStatus:
             while True:
                 await asyncio.sleep(rest_s)
                 began_s = time.process_time()
-                await self._look()
+                with faults.noted("writing status of objects"):
+                    await self._look()
                 busy_s = time.process_time() - began_s
                 rest_s = min(max(_LOOK_S, _SHARE * busy_s), _LONGEST_REST_S)
         finally:
@@ -186,8 +188,10 @@ class ObjectStatus:
                     await self._tell(shown, wanted(shown, conditions, moment), nodes, node_name)
                 await asyncio.sleep(0)
             self._said = ""
-        except LimpetError as error:
+        except Exception as error:
             self._looked = None
+            if not isinstance(error, LimpetError):
+                raise
             if str(error) != self._said:
                 _log.warning("status not written", error=str(error))
             self._said = str(error)

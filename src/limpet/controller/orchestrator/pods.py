@@ -13,6 +13,7 @@ from ipaddress import ip_address
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.addresses import bounds_by_version, is_within
 from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
@@ -104,9 +105,10 @@ class Pods:
             await self._read_reports()
             while True:
                 await asyncio.sleep(_LOOK_S)
-                if self._reported:
-                    await self._take_reports()
-                self._look()
+                with faults.noted("looking at pods"):
+                    if self._reported:
+                        await self._take_reports()
+                    self._look()
         finally:
             following.cancel()
 
@@ -117,7 +119,9 @@ class Pods:
                 return
             except LimpetError as error:
                 _log.warning("reports of pods not read", error=str(error))
-                await asyncio.sleep(_AGAIN_S)
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("reading reports of pods", error)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _take_reports(self) -> None:
         """One after the other: a node's pods may take a mebibyte."""
@@ -126,8 +130,10 @@ class Pods:
         try:
             for uid in sorted(reported):
                 await self._take_report(uid, now_s)
-        except LimpetError as error:
+        except Exception as error:
             self._reported |= reported
+            if not isinstance(error, LimpetError):
+                raise
             _log.warning("reports of pods not taken up", error=str(error))
 
     async def _take_report(self, uid: str, now_s: float) -> None:

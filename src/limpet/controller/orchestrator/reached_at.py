@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.addresses import UnderlayLink, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.cluster.segments import overlaps_with
@@ -106,6 +107,8 @@ class ReachTeller:
                 if str(error) != said:
                     _log.warning("where it is reached is not told", error=str(error))
                 said = str(error)
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("telling where it is reached", error)
             await asyncio.sleep(pause_s)
 
     async def _tell(self) -> None:

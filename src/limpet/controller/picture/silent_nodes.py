@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
@@ -30,7 +31,8 @@ async def follow_silence(cluster: Cluster) -> None:
     silent_after_s = cluster.settings.looks.silent_after_s
     silence = Silence(holds_s=_HOLDS * silent_after_s, unheard_s=silent_after_s)
     timeline = cluster.timeline.recorder
-    silence.remember((await timeline.answer(TimelineQuery(limit=MOST_ENTRIES))).entries)
+    with faults.noted("remembering which nodes are silent"):
+        silence.remember((await timeline.answer(TimelineQuery(limit=MOST_ENTRIES))).entries)
     while True:
         try:
             now_s = time.time()
@@ -46,6 +48,8 @@ async def follow_silence(cluster: Cluster) -> None:
             timeline.note(*silence.look(silences, time.monotonic()))
         except LimpetError as error:
             _log.warning("not looked which nodes are silent", error=str(error))
+        except Exception as error:  # noqa: BLE001 - the next time may be better
+            faults.note("looking which nodes are silent", error)
         await asyncio.sleep(min(_LOOK_EVERY_S, _HOLDS * silent_after_s))
 
 

@@ -12,6 +12,7 @@ from contextlib import aclosing
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Key
 from limpet.cluster.exchange.change_rates import ChangeRates
@@ -44,6 +45,9 @@ async def follow_others(
                 is_too_old = True
             except LimpetError as error:
                 _log.warning("not followed", error=str(error))
+                await asyncio.sleep(_AGAIN_S)
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("following others", error)
                 await asyncio.sleep(_AGAIN_S)
     finally:
         hearing.cancel()
@@ -91,6 +95,9 @@ async def _hear_late(
                 await on_heard(key)
         except LimpetError as error:
             _log.warning("not followed", error=str(error))
+            late.take_due(due, time.monotonic())
+        except Exception as error:  # noqa: BLE001 - the others go on
+            faults.note("following others", error)
             late.take_due(due, time.monotonic())
 
 

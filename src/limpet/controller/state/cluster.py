@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.acceptor.places import Source
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import (
@@ -113,8 +114,9 @@ class Cluster:
 
     async def follow_others(self) -> None:
         """For ever: what nodes and people write to the store themselves is heard."""
-        for name in await self.change(lambda tables: sorted(tables.communities)):
-            await self._declare((COMMUNITY, name))  # it may have been written while nobody led
+        with faults.noted("declaring communities"):
+            for name in await self.change(lambda tables: sorted(tables.communities)):
+                await self._declare((COMMUNITY, name))  # it may have been written while nobody led
         await follow_others(self._store, self._registry, self._since, self._declare)
 
     async def _declare(self, key: Key) -> None:

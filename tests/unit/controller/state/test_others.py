@@ -237,6 +237,35 @@ def test_what_was_written_while_nothing_was_told_is_heard_when_all_is_read_again
     asyncio.run(run())
 
 
+def test_after_an_error_that_nobody_has_foreseen_others_are_followed_as_before(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        registry = Registry(store, 0.0)
+        await registry.start()
+        await registry.change(lambda tables: create_cluster(tables, network()))
+        heard: list[Key] = []
+
+        async def hear(key: Key) -> None:
+            heard.append(key)
+            if len(heard) == 1:
+                raise RuntimeError("no new thread")
+
+        mark = await store.mark([COMMUNITY])
+        following = asyncio.create_task(follow_others(store, registry, mark, hear))
+        for name in ("cranes", "diggers"):
+            record = msgspec.json.encode(CommunityRecord())
+            await store.write([StorePut(COMMUNITY, name, record)])
+            await until(lambda name=name: (COMMUNITY, name) in heard)  # type: ignore[misc]
+        following.cancel()
+        await asyncio.wait((following,))
+        await registry.stop()
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_node_that_writes_on_and_on_is_heard_now_and_then_and_as_it_is_by_then(
     tmp_path: Path,
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.controller.node_objects.node import FLANNEL_PREFIX, NODES
 from limpet.controller.orchestrator.event_backlog import node
@@ -44,7 +45,8 @@ class FlannelBeside:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
-            await self._look()
+            with faults.noted("looking at nodes of flannel"):
+                await self._look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await asyncio.shield(self._nodes.changed)

@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, is_gone, settle_fates
@@ -95,6 +96,8 @@ class NodeKeeper:
                 if str(error) != self._said:
                     _log.warning("nodes are not as their Nodes are", error=str(error))
                 self._said = str(error)
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("keeping nodes as their Nodes are", error)
             await asyncio.wait((changed,), timeout=wait_s)
 
     async def _settle_fates(self) -> float:

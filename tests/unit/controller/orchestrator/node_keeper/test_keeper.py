@@ -18,6 +18,7 @@ from limpet.kubernetes.client import Client
 from limpet.kubernetes.kinds.objects import Metadata
 from limpet.kubernetes.reflector_state import ObjectChanges
 from tests.unit.controller.state.cluster_tables import join
+from tests.waiting import until
 
 
 def test_a_node_whose_node_is_back_while_another_is_removed_stays(tmp_path: Path) -> None:
@@ -48,6 +49,40 @@ def test_a_node_whose_node_is_back_while_another_is_removed_stays(tmp_path: Path
             lambda tables: [each.name for each in tables.grants.values() if each.tombstone]
         )
         assert len(removed) == 1
+        await cluster.stop()
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_after_an_error_that_nobody_has_foreseen_nodes_are_kept_as_before(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def tell(happening: Happening) -> None:
+        told.append(happening.node)
+        if len(told) == 1:
+            raise RuntimeError("no new thread")
+
+    async def body() -> None:
+        nodes = Nodes(Client(plain_access("http://127.0.0.1:1")))
+        objects = [
+            KubernetesNode(metadata=Metadata(name=name, uid=f"uid-{name}")) for name in ("n1", "n2")
+        ]
+        store = SqliteStore(tmp_path / "controller.db")
+        cluster = Cluster(store, ControllerSettings(), nodes=nodes)
+        await cluster.start()
+        for number in (1, 2):
+            await cluster.change(partial(join, number=number, name=f"n{number}"))
+        await nodes._hear(ObjectChanges(put=objects, listed=True))
+        keeper = NodeKeeper(nodes, cluster, tell, 3600.0)
+        await keeper._settle_fates()  # it has seen them
+        keeping = asyncio.create_task(keeper.run())
+
+        for name in ("n1", "n2"):
+            await nodes._hear(ObjectChanges(gone=[("", name)]))
+            await until(lambda name=name: name in told)  # type: ignore[misc]
+        keeping.cancel()
+        await asyncio.wait((keeping,))
         await cluster.stop()
         await store.close()
 
