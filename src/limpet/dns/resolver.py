@@ -147,8 +147,8 @@ class _Looked:
         return answer
 
     def next_turn(self, key: tuple[Labels, int]) -> int:
-        """Whose turn it is for a message that was not asked before: there are clients of which no
-        two messages are alike, since each has a cookie."""
+        """Turns that others had before a message like none before it: there are clients of which
+        no two messages are alike, since each has a cookie."""
         if key not in self.found:
             return 0
         turn = self.turns.get(key, 0)
