@@ -104,7 +104,7 @@ KINDS: dict[str, FindingKind] = {
         ),
         kubernetes=(
             "api-server-away api-server-refuses presence-not-told object-unusable "
-            "kubernetes-no-node kubernetes-not-asked kubernetes-no-label"
+            "kubernetes-no-node kubernetes-not-asked kubernetes-no-label server-by-service"
         ),
     ),
     **_of(

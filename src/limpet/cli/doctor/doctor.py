@@ -14,7 +14,12 @@ from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity, examine_vxlan
 from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports, ports_of
-from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs, way_findings
+from limpet.cli.doctor.cluster.ways import (
+    examine_servers,
+    examine_vtep_macs,
+    service_road_findings,
+    way_findings,
+)
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
 from limpet.cli.doctor.installed.cni_configs import bridges_in_use
@@ -148,6 +153,7 @@ def _listen(
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
     findings += way_findings(cluster, settings.peers.endpoints)
+    findings += service_road_findings(cluster, settings.source)
     findings += examine_relays(cluster, settings, agent_pid=pid)
     has_tunnel = bool(cluster.tunnel.backend or cluster.tunnel.problem)
     inbound = inbound_ports(cluster, settings)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import convert
 
 from limpet.agent.status.cluster import ClusterStatus
-from limpet.cli.doctor.cluster.ways import way_findings
+from limpet.base.settings import SourceSettings
+from limpet.cli.doctor.cluster.ways import service_road_findings, way_findings
 from tests.unit.cli.commands.test_path import (
     CLUSTER,
     HUB,
@@ -78,3 +80,36 @@ def test_an_endpoint_that_is_not_ours_any_more_is_named(known: list[str], stale:
     told = found("8.8.4.4", relays={"endpoints": known})
     assert told == (["endpoint-stale"] if stale else [])
     assert found(relays={"endpoints": known}) == []
+
+
+POD = SourceSettings(source="kubernetes")
+
+
+@pytest.mark.parametrize(
+    ("source", "on", "kube_proxy", "told"),
+    [
+        (POD, True, "", True),
+        (POD, True, "table ip kube-proxy", False),
+        (POD, False, "", False),
+        (SourceSettings(source="kubernetes", server="https://192.0.2.1:6443"), True, "", False),
+        (SourceSettings(source="kubernetes", kubeconfig=Path("/kubelet.conf")), True, "", False),
+        (SourceSettings(), True, "", False),
+    ],
+    ids=["as pods are told", "kube-proxy", "off", "its own address", "kubeconfig", "no Kubernetes"],
+)
+def test_an_api_server_that_no_new_node_gets_to_without_kube_proxy_is_named(
+    source: SourceSettings, on: bool, kube_proxy: str, told: bool
+) -> None:
+    services = {
+        "on": on,
+        "why": "the cluster says so",
+        "backend": "nftables",
+        "why_not_ebpf": "",
+        "asked_backend": "nftables",
+        "kube_proxy": kube_proxy,
+    }
+    document = {**CLUSTER, "claims": [], "pod_cidrs": [], "segments": [], "services": services}
+
+    found = [*service_road_findings(convert(document, ClusterStatus), source)]
+
+    assert [each.id for each in found] == (["server-by-service"] if told else [])

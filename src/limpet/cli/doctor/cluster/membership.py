@@ -128,7 +128,8 @@ def _services(services: ServicesStatus) -> Finding:
             "kube-proxy-beside",
             f"this node serves Services, and kube-proxy has rules here, too: {found}",
             "Limpet's come first; those of kube-proxy cost memory, and time with each change",
-            "end kube-proxy on this node and have it clean up (kube-proxy --cleanup)",
+            "set kubernetes_server where it is not (limpet help services says why), then end "
+            "kube-proxy on this node and have it clean up (kube-proxy --cleanup)",
         )
     if services.on and services.why_not_ebpf and services.asked_backend == "ebpf":
         return warn(

@@ -10,6 +10,7 @@ from limpet.agent.status.cluster import ClusterStatus
 from limpet.base.addresses import Address, Prefix, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
+from limpet.base.settings import SourceSettings
 from limpet.cli.doctor.findings import Finding, error, warn
 from limpet.cli.output import counted
 from limpet.cluster.topology.transports import by_preference
@@ -87,6 +88,24 @@ def server_findings(addresses: Iterable[str], pod_cidrs: Iterable[Prefix]) -> It
                 "name an address that the node reaches without pods' network (the machine's, a "
                 "load balancer's, a hostPort)",
             )
+
+
+def service_road_findings(cluster: ClusterStatus, source: SourceSettings) -> Iterator[Finding]:
+    """Whether the API server is asked by the address of a Service, which is what pods are told,
+    where nobody but the nodes themselves serves Services. Pure."""
+    services, named = cluster.services, source.server or source.kubeconfig
+    if services is None or not services.on or services.kube_proxy:
+        return
+    if source.source == "kubernetes" and not named:
+        yield warn(
+            "server-by-service",
+            "this node asks the API server by the address of Service kubernetes, serves Services "
+            "itself, and no kube-proxy is here",
+            "it knows where that leads from its own disk; a new node, or one whose disk was "
+            "emptied, asks there for ever, and is never ready",
+            "set kubernetes_server (of the chart: kubernetesServer) to the API server's own "
+            "address, for agents and controllers",
+        )
 
 
 def examine_servers(settings: Settings, pod_cidrs: Iterable[Prefix]) -> Iterator[Finding]:
