@@ -212,6 +212,17 @@ CASES = {
     "LimpetNamesUpstream": Case(names("upstream_up", "1x89 0x400", upstream="192.0.2.53")),
     "LimpetNamesFail": Case(names("questions_total", "0x89 0+90x400", outcome="failed")),
 }
+OTHERS_OFF = {
+    "the other one of two is off": {
+        **agent("peers", "1x89 0x400", rung="route"),
+        **agent("peers", "0x89 1x400", rung="unreached"),
+    },
+    "two of three are off": {
+        **agent("peers", "2x500", rung="route"),
+        **agent("silent_peers", "0x89 2x400"),
+    },
+}
+"""A node of few cannot tell whose the trouble is."""
 _NEVER_SILENT = {"LimpetAddressesNearlyGone", "LimpetAddressesGone", "LimpetSegmentsNearlyGone"}
 """Their cases are so from the beginning."""
 
@@ -274,11 +285,20 @@ def test_each_fires_when_it_should_and_nothing_else_does(tmp_path: Path, interva
         "input_series": listed(healthy()),
         "promql_expr_test": [firing(200 * interval_m)],
     }
+    few = [
+        {
+            "name": name,
+            "interval": f"{interval_m}m",
+            "input_series": listed({**healthy(), **changed}),
+            "promql_expr_test": [firing(200 * interval_m, "LimpetPeersUnreached")],
+        }
+        for name, changed in OTHERS_OFF.items()
+    ]
     file = tmp_path / "tests.yaml"
     whole = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": f"{interval_m}m",
-        "tests": [*tests, nothing],
+        "tests": [*tests, nothing, *few],
     }
     file.write_text(json.dumps(whole), encoding="utf-8")
 
