@@ -98,8 +98,9 @@ def _pods(
     yield lambda: examine_leaks(settings)
     yield lambda: lasting(lambda: list(examine_neighbours(pods)))
     if status is not None:
-        mtu_bytes = status.mtu_bytes
-        yield lambda: mtu_findings(pods, mtu_bytes)
+        mtu_bytes, is_set = status.mtu_bytes, settings.pods.mtu_bytes is not None
+        links = [] if status.cluster is None else [each.mtu_bytes for each in status.cluster.links]
+        yield lambda: mtu_findings(pods, mtu_bytes, links, is_set=is_set)
     if silent:
         yield lambda: examine_planned(settings.pods.bridge, target.state, pods)
     if not target.in_lab:

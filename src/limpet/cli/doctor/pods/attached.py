@@ -106,19 +106,28 @@ def examine_neighbours(pods: Iterable[Attachment]) -> Iterator[Finding]:
         )
 
 
-def mtu_findings(pods: Iterable[Attachment], mtu_bytes: int) -> Iterator[Finding]:
-    """`mtu_bytes`: of the uplink now. Pure."""
-    large = [pod for pod in pods if pod.bridge is not None and pod.link.mtu_bytes > mtu_bytes]
-    if large and mtu_bytes:
+def mtu_findings(
+    pods: Iterable[Attachment], mtu_bytes: int, links: Iterable[int] = (), *, is_set: bool = False
+) -> Iterator[Finding]:
+    """`mtu_bytes`: that of the configuration where `is_set`, else the uplink's now. `links`: MTUs
+    of those that lead to other nodes. Pure."""
+    uplink_bytes = max(links, default=0)
+    is_too_large = is_set and 0 < uplink_bytes < mtu_bytes
+    most_bytes = uplink_bytes if is_too_large else mtu_bytes
+    large = [pod for pod in pods if pod.bridge is not None and pod.link.mtu_bytes > most_bytes]
+    if large and most_bytes:
         names = _few(pod.pod.name or pod.holder.container_id for pod in large)
-        most_bytes = max(pod.link.mtu_bytes for pod in large)
+        found_bytes = max(pod.link.mtu_bytes for pod in large)
+        by_setting = is_set and not is_too_large
+        where = "mtu_bytes of the configuration says" if by_setting else "the uplink has"
+        first = "set a smaller mtu_bytes, then " if is_too_large else ""
         yield warn(
             "pod-mtu",
-            f"{counted(len(large), 'pod')} with an MTU of up to {most_bytes}, where the uplink has "
-            f"{mtu_bytes} now: {names}",
+            f"{counted(len(large), 'pod')} with an MTU of up to {found_bytes}, where {where} "
+            f"{most_bytes} now: {names}",
             "they learn of it by ICMP for each address; where a firewall drops that, large "
             "packets get lost",
-            "restart them: a pod's MTU is fixed for its life",
+            f"{first}restart them: a pod's MTU is fixed for its life",
         )
 
 
