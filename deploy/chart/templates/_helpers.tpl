@@ -80,6 +80,10 @@
 {{- $_ := set $over "page_key" "/etc/limpet-page/tls.key" }}
 {{- end }}
 {{- $over = mergeOverwrite $over (deepCopy .Values.controller.settings) }}
+{{- $page := get $over "page_listen" | default "127.0.0.1:7480" }}
+{{- if and .Values.page.enabled (not (has $page (list "127.0.0.1:7480" "0.0.0.0:7480" "[::]:7480"))) }}
+{{- fail (printf "controller.settings.page_listen = %q: the page would never be ready, since the kubelet asks at 127.0.0.1:7480 (page.public has it listen on all addresses of its node)" $page) }}
+{{- end }}
 {{- include "limpet.probed" (dict "settings" $over "port" "9472") }}
 {{- toJson $over }}
 {{- end }}

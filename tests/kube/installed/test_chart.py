@@ -221,6 +221,25 @@ def test_the_page_is_that_of_the_file_beside_it_and_stands_open_only_where_a_val
     assert chosen <= labels.items()
 
 
+@pytest.mark.parametrize(
+    ("listen", "is_asked"),
+    [
+        ("0.0.0.0:7480", True),
+        ("[::]:7480", True),
+        ("203.0.113.9:7480", False),
+        ("[::]:7481", False),
+    ],
+)
+def test_a_page_that_the_kubelet_would_ask_in_vain_is_refused(listen: str, is_asked: bool) -> None:
+    values = {"page.enabled": True, "controller.settings": {"page_listen": listen}}
+    if is_asked:
+        assert settings(rendered(values), "controller")["page_listen"] == listen
+    else:
+        with pytest.raises(LabError, match="never be ready"):
+            rendered(values)
+        rendered({**values, "page.enabled": False})  # where there is no page nobody asks
+
+
 def test_services_at_the_socket_get_the_mounts_that_the_manifest_has_as_comments() -> None:
     found = rendered({"agent.ebpf": True})
 
