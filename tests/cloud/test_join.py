@@ -335,6 +335,19 @@ def test_pods_that_would_share_addresses_with_the_lan_are_refused_unless_forced(
     assert nodes(controller) == ["edge-1"]
 
 
+def test_a_kernel_without_ipv6_is_refused_where_pods_have_it_and_the_token_works_afterwards(
+    controller: Controller, node: Member
+) -> None:
+    order = node.order(controller)
+
+    said = refusal(lambda: join(node.folders, order, (), has_ipv6=False))
+
+    assert "its pods have IPv6 addresses, of fd00:" in said
+    assert not (node.folder / "cluster.json").exists()
+    assert join(node.folders, order, ()).name == "edge-1"
+    assert nodes(controller) == ["edge-1"]
+
+
 def test_a_node_with_segments_of_its_own_is_refused(controller: Controller, node: Member) -> None:
     settings = Settings(
         folders=node.folders, pods=PodSettings(segments=(ip_network("10.9.0.0/24"),))

@@ -49,6 +49,7 @@ from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.pod.reaper import Reaper
 from limpet.datapath.node.ports.part import PortPart
+from limpet.linux.sysctl import has_ipv6
 from limpet.linux.underlay import read_lan
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
@@ -340,6 +341,7 @@ def _enrollment(settings: Settings) -> Enrollment | None:
         settings.folders,
         settings.source,
         lan=partial(read_lan, settings.peers.links),
+        has_ipv6=has_ipv6,
         random=random.random,
     )
 

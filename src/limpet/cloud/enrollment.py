@@ -54,15 +54,18 @@ class Enrollment:
         source: SourceSettings,
         *,
         lan: Callable[[], Collection[Prefix]],
+        has_ipv6: Callable[[], bool] = lambda: True,
         random: Callable[[], float],
     ) -> None:
-        """`lan`: prefixes of the node's own links; raises LimpetError.
+        """`lan`: prefixes of the node's own links; `has_ipv6`: the kernel does; both raise
+        LimpetError.
 
         `random`: from 0 to below 1; spreads nodes that begin all at once.
         """
         self._folders = folders
         self._source = source
         self._lan = lan
+        self._has_ipv6 = has_ipv6
         self._random = random
         self.problem = "it asks the API server where the controllers are"
         """Why the node has not joined yet, in words."""
@@ -95,8 +98,8 @@ class Enrollment:
         addresses, ca = await find_controllers(self._source)
         token = read_token(self._source.join_token_file)
         order = JoinOrder(token, addresses, node_of_token(token), account_ca=ca)
-        lan = self._lan()
-        return await in_thread(lambda: join(self._folders, order, lan), "join")
+        lan, has_ipv6 = self._lan(), self._has_ipv6()
+        return await in_thread(lambda: join(self._folders, order, lan, has_ipv6=has_ipv6), "join")
 
 
 async def find_controllers(source: SourceSettings) -> tuple[tuple[str, ...], str]:

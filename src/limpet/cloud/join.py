@@ -84,11 +84,13 @@ class Joined:
     """Pods of the machine that this one replaces, whose addresses are kept."""
 
 
-def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
+def join(
+    folders: Folders, order: JoinOrder, lan: Collection[Prefix], *, has_ipv6: bool = True
+) -> Joined:
     """Makes this node one of the cluster that the token is of; all of it is on the disk then.
 
-    `lan`: prefixes of the node's own links. Raises: LimpetError; then the node has not joined, and
-    the same order may be given again.
+    `lan`: prefixes of the node's own links; `has_ipv6`: the kernel does. Raises: LimpetError; then
+    the node has not joined, and the same order may be given again.
     """
     _check(order)
     target = folders.cluster_dir
@@ -110,6 +112,7 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
         known, network, grant = _open(answer, key)
         if not order.force:
             _check_lan(network, grant, lan)
+            _check_ipv6(network, grant, has_ipv6=has_ipv6)
         write_durably(folder / "ca.pem", answer.ca.encode())
         write_durably(folder / "node.pem", answer.certificate.encode())
         own = OwnRequests(at, answer.ca, folder / "node.pem", folder / "node.key.pem")
@@ -273,6 +276,18 @@ def _check_lan(network: Network, grant: Grant, lan: Collection[Prefix]) -> None:
             "make a cluster with other pod CIDRs, or give the same command again with --force, if "
             f"nothing needed has such an address; else `limpet node remove {grant.uid}` in "
             "the cloud"
+        )
+
+
+def _check_ipv6(network: Network, grant: Grant, *, has_ipv6: bool) -> None:
+    given = [cidr for cidr in network.pod_cidrs if cidr.version == 6]
+    if given and not has_ipv6:
+        raise ConfigError(
+            f"join {network.cluster}: its pods have IPv6 addresses, of {given[0]}, and the kernel "
+            "here has no IPv6 (ipv6.disable=1, or built without): no pod would start. Nothing was "
+            "set up here. Either start the kernel with IPv6, or make a cluster with an IPv4 pod "
+            "CIDR alone (limpet controller install --pod-cidr 10.244.0.0/16), or give the same "
+            f"command again with --force; else `limpet node remove {grant.uid}` in the cloud"
         )
 
 

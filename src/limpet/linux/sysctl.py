@@ -24,6 +24,11 @@ def read_sysctl(path: str) -> str | None:
         raise KernelError("read", f"sysctl {path}", error.errno or 0) from error
 
 
+def has_ipv6() -> bool:
+    """False: ipv6.disable=1, or a kernel that was built without. Raises: KernelError."""
+    return read_sysctl("net/ipv6/conf/all/disable_ipv6") is not None
+
+
 def write_sysctl(path: str, value: str) -> None:
     """In the namespace of the calling thread. Raises: KernelError."""
     try:

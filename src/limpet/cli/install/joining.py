@@ -124,6 +124,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
     """
     from limpet.cloud.join import join
     from limpet.cloud.link import ControllerRefusedError
+    from limpet.linux.sysctl import has_ipv6
     from limpet.linux.underlay import read_lan
 
     if segments := settings.pods.segments:
@@ -138,7 +139,8 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
         manifest.make_folder(folder)
     try:
         with _private_files():
-            return join(settings.folders, order, read_lan(settings.peers.links))
+            lan = read_lan(settings.peers.links)
+            return join(settings.folders, order, lan, has_ipv6=has_ipv6())
     except LimpetError as error:
         if fresh and isinstance(error.__cause__, ControllerRefusedError):
             shutil.rmtree(settings.folders.cluster_dir)

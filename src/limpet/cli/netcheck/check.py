@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.base.process.connecting import cause_of
-from limpet.cli.netcheck.report import findings_of
+from limpet.cli.netcheck.report import NO_IPV6, findings_of
 from limpet.cli.netcheck.targets import NetcheckTarget, Observer, ObserverKind, resolve
 from limpet.cli.netcheck.tcp import Connected, connect
 from limpet.cli.netcheck.told import Netcheck, ObserverSaid, PortMappingSaid
@@ -31,6 +31,8 @@ from limpet.nat.port_mapping import PortMapping
 _MAPPED_S = 8.0
 """All three protocols are given up after six."""
 _LOOK_S = 0.1
+_IPV6 = "/proc/net/if_inet6"
+"""There where the kernel has IPv6."""
 _ANYWHERE_6 = ip_address("2000::1")
 
 
@@ -196,7 +198,8 @@ def _a_port() -> int:
 def _features() -> list[Lack] | None:
     if os.geteuid() != 0:
         return None
+    ipv6 = os.path.exists(_IPV6)
     try:
-        return try_features(ipv6=os.path.exists("/proc/net/if_inet6"), cluster=True)
+        return [*try_features(ipv6=ipv6, cluster=True), *(() if ipv6 else (NO_IPV6,))]
     except LimpetError as error:
         return [Lack("network namespaces", str(error), "pods", "CONFIG_NET_NS")]

@@ -11,6 +11,7 @@ from limpet.cli.netcheck.targets import ObserverKind
 from limpet.cli.netcheck.told import Netcheck, ObserverSaid, Remark, error, ok, warn
 from limpet.cli.output import off_by
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
+from limpet.datapath.together.kernel_trial import Lack
 from limpet.kubernetes.access.server_clock import WRONG_S
 
 _NATS = {
@@ -22,6 +23,14 @@ _NATS = {
     "unknown": "whether the NAT shows all others one port takes two that answer over UDP, at "
     "different addresses",
 }
+NO_IPV6 = Lack(
+    "IPv6",
+    "ipv6.disable=1, or a kernel that was built without",
+    "pods of a cluster that gives IPv6 addresses, as one does by default: none would start here, "
+    "and the machine is not let join",
+    "CONFIG_IPV6, started without ipv6.disable=1; or make the cluster with an IPv4 pod CIDR alone",
+    essential=False,
+)
 _LEAST_INNER = 1280
 """Bytes that IPv6 needs in a tunnel. Source: RFC 8200."""
 
@@ -185,6 +194,8 @@ def _sizes(told: Netcheck) -> Iterator[Remark]:
 
 
 def _ipv6(told: Netcheck) -> Iterator[Remark]:
+    if told.lacks is not None and NO_IPV6 in told.lacks:
+        return
     answered = any(each.version == 6 and each.udp_ms is not None for each in told.observers)
     if answered:
         yield ok(f"IPv6 works, from {told.ipv6}")

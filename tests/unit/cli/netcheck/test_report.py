@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import convert
+from msgspec import convert, to_builtins
 
 from limpet.base.errors import CommandLineError, LimpetError
-from limpet.cli.netcheck.report import findings_of
+from limpet.cli.netcheck.report import NO_IPV6, findings_of
 from limpet.cli.netcheck.targets import controller_target, relay_target
 from limpet.cli.netcheck.tcp import date_in
 from limpet.cli.netcheck.told import Netcheck
@@ -49,6 +49,14 @@ def told(**changes: Any) -> Netcheck:
 
 def wrong(found: Netcheck) -> dict[str, str]:
     return {each.what: each.level.value for each in found.findings if each.level.value != "ok"}
+
+
+def test_a_kernel_without_ipv6_is_no_ok() -> None:
+    found = told(lacks=[to_builtins(NO_IPV6)])
+
+    assert wrong(found) == {f"this machine lacks IPv6: {NO_IPV6.cause}": "warn"}
+    assert not any("tunnels carry pods' IPv6" in each.what for each in found.findings)
+    assert found.works
 
 
 def test_a_sound_site_is_all_ok() -> None:

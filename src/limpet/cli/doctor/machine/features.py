@@ -33,7 +33,8 @@ def _ipv6() -> Iterator[Finding]:
             "ipv6-missing",
             "the kernel has no IPv6 (ipv6.disable=1, or built without)",
             "there is an IPv6 segment",
-            "start the kernel with IPv6, or leave the IPv6 segment out",
+            "start the kernel with IPv6; or, for a node on its own, leave the IPv6 segment out. A "
+            "cluster grants both unless it was made with an IPv4 pod CIDR alone",
         )
     elif value != "0":
         yield warn(
