@@ -176,6 +176,8 @@ def _form(kind: Any) -> tuple[Any, Meta | None]:
     for part in (kind, *get_args(kind)):
         if get_origin(part) is Annotated:
             return part.__origin__, part.__metadata__[0]
+        if get_origin(part) is Literal:
+            return part, None
     return kind, None
 
 

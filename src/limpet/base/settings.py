@@ -259,8 +259,8 @@ class ServiceSettings(
 class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):
     """Network policies of Kubernetes on this node."""
 
-    mode: Literal["off", "on"] = "off"
-    """"on": this node holds its pods to them."""
+    mode: Literal["off", "on"] | None = None
+    """"on": this node holds its pods to them; None: it does not, and nobody has said so."""
 
 
 class TunnelSettings(

@@ -274,6 +274,12 @@ def test_a_bad_value_is_named_with_its_field_and_file(key: str, value: Any) -> N
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("key", ["services", "policies", "dns"])
+def test_words_that_a_setting_takes_are_named_also_where_it_may_be_unset(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} = True: not one of off, on$"):
+        parse_settings({key: True, "source": "kubernetes"}, "a.toml")
+
+
 def test_of_an_unknown_key_the_nearest_is_named_and_where_none_is_near_all_are() -> None:
     with pytest.raises(
         ConfigError, match=r"agent\.toml: unknown key 'segment' \(did you mean segments\?\)"

@@ -79,7 +79,7 @@ KINDS: dict[str, FindingKind] = {
         policies="policies-unheard",
         configuration="host-port-shared host-port-of-node",
     ),
-    **_of(Harm.STRANGERS, security="key-revoked peer-claims"),
+    **_of(Harm.STRANGERS, security="key-revoked peer-claims", policies="policies-not-said"),
     **_of(
         Harm.SERVICES,
         services="kube-proxy-beside service-left-out",

@@ -12,7 +12,12 @@ from limpet.agent.settings import Settings
 from limpet.agent.status.node import Status
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
-from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity, examine_vxlan
+from limpet.cli.doctor.cluster.membership import (
+    cluster_findings,
+    examine_identity,
+    examine_policies,
+    examine_vxlan,
+)
 from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports, ports_of
 from limpet.cli.doctor.cluster.ways import (
     examine_servers,
@@ -82,6 +87,7 @@ def diagnose(
         lambda: examine_conflist(target, care) if cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),
         lambda: findings,
+        lambda: examine_policies(settings),
         lambda: examine_folders(settings),
         *_pods(target, status, pods, silent=silent),
         *_machine(target, pods),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings, load_settings, parse_settings
 from limpet.base.errors import AgentUnavailable, CommandLineError, ConfigError, LimpetError
-from limpet.cli.doctor.cluster.membership import examine_vxlan
+from limpet.cli.doctor.cluster.membership import examine_policies, examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Installation
@@ -249,6 +249,7 @@ def _look(
             lambda: examine_edits(Manifest.load(settings.folders.state_dir), files),
             lambda: _former_cni(settings),
             lambda: _node_object(options, settings),
+            lambda: examine_policies(settings),
         ),
     ]
 

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from limpet.agent.settings import Settings
+from limpet.agent.settings import Settings, parse_settings
 from limpet.agent.status.cluster import ClusterStatus
 from limpet.agent.status.services import ServicesStatus
 from limpet.base.settings import Folders
 from limpet.cli.commands.status import services_lines
-from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity
+from limpet.cli.doctor.cluster.membership import (
+    cluster_findings,
+    examine_identity,
+    examine_policies,
+)
 from limpet.cli.doctor.cluster.tunnel import no_wireguard
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cluster.kinds.network import Encryption
@@ -51,6 +55,24 @@ def peers(**changes: int) -> dict[str, int]:
 
 def test_a_sound_node_is_all_ok() -> None:
     assert findings() == []
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"source": "kubernetes"}, True),
+        ({"source": "kubernetes", "policies": "off"}, False),
+        ({"source": "kubernetes", "policies": "on"}, False),
+        ({"source": "kubernetes", "cni": False}, False),
+        ({}, False),
+    ],
+)
+def test_where_nobody_has_said_whether_policies_hold_that_is_named(
+    written: dict[str, object], told: bool
+) -> None:
+    found = [each.id for each in examine_policies(parse_settings(written, "test"))]
+
+    assert found == (["policies-not-said"] if told else [])
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ CLUSTER = KubernetesOptions(Path("/etc/kubernetes/kubelet.conf"))
     ("asked", "mode"),
     [
         (AskedSettings(kubernetes=CLUSTER), "on"),
-        (AskedSettings(kubernetes=CLUSTER, cni=False), "off"),
-        (AskedSettings(), "off"),
+        (AskedSettings(kubernetes=CLUSTER, cni=False), None),
+        (AskedSettings(), None),
     ],
     ids=["a node of Kubernetes", "one whose pods are another network's", "one of no Kubernetes"],
 )
 def test_a_node_of_kubernetes_holds_its_pods_to_policies_as_the_daemonset_does(
-    asked: AskedSettings, mode: str
+    asked: AskedSettings, mode: str | None
 ) -> None:
     written = parse_settings(tomllib.loads(asked.text().decode()), "what is written")
 

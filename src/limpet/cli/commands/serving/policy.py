@@ -142,7 +142,7 @@ _LOOKS_AWAY = 'this node does not look at NetworkPolicies of Kubernetes (policie
 
 def _looks_away(settings: Settings) -> bool:
     """Whether the cluster may have NetworkPolicies, which nothing on this node sees to."""
-    return settings.source.source == "kubernetes" and settings.policies.mode == "off"
+    return settings.source.source == "kubernetes" and settings.policies.mode != "on"
 
 
 def show_policies(found: Policies, output: Output, *, looks_away: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import (
     ApiServerStatus,
     ClusterStatus,
@@ -144,6 +145,20 @@ def _services(services: ServicesStatus) -> Finding:
     if found:
         return ok(f"kube-proxy serves Services here ({found}); Limpet does not: {services.why}")
     return ok(f"Limpet serves no Services here, and no kube-proxy is found: {services.why}")
+
+
+def examine_policies(settings: Settings) -> Iterator[Finding]:
+    """Pure."""
+    hears_kubernetes = settings.source.source == "kubernetes" and settings.pods.cni
+    if hears_kubernetes and settings.policies.mode is None:
+        yield warn(
+            "policies-not-said",
+            "this node looks at no NetworkPolicy of Kubernetes, and its configuration does not say "
+            "whether it should",
+            "its pods receive and send what they like, whatever NetworkPolicies select them",
+            'policies = "on" in the agent\'s configuration, and restart the agent; or "off", where '
+            "something else sees to them",
+        )
 
 
 def _left_out(services: ServicesStatus) -> Iterator[Finding]:
