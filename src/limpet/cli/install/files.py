@@ -124,8 +124,8 @@ class Manifest:
     def put(self, role: str, path: Path, content: bytes, mode: int) -> bool:
         """Records, then writes. False when the file was as it should be.
 
-        A file that has that very content already, unrecorded, is ours from a record that was lost.
-        Raises: StorageError.
+        A file that has that very content already, unrecorded, or says that it is Limpet's, is ours
+        from a record that was lost: it is not put back some day. Raises: StorageError.
         """
         now = read_if_there(path)
         known = self.files.get(str(path))
@@ -134,7 +134,7 @@ class Manifest:
             return False
         if known is None:
             known = InstalledFile(role, str(path), [], mode)
-            if now is not None and not same:
+            if now is not None and not same and not _is_limpets(role, now):
                 known.replaced = base64.b64encode(now).decode()
                 known.replaced_mode = path.stat().st_mode & 0o7777
             self.files[str(path)] = known
@@ -168,3 +168,16 @@ class Manifest:
                 removed.append(folder)
         self.folders = [folder for folder in self.folders if folder not in removed]
         return removed
+
+
+def _is_limpets(role: str, content: bytes) -> bool:
+    """A file of some version of Limpet, by what it says."""
+    if role == "binary":
+        return content.startswith(b"\x7fELF") and b"limpet: a CNI plugin" in content
+    if role != "conflist":
+        return content.startswith(b"# Limpet's; `systemctl edit ")
+    try:
+        plugins = decode_plain_json(content)["plugins"]
+        return bool(plugins) and all(each["type"] == "limpet" for each in plugins)
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from limpet.base.errors import StorageError
 from limpet.cli.install.files import Manifest
+from limpet.cni.shim_binary import shim_path
 
 NAMES = ["bin/limpet", "net.d/10-limpet.conflist", "unit/limpet-agent.service"]
 theirs = st.binary(max_size=8).map(lambda content: b"theirs" + content)
@@ -121,6 +123,40 @@ def test_only_what_somebody_else_wrote_counts_as_edited(tmp_path: Path) -> None:
 
     path.write_bytes(b"a person's")
     assert manifest.is_edited(path)
+
+
+FORMER = {
+    "binary": b"\x7fELF" + shim_path().read_bytes()[4:] + b"of before",
+    "conflist": json.dumps(
+        {"name": "net", "plugins": [{"type": "limpet", "ipMasq": True}]}
+    ).encode(),
+    "unit": b"# Limpet's; `systemctl edit limpet-agent.service` keeps changes apart from it.\n",
+}
+
+
+@pytest.mark.parametrize("role", FORMER)
+def test_a_file_of_a_former_version_without_a_record_is_not_put_back(
+    tmp_path: Path, role: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(FORMER[role])
+
+    Manifest.load(tmp_path / "state").put(role, path, b"of now", 0o644)
+    take_everything_back(tmp_path / "state")
+
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("role", FORMER)
+@pytest.mark.parametrize("content", [b"a person's", b'{"plugins": [{"type": "flannel"}]}', b"{}"])
+def test_a_file_of_somebody_else_is_put_back(tmp_path: Path, role: str, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+
+    Manifest.load(tmp_path / "state").put(role, path, b"of now", 0o644)
+    take_everything_back(tmp_path / "state")
+
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("left", [b"", bytes(4096), b"new ver", b"new ver" + bytes(400)])
