@@ -31,6 +31,7 @@ from limpet.cluster.api import (
     encode,
     encode_line,
 )
+from limpet.cluster.identity import Identity
 from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving, take_request
 from tests.effort import examples
 
@@ -373,3 +374,16 @@ def test_an_address_of_a_controller_is_read(text: str, found: tuple[str, int]) -
 def test_what_is_no_address_of_a_controller_is_refused_in_words(text: str) -> None:
     with pytest.raises(LinkError, match="not an address as"):
         parse_controller(text)
+
+
+def test_another_order_of_the_same_controllers_is_not_written(tmp_path: Path) -> None:
+    controllers = ("a:7470", "b:7470")
+    identity = Identity(tmp_path, b"k" * 32, "edge-1", b"p" * 32, controllers, by_account=True)
+    link = ControllerLink(identity)
+
+    assert link.follow(controllers[::-1])
+    assert link.controller == "b:7470"
+    assert not list(tmp_path.iterdir())
+
+    assert link.follow(("c:7470", "a:7470"))
+    assert b"c:7470" in (tmp_path / "cluster.json").read_bytes()

@@ -24,6 +24,7 @@ from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster import api
 from limpet.cluster.api import InterfaceAddresses, format_token, parse_token, token_id
+from limpet.cluster.identity import put_damage_aside
 from limpet.cluster.reported_pods import record_bytes
 from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
@@ -101,6 +102,33 @@ def test_a_join_that_was_cut_off_anywhere_goes_on_with_the_same_key_and_token(
         assert node.join(controller, token) == first
         assert node.identity.uid == first.uid
     assert nodes(controller) == ["edge-1"]
+
+
+def test_a_node_whose_key_is_whole_gets_its_place_again_where_the_rest_is_damaged(
+    controller: Controller, node: Member
+) -> None:
+    first = node.join(controller)
+    path = node.folder / "cluster.json"
+    path.write_bytes(bytes(300))
+    assert "remove the file and join again" in refusal(lambda: node.identity)
+
+    put_damage_aside(node.folder)
+
+    assert path.with_name("cluster.json.damaged").read_bytes() == bytes(300)
+    assert node.join(controller) == first
+    assert nodes(controller) == ["edge-1"]
+    put_damage_aside(node.folder)
+    assert node.identity.uid == first.uid
+
+
+def test_a_node_whose_key_is_damaged_too_does_not_join_again(
+    controller: Controller, node: Member
+) -> None:
+    node.join(controller)
+    for name in ("cluster.json", "node.key"):
+        (node.folder / name).write_bytes(bytes(300))
+
+    assert "identity is damaged" in refusal(lambda: put_damage_aside(node.folder))
 
 
 def test_who_has_joined_is_told_so_and_keeps_its_identity(

@@ -110,6 +110,7 @@ async def _run(settings: Settings) -> bool:
         hint="stop it first: systemctl stop limpet-agent",
     ):
         _keep_waiting_pods(settings)
+        _put_damage_aside(settings)
         enrollment = _enrollment(settings)
         agent = _Agent(settings, lambda: enrollment.problem if enrollment is not None else "")
         try:
@@ -138,6 +139,16 @@ def _keep_waiting_pods(settings: Settings) -> None:
         from limpet.cloud.join import keep_waiting_pods
 
         keep_waiting_pods(settings.folders)
+
+
+def _put_damage_aside(settings: Settings) -> None:
+    """Who joins by itself does so again. Raises: LimpetError."""
+    if settings.joins_by_itself and (settings.folders.cluster_dir / "cluster.json").exists():
+        # Only now, as for the cluster's side.
+        from limpet.cluster.identity import put_damage_aside
+
+        if damage := put_damage_aside(settings.folders.cluster_dir):
+            _log.warning("the node joins again", why=damage)
 
 
 async def _until_another(enrollment: Enrollment | None, agent: _Agent) -> None:

@@ -73,7 +73,8 @@ class ControllerLink:
         return len(self._identity.controllers)
 
     def follow(self, addresses: tuple[str, ...]) -> bool:
-        """Asks these from the next connection on, the first of them first; they are kept.
+        """Asks these from the next connection on, the first of them first; they are kept, but not
+        their order alone: each leader puts itself first, and the file says who this node is.
 
         False: nothing changes, also where a person said whom this node asks. Raises: StorageError,
         and then they count until the agent ends.
@@ -83,7 +84,8 @@ class ControllerLink:
             return False
         self._identity = replace(before, controllers=addresses)
         self._turn = 0
-        keep_controllers(before, addresses)
+        if set(addresses) != set(before.controllers):
+            keep_controllers(before, addresses)
         return True
 
     def use(self, addresses: tuple[str, ...]) -> bool:

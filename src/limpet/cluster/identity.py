@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import cause, read_regular, write_durably
+from limpet.base.disk import cause, put_aside, read_regular, write_durably
 from limpet.base.errors import ConfigError, StorageError
 from limpet.cluster.keys import public_key_of, uid_of
 
@@ -73,12 +73,17 @@ class ClusterFile(msgspec.Struct, frozen=True):
     by_account: bool = False
 
 
+class DamagedClusterFile(ConfigError):
+    """`cluster.json` is damaged, and the node's key is whole."""
+
+
 class _Versioned(msgspec.Struct):
     version: int = VERSION
 
 
 def load_identity(folder: Path) -> Identity | None:
-    """None: the node has not joined. Raises: StorageError; ConfigError: what is damaged."""
+    """None: the node has not joined. Raises: StorageError; ConfigError, DamagedClusterFile: what is
+    damaged."""
     try:
         text = read_regular(folder / _CLUSTER_FILE)
         key = read_regular(folder / _KEY_FILE)
@@ -97,10 +102,27 @@ def load_identity(folder: Path) -> Identity | None:
             )
         found = decode_json(text, ClusterFile)
     except msgspec.MsgspecError as error:
-        raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
+        if len(key) != KEY_BYTES:
+            raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
+        raise DamagedClusterFile(
+            f"read {folder / _CLUSTER_FILE}: {error} (it was damaged; this node's key is whole: "
+            "remove the file and join again, which gives the same key the same place: limpet join "
+            "--token-file FILE)"
+        ) from error
     if len(key) != KEY_BYTES:
         raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {KEY_BYTES}")
     return Identity(folder, key, found.name, found.pinned_key, found.controllers, found.by_account)
+
+
+def put_damage_aside(folder: Path) -> str:
+    """Where the file that says who the node is was damaged, and its key is whole, the node has not
+    joined: it may do so again. What became of the file, in words, or nothing. Raises: LimpetError:
+    what else is damaged."""
+    try:
+        load_identity(folder)
+    except DamagedClusterFile as error:
+        return f"{error}: {put_aside(folder / _CLUSTER_FILE)}"
+    return ""
 
 
 def keep_controllers(identity: Identity, controllers: tuple[str, ...]) -> None:
