@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,9 +33,13 @@ class Attachments:
         self.unfinished: frozenset[str] = frozenset()
         """Host ends of pods that an earlier agent began to attach and did not live to record."""
         self._begun: set[Path] = set()
+        self._latest_ns = 0
+        """Of the records' files. Their order is that of the attachments after a restart, so each is
+        given a later time than those before it, also where the clock was set back."""
         with refusals("use", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime_ns):
+            made = sorted((path.lstat().st_mtime_ns, path) for path in folder.glob("*.json"))
+            for self._latest_ns, path in made:
                 self._load(path)
             begun = {path.stem for path in folder.glob(f"*{_BEGUN}")}
             self.unfinished = frozenset(begun - {each.link.host_ifname for each in self})
@@ -60,8 +65,9 @@ class Attachments:
         """Before its interface is made, `put` or `abandon` follows. Raises: StorageError."""
         begun = self._path(attachment).with_suffix(_BEGUN)
         self._begun.add(begun)
+        self._latest_ns = max(self._latest_ns + 1, time.time_ns())
         try:
-            _write(begun, encode_attachment(attachment))
+            _write(begun, encode_attachment(attachment), self._latest_ns)
         except OSError as error:
             self.abandon(attachment)
             raise StorageError("write", str(begun), error.strerror or str(error)) from error
@@ -107,11 +113,12 @@ class Attachments:
         return self._folder / f"{attachment.link.host_ifname}.json"
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, modified_ns: int) -> None:
     """Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if os.write(fd, content) < len(content):  # what a full disk does before it refuses
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.utime(fd, ns=(modified_ns, modified_ns))
     finally:
         os.close(fd)
