@@ -15,6 +15,7 @@ from limpet.controller.node_objects.node import (
     looked_at,
     read_node,
 )
+from limpet.controller.orchestrator.node_keeper.grace_clock import passed_s
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges
@@ -48,9 +49,10 @@ class Nodes:
     @property
     def deleted(self) -> Mapping[str, tuple[NodeObject, float]]:
         """Nodes that the API server said were deleted, and are not there again; with the time of
-        day when. One that a new list lacks is not among them: an API server that was put back from
-        a copy lacks all that came since."""
-        return self._deleted
+        day when, by the clock as it is now. One that a new list lacks is not among them: an API
+        server that was put back from a copy lacks all that came since."""
+        ahead_s = time.time() - passed_s()
+        return {name: (node, at_s + ahead_s) for name, (node, at_s) in self._deleted.items()}
 
     @property
     def changed(self) -> asyncio.Future[None]:
@@ -73,7 +75,7 @@ class Nodes:
                 continue
             del self._objects[name], self._looked_at[name]
             if not changes.listed:
-                self._deleted[name] = (before, time.time())
+                self._deleted[name] = (before, passed_s())
                 if len(self._deleted) > DELETED_NODES.most:
                     del self._deleted[next(iter(self._deleted))]
             is_new = True

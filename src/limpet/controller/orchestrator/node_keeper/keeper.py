@@ -14,6 +14,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.orchestrator.node_keeper.grace_clock import GraceClock
 from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, is_gone, settle_fates
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
 from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
@@ -73,7 +74,7 @@ class NodeKeeper:
         Node was deleted."""
         self._nodes = nodes
         self._grace_s = grace_s
-        self._led_since_s = time.time()
+        self._clock = GraceClock()
         self._cluster = cluster
         self._tell = tell
         self._told: dict[str, str] = {}
@@ -102,13 +103,16 @@ class NodeKeeper:
 
     async def _settle_fates(self) -> float:
         """How long until there is more to do."""
+        clock = self._clock
+        clock.look()
         fates = await self._cluster.change(
             lambda tables: settle_fates(
                 tables,
                 self._nodes.deleted,
                 grace_s=self._grace_s,
-                led_since_s=self._led_since_s,
-                now_s=time.time(),
+                led_since_s=clock.led_since_s,
+                now_s=clock.now_s,
+                set_at_s=clock.set_at_s,
             )
         )
         for grant, at_s in fates.gone:
@@ -124,7 +128,7 @@ class NodeKeeper:
                 _log.warning("its Node was deleted, and did not come back", node=grant.name)
         if fates.next_at_s is None:
             return _LOOK_S
-        return min(_LOOK_S, max(0.0, fates.next_at_s - time.time()))
+        return min(_LOOK_S, max(0.0, fates.next_at_s - clock.now_s))
 
     async def _settle_cidrs(self) -> float:
         """How long until there is more to do."""

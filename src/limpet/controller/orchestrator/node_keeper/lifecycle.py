@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.node_objects.node import REPLACE_LABEL, NodeObject
+from limpet.controller.orchestrator.node_keeper.grace_clock import SET_S
 from limpet.controller.registry.tables import Tables
 
 MOST_AT_ONCE = 64
@@ -44,9 +45,11 @@ def settle_fates(
     grace_s: float,
     led_since_s: float,
     now_s: float,
+    set_at_s: float | None = None,
 ) -> Fates:
     """Remembers which Nodes are there and which were deleted; all times are of the controller's
-    clock. `deleted`: as the API server has told, with the time."""
+    clock. `deleted`: as the API server has told, with the time. `set_at_s`: the clock was set
+    forward then; nobody knows what has passed of a grace time that began before, so it begins."""
     fates = Fates()
     nodes, written = tables.source.nodes, 0
     for name, node in nodes.objects.items():
@@ -72,10 +75,16 @@ def settle_fates(
     if not nodes.listed or tables.state.recovery is not None:
         return fates
     not_before_s = led_since_s + min(grace_s, MOST_SETTLE_S)
-    for uid, record in tables.nodes.items():
+    for uid, record in list(tables.nodes.items()):
         if record.node_gone_at_s is None or tables.grants[uid].tombstone:
             continue
-        at_s = max(record.node_gone_at_s + grace_s, not_before_s)
+        gone_at_s = record.node_gone_at_s
+        if set_at_s is not None and gone_at_s < set_at_s - SET_S:
+            gone_at_s = set_at_s
+            if written < MOST_AT_ONCE:
+                tables.put_node(uid, node_gone_at_s=gone_at_s)
+                written += 1
+        at_s = max(gone_at_s + grace_s, not_before_s)
         if at_s <= now_s:
             fates.due.append(tables.grants[uid])
         else:

@@ -30,10 +30,20 @@ def delete(told: Told, name: str, at_s: float) -> Deleted:
 
 
 def settle(
-    tables: Tables, deleted: Deleted | None = None, *, now_s: float, led_since_s: float = -1e6
+    tables: Tables,
+    deleted: Deleted | None = None,
+    *,
+    now_s: float,
+    led_since_s: float = -1e6,
+    set_at_s: float | None = None,
 ) -> Fates:
     return settle_fates(
-        tables, deleted or {}, grace_s=GRACE_S, led_since_s=led_since_s, now_s=now_s
+        tables,
+        deleted or {},
+        grace_s=GRACE_S,
+        led_since_s=led_since_s,
+        now_s=now_s,
+        set_at_s=set_at_s,
     )
 
 
@@ -113,6 +123,16 @@ def test_nothing_is_removed_before_nodes_could_say_that_the_store_is_an_old_copy
     assert due(fates) == []
     recovery.force(tables)
     assert due(settle(tables, now_s=1e9)) == []
+
+
+def test_a_clock_that_is_set_forward_begins_the_grace_time_whoever_leads() -> None:
+    told, tables = beside_n1()
+    settle(tables, delete(told, "n1", 5.0), now_s=6.0)
+
+    assert due(settle(tables, now_s=20_010.0, set_at_s=20_000.0)) == []
+    assert due(settle(tables, now_s=20_999.0, set_at_s=20_000.5)) == []
+    assert due(settle(tables, now_s=20_999.0)) == []
+    assert due(settle(tables, now_s=21_000.0)) == ["n1"]
 
 
 def test_before_all_nodes_were_told_nobody_is_removed() -> None:
