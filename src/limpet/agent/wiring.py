@@ -13,6 +13,7 @@ import structlog
 
 from limpet.agent.answers.picture.looking import Looking
 from limpet.agent.answers.picture.reporting import make_report
+from limpet.agent.happenings.changed_at import ChangedAt
 from limpet.agent.happenings.of_cluster import ClusterHappenings, Watched
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.kubernetes_side import KubernetesSide
@@ -146,12 +147,12 @@ class ClusterSide:
         self.nat_traversal = NatTraversal(
             self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
-        since_at_s: dict[str, int] = {}
+        changed_at = ChangedAt()
         looking = Looking(
             self.peer_parts,
             self.probing,
             self.nat_traversal,
-            since_at_s=since_at_s.get,
+            since_at_s=changed_at.get,
             ledgers=ledgers,
         )
         self.session = Session(
@@ -192,7 +193,7 @@ class ClusterSide:
                 self.peer_parts,
                 self.nat_traversal.relays,
             ),
-            since_at_s,
+            changed_at,
         )
         self.membership.subscribe(self.tell)
 

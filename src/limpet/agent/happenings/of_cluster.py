@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from limpet.agent.happenings.changed_at import ChangedAt
 from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.happenings.words import (
     Fact,
@@ -58,14 +58,11 @@ class Watched:
 class ClusterHappenings:
     """For one event loop. Hears each event before all others do, and changes nothing."""
 
-    def __init__(
-        self, of_node: NodeHappenings, cluster: Watched, since_at_s: dict[str, int]
-    ) -> None:
-        """`since_at_s`: when the rung to a peer changed last, since 1970, by uid, is written there;
-        absent: before the start."""
+    def __init__(self, of_node: NodeHappenings, cluster: Watched, changed_at: ChangedAt) -> None:
+        """`changed_at`: is told when the rung to a peer changes."""
         self._of_node = of_node
         self._cluster = cluster
-        self.since_at_s = since_at_s
+        self.changed_at = changed_at
         self._rungs: dict[str, Rung] = {}
         """Rungs of the peers, by uid, as they were told last."""
         self._silent: frozenset[str] = frozenset()
@@ -137,7 +134,7 @@ class ClusterHappenings:
             was, now = self._rungs.get(uid, Rung()), self._rung(uid)
             if was != now:
                 self._rungs[uid] = now
-                self.since_at_s[uid] = int(time.time())
+                self.changed_at.note(uid)
                 found.append(path_changed(self._here, self._who(uid), was, now))
         self._of_node.recorder.note(*found)
 
@@ -165,7 +162,7 @@ class ClusterHappenings:
             elif not is_there and uid in self._members:
                 who = Who(uid, self._members.pop(uid))
                 self._rungs.pop(uid, None)
-                self.since_at_s.pop(uid, None)
+                self.changed_at.forget(uid)
                 found.append(node_removed(self._here, who))
         self._of_node.recorder.note(*found)
 

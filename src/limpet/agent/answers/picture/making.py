@@ -89,7 +89,7 @@ class PictureAnswers:
             cluster.peer_parts,
             cluster.probing,
             cluster.nat_traversal,
-            since_at_s=cluster.happenings.since_at_s.get,
+            since_at_s=cluster.happenings.changed_at.get,
             ledgers=ledgers,
         )
         self._services = services
