@@ -18,7 +18,7 @@ import pytest
 from limpet.agent.settings import parse_settings
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
-from limpet.cli.doctor.findings import Finding
+from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
 from limpet.cli.doctor.machine.links import examine_bridges
@@ -305,9 +305,12 @@ def test_a_clock_that_is_behind_what_was_written_here_is_named(tmp_path: Path) -
 
     later_s = time.time() + 50 * 86400
     os.utime(tmp_path / "own", (later_s, later_s))
-    (found,) = examine_clock([tmp_path])
+    (found,) = examine_clock([tmp_path], kept=lambda: False)
     assert found.id == "clock-wrong"
     assert "1200 hours behind" in found.what
+    (found,) = examine_clock([tmp_path], kept=lambda: True)
+    assert (found.id, found.level) == ("", Level.OK)
+    assert "written when it was ahead" in found.what
 
 
 def test_pods_of_kubernetes_on_dockers_bridge_are_named_and_containers_are_not(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import DYING_GROUP, RULE_PRIORITY, TUNNEL_RULE_PRIORITY
+from limpet.base.process.wall_clock import is_kept
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.owners import is_ours
 from limpet.linux.netlink import codec as wire
@@ -249,8 +250,11 @@ def _settings_of_files(root: Path) -> dict[str, tuple[str, Path]]:
     return found
 
 
-def examine_clock(folders: Iterable[Path]) -> Iterator[Finding]:
-    """Whether the clock is behind files that were written here. Works without a network."""
+def examine_clock(
+    folders: Iterable[Path], *, kept: Callable[[], bool] = is_kept
+) -> Iterator[Finding]:
+    """Whether the clock is behind files that were written here. Works without a network. `kept`: a
+    time server keeps it, and what looks later was written when it was ahead."""
     newest, at = 0.0, Path()
     for folder in folders:
         for path in folder.glob("*"):
@@ -261,7 +265,9 @@ def examine_clock(folders: Iterable[Path]) -> Iterator[Finding]:
             if written_s > newest:
                 newest, at = written_s, path
     behind_s = newest - time.time()
-    if behind_s > _CLOCK_S:
+    if behind_s > _CLOCK_S and kept():
+        yield ok(f"a time server keeps the clock; {at} was written when it was ahead")
+    elif behind_s > _CLOCK_S:
         yield warn(
             "clock-wrong",
             f"the clock of this machine is at least {behind_s / 3600:.0f} hours behind: {at} was "
