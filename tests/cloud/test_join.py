@@ -131,6 +131,26 @@ def test_a_node_whose_key_is_damaged_too_does_not_join_again(
     assert "identity is damaged" in refusal(lambda: put_damage_aside(node.folder))
 
 
+@pytest.mark.parametrize("rotten", [bytes(32), b"r" * 32], ids=["zeros", "another"])
+def test_a_rotten_key_is_not_taken_for_one(
+    controller: Controller, node: Member, rotten: bytes
+) -> None:
+    node.join(controller)
+    (node.folder / "node.key").write_bytes(rotten)
+
+    assert "node.key: it is not the key of node.pem" in refusal(lambda: node.identity)
+    (node.folder / "cluster.json").write_bytes(bytes(300))
+    assert "identity is damaged" in refusal(lambda: put_damage_aside(node.folder))
+
+
+def test_nobody_joins_by_a_key_of_zeros(controller: Controller, node: Member) -> None:
+    node.join(controller)
+    (node.folder / "cluster.json").unlink()
+    (node.folder / "node.key").write_bytes(bytes(32))
+
+    assert "node.key: it is damaged" in refusal(lambda: node.join(controller))
+
+
 def test_who_has_joined_is_told_so_and_keeps_its_identity(
     controller: Controller, node: Member
 ) -> None:

@@ -178,11 +178,11 @@ def _known_key(folder: Path) -> bytes | None:
     """The node's private key; None: none was made yet. Raises: StorageError."""
     path = folder / "node.key"
     key = read_if_there(path)
-    if key is not None and len(key) != KEY_BYTES:
+    if key is not None and (len(key) != KEY_BYTES or not any(key)):
         raise StorageError(
             "read",
             str(path),
-            f"{len(key)} bytes instead of {KEY_BYTES}",
+            f"{len(key)} bytes instead of {KEY_BYTES}" if any(key) else "it is damaged",
             hint="remove the file, or join with --new-identity",
         )
     return key

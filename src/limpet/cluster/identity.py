@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import sys
@@ -18,6 +19,7 @@ from limpet.cluster.keys import public_key_of, uid_of
 _KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
 _CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
 KEY_BYTES = 32
+_DER_SEQUENCE = b"\x30"
 _SO_NETNS_COOKIE = 71
 """Source: include/uapi/asm-generic/socket.h."""
 
@@ -102,7 +104,7 @@ def load_identity(folder: Path) -> Identity | None:
             )
         found = decode_json(text, ClusterFile)
     except msgspec.MsgspecError as error:
-        if len(key) != KEY_BYTES:
+        if len(key) != KEY_BYTES or _is_rotten(folder, key):
             raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
         raise DamagedClusterFile(
             f"read {folder / _CLUSTER_FILE}: {error} (it was damaged; this node's key is whole: "
@@ -111,7 +113,21 @@ def load_identity(folder: Path) -> Identity | None:
         ) from error
     if len(key) != KEY_BYTES:
         raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {KEY_BYTES}")
+    if _is_rotten(folder, key):
+        raise _damaged(folder / _KEY_FILE, f"it is not the key of {_CERTIFICATE_FILE}")
     return Identity(folder, key, found.name, found.pinned_key, found.controllers, found.by_account)
+
+
+def _is_rotten(folder: Path, key: bytes) -> bool:
+    """A key of the right size that is another one than was made here, as by the certificate."""
+    if not any(key):
+        return True
+    try:
+        text = read_regular(folder / _CERTIFICATE_FILE)
+        certificate = base64.b64decode(b"".join(text.splitlines()[1:-1]), validate=True)
+    except (OSError, ValueError):
+        return False  # who connects with it says what is wrong
+    return certificate[:1] == _DER_SEQUENCE and public_key_of(key) not in certificate
 
 
 def put_damage_aside(folder: Path) -> str:

@@ -153,7 +153,7 @@ def _in_folder(name: str, read: Callable[[Path], object]) -> Callable[[bytes], N
     shape=Shape.JSON,
 )
 def identity_of_the_node(data: bytes) -> None:
-    (Path(_folder().name) / "node.key").write_bytes(bytes(32))
+    (Path(_folder().name) / "node.key").write_bytes(bytes(range(32)))
     _in_folder("cluster.json", load_identity)(data)
 
 
