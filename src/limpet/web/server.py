@@ -22,7 +22,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import for_ever, notify_service_manager
 from limpet.base.process.listeners import open_listener
 from limpet.controller.api.connections import ApiServer
-from limpet.web.access.certificate import context_of
+from limpet.web.access.certificate import Renewal, context_of
 from limpet.web.access.guard import ServedAt
 from limpet.web.access.sessions import PageToken, Sessions
 from limpet.web.application import WebPage
@@ -45,6 +45,8 @@ class Serving:
     tokens: Callable[[], Mapping[str, PageToken]] = dict
     follow: Callable[[], Coroutine[Any, Any, None]] | None = None
     """For ever: keeps the tokens as they are elsewhere."""
+    renew: Callable[[], tuple[Path, Path]] | None = None
+    """Certificate and key as they should be by now, where they are the page's own."""
 
 
 @contextlib.asynccontextmanager
@@ -82,6 +84,9 @@ async def served(source: PictureSource, serving: Serving) -> AsyncIterator[tuple
     assert runner.server is not None
     server = ApiServer(runner.server, context, lambda _: False, patience_s=_IDLE_S)
     server.listen(listener)
+    renewal = Renewal(context, serving.renew) if context and serving.renew else None
+    if renewal is not None:
+        renewal.look()
     following = asyncio.create_task(serving.follow()) if serving.follow is not None else None
     try:
         scheme = "https" if context is not None else "http"
@@ -90,6 +95,8 @@ async def served(source: PictureSource, serving: Serving) -> AsyncIterator[tuple
     finally:
         if following is not None:
             following.cancel()
+        if renewal is not None:
+            renewal.stop()
         server.stop()
         page.stop()
         await runner.cleanup()

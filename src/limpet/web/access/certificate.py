@@ -6,11 +6,12 @@ Not the controller's: that has an Ed25519 key, as all of the cluster, which no b
 from __future__ import annotations
 
 import ssl
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,11 +19,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
+from limpet.base.timer import Timer
 
 _FOR = timedelta(days=397)
 """Browsers take none that runs longer."""
 _BEFORE = timedelta(days=30)
 _NAME = "page"
+_LOOK_EVERY_S = 60.0
+_log = structlog.get_logger("page")
 
 
 def context_of(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -39,15 +43,53 @@ def context_of(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def own_certificate(folder: Path, names: Collection[str]) -> tuple[Path, Path]:
-    """Certificate and key of `folder`, made where they are not there, are for other names or near
-    their end. Raises: StorageError."""
+class Renewal:
+    """Has a server of TLS go on with a certificate of its own that is made anew meanwhile. For one
+    event loop."""
+
+    def __init__(self, context: ssl.SSLContext, renew: Callable[[], tuple[Path, Path]]) -> None:
+        """`renew`: certificate and key, as `own_certificate` has them now."""
+        self._context = context
+        self._renew = renew
+        self._timer = Timer("certificate", self.look)
+        self._fingerprint = ""
+        self._problem = ""
+
+    def look(self) -> None:
+        """Now, and again and again: the clock may be set, and the page may run for years."""
+        self._timer.set_in(_LOOK_EVERY_S)
+        try:
+            certificate, key = self._renew()
+            found = fingerprint(certificate)
+            if found != self._fingerprint:
+                self._context.load_cert_chain(certificate, key)
+                if self._fingerprint:
+                    _log.info("the certificate was made anew", fingerprint=found)
+            self._fingerprint, self._problem = found, ""
+        except (LimpetError, OSError) as error:
+            if str(error) != self._problem:
+                _log.warning("the certificate cannot be looked at", error=str(error))
+            self._problem = str(error)
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def own_certificate(
+    folder: Path, names: Collection[str], now: Callable[[], datetime] = _utc_now
+) -> tuple[Path, Path]:
+    """Certificate and key of `folder`, made where they are not there, are for other names, near
+    their end or not valid yet, by a clock that was ahead. Raises: StorageError."""
     paths = (folder / f"{_NAME}.crt", folder / f"{_NAME}.key")
     wanted = sorted({*names, "localhost"})
-    if _serves(paths, wanted):
+    if _serves(paths, wanted, now()):
         return paths
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _signed(key, wanted)
+    certificate = _signed(key, wanted, now())
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -67,20 +109,19 @@ def fingerprint(certificate: Path) -> str:
     return found.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
-def _serves(paths: tuple[Path, Path], names: list[str]) -> bool:
+def _serves(paths: tuple[Path, Path], names: list[str], now: datetime) -> bool:
     try:
         found = x509.load_pem_x509_certificate(paths[0].read_bytes())
         said = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
-    ends = found.not_valid_after.replace(tzinfo=UTC) - _BEFORE
+    begins, ends = found.not_valid_before_utc, found.not_valid_after_utc - _BEFORE
     same = sorted(str(each.value) for each in said) == names
-    return same and paths[1].exists() and datetime.now(UTC) < ends
+    return same and paths[1].exists() and begins <= now < ends
 
 
-def _signed(key: ec.EllipticCurvePrivateKey, names: list[str]) -> x509.Certificate:
+def _signed(key: ec.EllipticCurvePrivateKey, names: list[str], now: datetime) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "limpet ui")])
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -53,16 +53,17 @@ def serve_cloud(options: Cloud, reach: ReachOptions) -> None:
     given = options.certificate
     if given is None and looks.page_certificate is not None and looks.page_key is not None:
         given = looks.page_certificate, looks.page_key
-    address = ip_address(at[0])
+    address, renew = ip_address(at[0]), None
     if given is None and not address.is_loopback:
         own = names if address.is_unspecified else {*names, at[0]}
-        given = own_certificate(settings.database.parent / CERTIFICATE_FOLDER, own)
+        renew = partial(own_certificate, settings.database.parent / CERTIFICATE_FOLDER, own)
+        given = renew()
         say(f"limpet: its own certificate; SHA-256 fingerprint {fingerprint(given[0])}")
-    serving = Serving(at, frozenset(names), given)
+    serving = Serving(at, frozenset(names), given, renew=renew)
     if not reach.names_cluster:  # one's own page of a cluster is entered by its links alone
         tokens = token_book(settings)
         follow = None if isinstance(tokens, TokenFile) else tokens.follow
-        serving = Serving(at, frozenset(names), given, tokens.by_digest, follow)
+        serving = Serving(at, frozenset(names), given, tokens.by_digest, follow, renew)
     prints = address.is_loopback and not options.tokens_only
     run_process(
         partial(
