@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
 import struct
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+
+import pytest
 
 from limpet.datapath.services.sockets.layout import CONNECTED, PLACES, SETS, read_peer
 from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
@@ -77,6 +81,36 @@ def test_a_socket_that_connects_again_keeps_its_place_and_has_it_till_it_asks_no
         assert read_peer(noted)[1] == (socket.inet_aton(two.addresses[0]), 5353)
         asks.connect((two.addresses[0], 5353))
         assert bed.count_noted() == 0
+
+
+def test_sockets_whose_endpoint_left_while_programs_were_away_are_ended_when_they_are_back(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    links, sockets = bed.place.pins / "links", bed.part.sockets
+    assert sockets is not None
+
+    async def fail() -> None:  # the event loop's clock would try again
+        bed.loop.run("test", bed.part)
+
+    with ExitStack() as stack:
+        asks = datagrams(stack, one.netns, ADDRESSES[0])
+        asks.connect((ADDRESSES[0], 53))
+        os.chown(links, 65534, 65534)  # which no agent pins in
+        for path in links.iterdir():
+            path.unlink()
+        sockets.suspect(maps=False)
+        with bed.node.entered():
+            asyncio.run(fail())
+        assert "user 65534 made it" in bed.why_not
+        bed.put(*slices(*endpoints_of(*one.addresses)))
+        os.chown(links, 0, 0)
+        bed.run()
+        assert bed.why_not == ""
+        with pytest.raises(ConnectionAbortedError):
+            asks.recv(64)
+    assert bed.run() == 0
 
 
 def test_what_finds_its_set_full_is_served_by_nftables_until_there_is_room(bed: SocketBed) -> None:

@@ -202,7 +202,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
             changes.append(ForgetFlows(stale))
         if self.sockets is None:
             return changes
-        return [*changes, *self.sockets.diff(want.sockets, touched, stale)]
+        return [*changes, *self.sockets.diff(want.sockets, touched, stale, self._any_stale)]
+
+    def _any_stale(self) -> StaleFlows:
+        self._planner.suspect_flows()
+        return self._planner.stale()
 
     def apply(self, changes: Sequence[Change | SocketChange]) -> list[str]:
         tables = [each for each in changes if not isinstance(each, SocketChange)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -37,6 +37,9 @@ class SocketSide:
         """What is in the maps is as it was read or put last."""
         self._is_checked = False
         self._damage = ""
+        self._is_behind = True
+        """Sockets may be connected to who has left while programs were away, when nobody ended
+        them."""
         self.why_not = "not tried yet"
         """Why nftables serves alone; empty: it does not."""
 
@@ -89,8 +92,10 @@ class SocketSide:
         want: Elements,
         touched: Mapping[str, Collection[bytes]] | None,
         stale: StaleFlows,
+        any_stale: Callable[[], StaleFlows],
     ) -> list[SocketChange]:
-        """Looks, if that is due. Nothing where the programs cannot be loaded."""
+        """Looks, if that is due. Nothing where the programs cannot be loaded. `any_stale`: asked
+        where any flow may be, whatever has left since."""
         try:
             if not self.kernel.is_open:
                 self.kernel.open()
@@ -104,6 +109,8 @@ class SocketSide:
         except LimpetError as error:
             self._give_up(error)
             return []
+        if self._is_behind:
+            stale = any_stale()
         if touched is not None and self._is_known:
             names = {NAMESPACES: {*want[NAMESPACES], *self.kernel.elements[NAMESPACES]}}
             touched = {**touched, **names}
@@ -131,7 +138,7 @@ class SocketSide:
             self._give_up(error)
             return [str(error)]
         if self.kernel.is_open:
-            self._is_known = True
+            self._is_known, self._is_behind = True, False
             if self.why_not:
                 self.why_not = ""
                 _log.info("Services are served at the socket, by eBPF")
@@ -143,5 +150,6 @@ class SocketSide:
             self.why_not = str(error)
             _log.warning("Services are served by nftables alone", why=self.why_not)
         self._is_known = self._is_checked = False
+        self._is_behind = True
         self.kernel.detach()
         self.kernel.close()
