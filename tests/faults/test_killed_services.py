@@ -24,6 +24,7 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
+from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 from limpet.datapath.services.plan import Planner, SocketWishes
 from limpet.kubernetes.kinds.services import ServiceView, SliceView, service_of, slice_of
 from limpet.lab.launch import launcher
@@ -397,6 +398,7 @@ def test_nonsense_is_left_out_and_told_and_all_else_is_served(
         service("stays", *STAYS, ports=odd_ports, externalIPs=["nonsense"]), *pieces, away, broken
     )
     agree(node, api)
+    assert Netns(node.name).sysctl(HALF_CLOSED) == str(HALF_CLOSED_S)
     expected = [
         "of EndpointSlice shop/stays-4 is left out: ports[2].port -7: no port from 1 to 65535; "
         + "; ".join(

@@ -13,6 +13,7 @@ import structlog
 from limpet.agent.serving.taken_back import TakenBack
 from limpet.agent.settings import Settings
 from limpet.base import faults
+from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import Session
@@ -51,6 +52,7 @@ class KubernetesSide:
         """Raises: LimpetError."""
         self.choice = _choice(settings, membership)
         """Whether this node serves Services, and why; None: nothing tells it of them."""
+        self._node_part = node_part
         self.restart_wanted = asyncio.Event()
         """Set when the agent has to be another than it was begun as."""
         self.services: ServiceSide | None = None
@@ -80,6 +82,8 @@ class KubernetesSide:
         self._names = _names(settings, self.services, membership, probing, random)
 
     def begin(self) -> None:
+        if self.services is not None:
+            _keep_half_closed(self._node_part)
         for each in self._serving():
             each.begin()
 
@@ -172,6 +176,15 @@ def _choice(settings: Settings, membership: Membership) -> ServicesDecision | No
         return "off" if network is None else network.services.value
 
     return ServicesDecision(settings.services.mode, of_cluster, find_kube_proxy)
+
+
+def _keep_half_closed(node_part: NodePart) -> None:
+    from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
+
+    try:
+        node_part.raise_sysctl(HALF_CLOSED, HALF_CLOSED_S)
+    except LimpetError as error:
+        _log.warning("half-closed connections to Services are cut early", error=str(error))
 
 
 def _is_to_serve(choice: ServicesDecision | None, settings: Settings) -> bool:

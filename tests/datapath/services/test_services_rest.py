@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace as replace_surroundings
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from limpet.base.errors import LimpetError
 from limpet.datapath.services.apply import ServicesKernel
+from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
+from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.services.plan import Planner
+from limpet.datapath.teardown import remove_kernel_state
 from limpet.services.catalog import Catalog
 from limpet.services.values import (
     EndpointPort,
@@ -208,6 +212,29 @@ def test_of_a_thousand_endpoints_each_is_in_rotation_and_one_less_is_few_element
     assert len(set(bed.part.plan().elements["slots_tcp_4"].values())) == 999
     held = bed.node.run("nft", "list", "map", *TABLE, "slots_tcp_4").partition("elements")[2]
     assert held.count(" : ") == 999
+
+
+def test_half_closed_connections_are_tracked_as_long_as_by_kube_proxy_until_uninstall(
+    bed: ServiceBed, tmp_path: Path
+) -> None:
+    """Who waits for an answer after it has said all is cut off else, after a minute."""
+    kept = bed.bed.changed_sysctls
+
+    def keep() -> None:
+        with bed.node.entered():
+            bed.bed.kernel.raise_sysctl(HALF_CLOSED, HALF_CLOSED_S, before_sysctl=kept.append)
+
+    kept.clear()
+    bed.node.sysctl(HALF_CLOSED, "7200")
+    keep()
+    assert (bed.node.sysctl(HALF_CLOSED), kept) == ("7200", [])
+    bed.node.sysctl(HALF_CLOSED, "60")
+    keep()
+    assert (bed.node.sysctl(HALF_CLOSED), kept) == ("3600", [HALF_CLOSED])
+    with bed.node.entered():
+        report = remove_kernel_state([ServicesPart.owned(tmp_path)], {HALF_CLOSED: "60"})
+    assert report.failed == []
+    assert bed.node.sysctl(HALF_CLOSED) == "60"
 
 
 def test_what_the_kernel_holds_goes_on_where_the_disk_has_lost_what_was_known(

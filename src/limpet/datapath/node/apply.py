@@ -196,6 +196,12 @@ class NodeKernel:
             case Drop(LinkAddress() | Route() | Rule() as what):
                 self.route.apply(self._request(what, drop=True))
 
+    def raise_sysctl(self, path: str, least: int, *, before_sysctl: Callable[[str], None]) -> None:
+        """It is no less then; one that the kernel has not is let be. Raises: LimpetError."""
+        now = read_sysctl(path)
+        if now is not None and int(now) < least:
+            self.apply(PutSysctl(path, str(least)), before_sysctl=before_sysctl)
+
     def _request(self, what: LinkAddress | Route | Rule, *, drop: bool) -> wire.Request:
         """Raises: KernelError (ENODEV)."""
         match what:

@@ -1,4 +1,4 @@
-"""Whether somebody else serves Kubernetes' Services on this node."""
+"""Whether somebody else serves Kubernetes' Services on this node, and what they set for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from limpet.base.errors import KernelError
 from limpet.linux.netlink.codec import Request, attr_text
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
+HALF_CLOSED = "net/netfilter/nf_conntrack_tcp_timeout_close_wait"
+HALF_CLOSED_S = 3600
+"""As kube-proxy has it, where the kernel takes 60 s: a client that has said all, and waits longer
+for the answer, would find its connection translated no more. Source: conntrack.tcpCloseWaitTimeout
+in pkg/proxy/apis/config/v1alpha1/defaults.go."""
 _GET_CHAIN = 10 << 8 | 4
 _TABLE, _NAME = 1, 3
 _IPV4, _IPV6 = 2, 10

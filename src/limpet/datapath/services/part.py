@@ -17,6 +17,7 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.diff import Change, ForgetFlows, diff_services
+from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 from limpet.datapath.services.plan import Planner
 from limpet.datapath.services.sockets.diff import SocketChange
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
@@ -84,7 +85,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     @staticmethod
     def owned(run_dir: Path) -> Owned:
         tables = (NFT_SERVICES_TABLE, NFT_SERVICES_SCRATCH_TABLE)
-        return Owned(nft_tables=tables, ends=(partial(_end_programs, run_dir),))
+        return Owned(
+            nft_tables=tables,
+            sysctls={HALF_CLOSED.rsplit("/", 1)[-1]: (str(HALF_CLOSED_S),)},
+            ends=(partial(_end_programs, run_dir),),
+        )
 
     def close(self) -> None:
         """What is in the kernel stays."""
