@@ -16,6 +16,8 @@ from typing import NamedTuple
 from limpet.services.values import Endpoint, EndpointSlice, Service, ServicePort
 
 MOST_SHARE = 4
+MOST_SLOTS_EACH = 2
+"""For each endpoint that may be used; near ones are drawn less often rather than to have more."""
 OWN_NODE, UNKNOWN_NODE = 0, 1 << 16
 _EVEN = "Even"
 _SAME_NODE = "PreferSameNode"
@@ -208,11 +210,14 @@ def _nearest(
         if slots >= len(usable):
             break
         nearer += distances.count(last)
+    # Each slot is an element of the kernel's. Where most are near already it is no great matter how
+    # often these are drawn, and they would have four each for the sake of a few far ones.
+    share = max((MOST_SLOTS_EACH * len(usable) - distances.count(last)) // max(nearer, 1), 1)
     return tuple(
         target
         for each, distance in zip(usable, distances, strict=True)
         if distance <= last
-        for target in _targets([each], here, MOST_SHARE if distance < last else 1)
+        for target in _targets([each], here, min(MOST_SHARE, share) if distance < last else 1)
     )
 
 

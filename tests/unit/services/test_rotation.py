@@ -9,6 +9,7 @@ from msgspec import structs
 
 from limpet.services.rotation import (
     MOST_SHARE,
+    MOST_SLOTS_EACH,
     Here,
     OfferedPorts,
     Rotation,
@@ -125,7 +126,7 @@ def test_by_default_nobody_carries_much_more_than_an_even_share_for_being_near(
     if near:
         slots = sum(each.weight for each in near)
         assert max(each.weight for each in near) / slots <= MOST_SHARE / len(available)
-        assert slots <= MOST_SHARE * len(available)
+        assert slots <= MOST_SLOTS_EACH * len(available)
 
 
 def test_the_own_node_is_nearest_then_who_is_reached_best() -> None:
@@ -149,6 +150,16 @@ def test_one_near_endpoint_among_many_gets_help() -> None:
     assert weights.pop("10.244.0.1") == MOST_SHARE
     assert set(weights.values()) == {1}
     assert len(weights) == 9
+
+
+def test_many_near_ones_do_not_have_many_slots_each_for_the_sake_of_a_few_that_are_far() -> None:
+    here = Here("here", distances={"beside": 1, "far": 2})
+    found = [Endpoint("10.244.0.1", node="here")]
+    found += [Endpoint(f"10.244.1.{n}", node="beside") for n in range(1, 96)]
+    found += [Endpoint(f"10.244.2.{n}", node="far") for n in range(1, 5)]
+    near = used(WEB, here, *found).near
+    assert {each.node: each.weight for each in near} == {"here": 2, "beside": 2, "far": 1}
+    assert sum(each.weight for each in near) <= MOST_SLOTS_EACH * len(found)
 
 
 def test_a_silent_node_leaves_and_all_are_tried_where_all_are_silent() -> None:

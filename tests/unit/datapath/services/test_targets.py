@@ -24,6 +24,24 @@ from limpet.services.values import (
 
 REFUSED = "namespace shop has more than 131,072 targets"
 HERE = Here("here", distances={"far": 1})
+NEARER = Here("here", distances={"far": 2, "beside": 1})
+LOCAL = Service(
+    "shop",
+    "local",
+    cluster_ips=("10.96.0.7",),
+    ports=(ServicePort("http", "TCP", 80, 30080),),
+    exposure=Exposure(external_ips=("192.0.2.1",), is_local=True),
+    affinity_s=60,
+)
+CROWD = EndpointSlice(
+    *("shop", "local-1", "local", 4),
+    (EndpointPort("http", "TCP", 8080),),
+    tuple(
+        Endpoint(f"10.244.0.{n}", node="here" if n < 2 else "beside" if n < 97 else "far")
+        for n in range(1, 101)
+    ),
+)
+"""For whose few far ones the many that are near would have four slots each."""
 
 
 def asked_at(
@@ -132,8 +150,8 @@ def test_a_slice_that_goes_leaves_the_room_of_its_ports() -> None:
 
 
 @given(
-    st.lists(services | slices, max_size=12),
-    st.sampled_from((HERE, Here(), Here("far", distances={"here": 2}))),
+    st.lists(services | slices, max_size=12) | st.just([LOCAL, CROWD]),
+    st.sampled_from((HERE, Here(), Here("far", distances={"here": 2}), NEARER)),
 )
 def test_of_each_target_there_are_three_elements_at_most_and_it_waits_once(
     items: list[Service | EndpointSlice], here: Here
