@@ -9,6 +9,7 @@ import pytest
 from limpet.base.errors import StorageError
 from limpet.cli.install.flannel.aside import load_aside, note_aside, put_files_back, record_path
 from limpet.cli.install.flannel.devices import Device
+from limpet.cli.install.flannel.found import Flannel, examine_flannel
 from limpet.cli.install.flannel.rules import _only_flannel, _removal, _restoration
 
 SAVED = """\
@@ -88,3 +89,19 @@ def test_a_record_that_is_damaged_is_refused_in_words(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match=r"format 2, this Limpet knows 1 .*move it away"):
         load_aside(tmp_path)
+
+
+@pytest.mark.parametrize("data", ["/var/lib/rancher/k3s", "/data/k3s"])
+def test_flannel_that_is_a_part_of_k3s_is_not_taken_over(data: str) -> None:
+    """No process is called flanneld, and the next start of k3s would bring flannel back."""
+    within = Flannel((Path(data) / "agent/etc/cni/net.d/10-flannel.conflist",))
+    (found,) = examine_flannel(within, noted=False)
+
+    assert found.id == "flannel-runs"
+    assert "a part of k3s" in found.what
+    assert "flannel-backend: none" in found.advice
+
+
+def test_flannel_whose_process_is_kept_off_may_be_taken_over() -> None:
+    beside = Flannel((Path("/etc/cni/net.d/10-flannel.conflist"),))
+    assert list(examine_flannel(beside, noted=False)) == []

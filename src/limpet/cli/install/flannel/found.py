@@ -21,6 +21,8 @@ SUBNET_FILE = Path("/run/flannel/subnet.env")
 _SEGMENTS = ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
 DEFAULT_NETWORK, DEFAULT_BRIDGE = "cbr0", "cni0"
 """Names in kube-flannel's manifest."""
+_K3S_FOLDER = "agent/etc/cni/net.d"
+"""Below the folder of its data. Source: k3s, pkg/agent/config/config.go and flannel/setup.go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,17 @@ def examine_flannel(found: Flannel, *, noted: bool) -> Iterator[Finding]:
             "keep it off this node (`systemctl disable --now flanneld`, or a node affinity of its "
             "DaemonSet), then give the same command again: its devices stay, and pods go on",
         )
+    # It has no process of its own there, and is back with the next start.
+    for path in found.conflists:
+        if path.parent.match(_K3S_FOLDER):
+            yield error(
+                "flannel-runs",
+                f"flannel is a part of k3s here ({path})",
+                "k3s writes that file anew whenever it starts, and new pods would not start",
+                "set flannel-backend: none and disable-network-policy: true in config.yaml of the "
+                "k3s servers and restart those, then k3s on this node (each node has flannel until "
+                "then), and give the same command again: flannel's devices stay, and pods go on",
+            )
 
 
 def examine_segments(found: Flannel, granted: tuple[Prefix, ...]) -> Iterator[Finding]:
