@@ -192,6 +192,28 @@ def test_check_tells_what_is_wrong(node: LabNode) -> None:
     assert "10.244.7.2/24 is missing" in answer.document["msg"]
 
 
+def test_the_main_plugin_is_given_the_leases_alone_and_not_what_plugins_before_it_have_made(
+    node: LabNode,
+) -> None:
+    """It takes all addresses of the answer for its own interface."""
+    before = {
+        "cniVersion": "1.0.0",
+        "interfaces": [{"name": "lo", "sandbox": "/run/netns/one"}],
+        "ips": [{"address": "127.0.0.1/8", "interface": 0}],
+        "routes": [{"dst": "192.0.2.0/24"}],
+    }
+    conf = with_conf(type="bridge", ipam={"type": "limpet"}, prevResult=before)
+    pod = node.pod("one")
+
+    answer = node.cni("ADD", pod, conf=conf)
+
+    assert answer.exit_code == 0
+    assert "127.0.0.1/8" not in [each["address"] for each in answer.document["ips"]]
+    assert "192.0.2.0/24" not in [each["dst"] for each in answer.document.get("routes", [])]
+    assert "interfaces" not in answer.document
+    assert node.cni("DEL", pod, conf=conf).exit_code == 0
+
+
 def test_check_of_an_unknown_container_says_so(node: LabNode) -> None:
     pod = node.pod("one")
     answer = node.cni(

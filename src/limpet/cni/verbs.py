@@ -142,7 +142,9 @@ class Node:
         bridge = attachment.bridge
         mac = "" if bridge is None else self.node_part.bridge_mac(bridge.ifname)
         result = plan_result(attachment, bridge_mac=mac, dns=dns)
-        return merge_results(request.prev_result, result)
+        # A main plugin hands its own input on, and gives the pod all addresses of the answer.
+        before = None if bridge is None else request.prev_result
+        return merge_results(before, result)
 
     async def _attach(self, request: CniRequest) -> tuple[Attachment, Future[None]]:
         """The attachment as it was made, and what completes when its addresses are on the disk."""
