@@ -359,6 +359,10 @@ def test_a_pods_host_end_that_is_deleted_is_made_anew(node: LabNode) -> None:
 
     await_state(node, before)
     assert reach_each_other(one, two)
+    for _ in range(2):
+        one.run("ip", "link", "del", "eth0")
+        await_state(node, before)  # after a pause
+    assert "deleted again and again" in node.log()
 
 
 def test_live_pods_stay_connected_when_run_is_emptied(node: LabNode) -> None:

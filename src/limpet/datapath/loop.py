@@ -140,9 +140,9 @@ class Loop:
 
     # What wakes it
 
-    def wake(self, part: AnyPart, why: str, *, goes_on: bool = False) -> None:
+    def wake(self, part: AnyPart, why: str, *, goes_on: bool = False, after_s: float = 0.0) -> None:
         """A round of the part soon. `goes_on`: with what the last one has left, so it needs no
-        rest."""
+        rest. `after_s`: so much later, if nothing else wakes it before."""
         if self._is_closed:
             return
         self._whys[part].append(why)
@@ -152,7 +152,7 @@ class Loop:
             delay_s = max(account.ended_s + _GATHER_S - now_s, 0.0)
         rests = 0 if goes_on else part.rests
         rest_s = min(rests * account.last_took_ms / 1e3, _LONGEST_REST_S)
-        self._set(part, max(delay_s, account.ended_s + rest_s - now_s))
+        self._set(part, max(delay_s, after_s, account.ended_s + rest_s - now_s))
 
     def resync(self, why: str) -> None:
         """A round of all parts now that takes nothing for granted."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from limpet.base.ownership import DYING_GROUP
 from limpet.cni.protocol.values import IpamConf
 from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, RouteSpec
+from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.interface import (
     InterfaceExists,
     delete_inside,
@@ -28,6 +30,7 @@ from limpet.datapath.node.pod.interface import (
     retire_inside,
     shaper_ifname,
 )
+from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.linux.namespaces import Namespace, every_namespace, namespace_id, scan_namespaces
 from limpet.linux.netlink import codec as wire
@@ -514,3 +517,42 @@ def test_a_machine_that_has_no_room_to_look_has_nothing_taken_for_gone(
 
     assert "EMFILE" in looked(files)
     assert looked(32) == "1"
+
+
+def test_an_interface_that_goes_again_and_again_is_made_anew_after_longer_and_longer(
+    bed: NodeBed, tmp_path: Path
+) -> None:
+    """A pod with CAP_NET_ADMIN may delete its own as fast as it comes."""
+    pod, attachments = bed.pod("one", 2), Attachments(tmp_path)
+    attachments.put(pod.attachment)
+    ifname, gone = pod.attachment.link.host_ifname, list[str]()
+    with bed.node.entered():
+        announcer = Announcer()
+    keeper = PodKeeper(
+        attachments,
+        announcer,
+        is_held=lambda _ifname: True,
+        release=lambda attachment: gone.append(attachment.pod.name),
+        retired=lambda: None,
+    )
+
+    def pause_until_made_s(now_s: float) -> float:
+        pod.netns.ip("link delete eth0")
+        pause_s = keeper.pause_s(ifname, now_s)
+        with bed.node.entered():
+            keeper.restore(bed.kernel, ifname, now_s + pause_s)
+        return pause_s
+
+    now_s, pauses = 100.0, list[float]()
+    for _ in range(7):
+        pauses.append(pause_until_made_s(now_s))
+        now_s += pauses[-1]
+    assert pauses == [0, 1, 2, 5, 10, 30, 30]
+    assert pause_until_made_s(now_s + 29) == 1
+    assert pause_until_made_s(now_s + 100) == 0, "it has stayed"
+
+    bed.remove_netns(pod.netns)
+    assert keeper.pause_s(ifname, now_s + 100) == 0, "the pod itself is gone"
+    keeper.restore(bed.kernel, ifname, now_s + 100)
+    assert gone == ["one"]
+    announcer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +204,15 @@ class NodePart(Part[NodePlan, Change]):
             change
             for change in diff_node(want, have)
             if not (_is_drop_of_port(change) and self._pods.is_held(change.what.ifname))
+            and not (isinstance(change, MissingPort) and self._is_paused(change.ifname))
         ]
+
+    def _is_paused(self, ifname: str) -> bool:
+        """The pod's interface is left away; then a round comes when that is over."""
+        pause_s = self._pods.pause_s(ifname, time.monotonic())
+        if pause_s:
+            self._loop.wake(self, f"link {ifname} is gone", after_s=pause_s)
+        return pause_s > 0
 
     def apply(self, changes: Sequence[Change]) -> list[str]:
         failures = [*self._bridges.unusable.values()]
@@ -231,7 +240,7 @@ class NodePart(Part[NodePlan, Change]):
 
     def _apply(self, change: Change) -> None:
         if isinstance(change, MissingPort):
-            self._pods.restore(self._kernel, change.ifname)
+            self._pods.restore(self._kernel, change.ifname, time.monotonic())
             return
         self._kernel.apply(change, before_sysctl=self._originals.keep)
         if _is_drop_of_port(change):

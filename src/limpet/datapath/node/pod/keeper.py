@@ -11,6 +11,7 @@ from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.interface import create_pod_interface
+from limpet.datapath.node.pod.pauses import InterfacePauses
 from limpet.linux.namespaces import Namespace, namespace_id
 
 _log = structlog.get_logger("round")
@@ -37,6 +38,7 @@ class PodKeeper:
         self.is_held = is_held
         self._release = release
         self.retired = retired
+        self._pauses = InterfacePauses()
 
     def __iter__(self) -> Iterator[Attachment]:
         return iter(self._attachments)
@@ -47,7 +49,16 @@ class PodKeeper:
     def _find(self, host_ifname: str) -> Attachment | None:
         return next((each for each in self if each.link.host_ifname == host_ifname), None)
 
-    def restore(self, kernel: NodeKernel, host_ifname: str) -> None:
+    def pause_s(self, host_ifname: str, now_s: float) -> float:
+        """How long `restore` has to wait, since the interface of a pod that is there goes again and
+        again."""
+        left_s = self._pauses.left_s(host_ifname, now_s)
+        attachment = self._find(host_ifname) if left_s else None
+        if attachment is None or namespace_id(attachment.netns.path) != attachment.netns.id:
+            return 0.0
+        return left_s
+
+    def restore(self, kernel: NodeKernel, host_ifname: str, now_s: float) -> None:
         """The interface is made anew if the pod is there, else the pod is gone too.
 
         Raises: LimpetError.
@@ -67,4 +78,14 @@ class PodKeeper:
                 netns=netns,
             )
         self._announcer.announce(attachment, attachment.bridge.ifname)
-        _log.info("a pod's interface was made anew", pod=attachment.pod.name, ifname=host_ifname)
+        times = self._pauses.note(host_ifname, now_s)
+        about = {"pod": attachment.pod.name, "ifname": host_ifname}
+        if times == 1:
+            _log.info("a pod's interface was made anew", **about)
+            return
+        _log.warning(
+            "a pod's interface is deleted again and again, perhaps by the pod itself",
+            **about,
+            times=times,
+            next_after_s=self._pauses.left_s(host_ifname, now_s),
+        )
