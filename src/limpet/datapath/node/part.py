@@ -139,7 +139,7 @@ class NodePart(Part[NodePlan, Change]):
     def raise_sysctl(self, path: str, least: int) -> None:
         """A setting of the node that others than its pods need is no less from now on. Raises:
         LimpetError."""
-        self._kernel.raise_sysctl(path, least, before_sysctl=self._before_sysctl)
+        self._kernel.raise_sysctl(path, least, before_sysctl=self._originals.keep)
 
     def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
         """The ifindex of the network's bridge, after a round if what it asks for is new.
