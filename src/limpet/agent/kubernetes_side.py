@@ -179,6 +179,7 @@ def _choice(settings: Settings, membership: Membership) -> ServicesDecision | No
 
 
 def _keep_half_closed(node_part: NodePart) -> None:
+    # Loaded where Services are served alone.
     from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 
     try:

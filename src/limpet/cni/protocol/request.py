@@ -261,8 +261,8 @@ def _or_empty(value: object) -> object:
 def _parse_addresses(
     runtime: Fields, args: Fields, arguments: Mapping[str, str]
 ) -> tuple[Address, ...]:
-    """Of each IP version those of the first place that names any: `nerdctl run --ip … --ip6 …` has
-    one of them in CNI_ARGS and the other in runtimeConfig."""
+    """The first place that names any address of an IP version counts for it: `nerdctl run --ip …
+    --ip6 …` has one in CNI_ARGS and the other in runtimeConfig."""
     found: list[Address] = []
     in_environment = _from_cni_args(arguments, "IP", _split_addresses) or ()
     for given in (_parse_ips(runtime), _parse_ips(args), in_environment):

@@ -78,7 +78,7 @@ class FlowNotes:
 
     def __init__(self) -> None:
         self._beside: _Kept = {}
-        """Of UDP: no flow of another protocol sticks to who is out of rotation."""
+        """UDP alone: no flow of another protocol sticks to who is out of rotation."""
         self._apart: _Kept = {}
         """Whom clients that are remembered come back to, out of rotation."""
         self._stale: dict[str, dict[End, tuple[bytes, ...]]] = {each: {} for each in _STUCK}

@@ -34,8 +34,8 @@ class Attachments:
         """Host ends of pods that an earlier agent began to attach and did not live to record."""
         self._begun: set[Path] = set()
         self._latest_ns = 0
-        """Of the records' files. Their order is that of the attachments after a restart, so each is
-        given a later time than those before it, also where the clock was set back."""
+        """Time of the latest record's file. Their order is that of the attachments after a
+        restart, so each gets a later one than those before it, also where the clock went back."""
         with refusals("use", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             made = sorted((path.lstat().st_mtime_ns, path) for path in folder.glob("*.json"))
