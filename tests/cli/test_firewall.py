@@ -10,6 +10,7 @@ import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.waiting import PATIENCE_S
 __all__ = ["_runtimes"]
 
 PORT = 25252
+OUT_PORT = 25353
+"""Of what the node sends: at the other one connection tracking would take packets for answers."""
 NODE, OUTSIDE, POD, FAR_POD = "198.51.100.1", "198.51.100.2", "10.244.7.2", "10.244.9.2"
 SETTINGS = Settings()
 STATE = NodeState(
@@ -58,9 +61,10 @@ class World:
     def arrives(self, sender: str, receiver: str, address: str) -> bool:
         """Whether a packet gets there; then there are no rules any more."""
         here, there = self.sockets[sender], self.sockets[receiver]
-        here.sendto(b"first", (address, PORT))
+        with suppress(PermissionError):  # what an output chain drops is told to the sender
+            here.sendto(b"first", (address, there.getsockname()[1]))
         self.clear()
-        here.sendto(b"second", (address, PORT))
+        here.sendto(b"second", (address, there.getsockname()[1]))
         got = there.recv(64)
         if got == b"first":
             assert there.recv(64) == b"second"
@@ -124,6 +128,10 @@ def build(make: NetnsFactory) -> World:
     for name, host in (("node", node), ("outside", outside), ("pod", pod), ("far", far)):
         sockets[name] = host.open_socket(4, socket.SOCK_DGRAM)
         sockets[name].bind(("0.0.0.0", PORT))
+        sockets[name].settimeout(PATIENCE_S)
+    for name, host in (("sender", node), ("receiver", outside)):
+        sockets[name] = host.open_socket(4, socket.SOCK_DGRAM)
+        sockets[name].bind(("0.0.0.0", OUT_PORT))
         sockets[name].settimeout(PATIENCE_S)
     world = World(node, outside, pod, far, sockets)
     # Neighbours are known before anything is judged by the order of packets.
@@ -234,6 +242,54 @@ def test_what_is_said_of_a_chain_is_what_becomes_of_packets_to_the_port(
     assert [words in finding.what for finding in found] == ([True] if words else [])
     assert all(finding.why and finding.advice for finding in found)
     assert world.arrives("outside", "node", NODE) is comes
+
+
+OUT = InboundPort(OUT_PORT, "other sites do not reach it")
+KEPT_IN = "let out what this node sends to UDP port 25353"
+
+
+@pytest.mark.parametrize(
+    ("rules", "words", "leaves"),
+    [
+        (chain("output"), "", True),
+        (chain("output", policy="drop"), KEPT_IN, False),
+        (chain("output", "ct state established accept", policy="drop"), KEPT_IN, False),
+        (chain("output", "udp dport 25353 accept", policy="drop"), "", True),
+        (chain("output", "udp sport 25353 accept", policy="drop"), "", True),
+        (chain("output", 'oifname "up0" accept', policy="drop"), "", True),
+        (chain("output", 'oifname "lo" accept', policy="drop"), KEPT_IN, False),
+        (
+            chain("output", "udp dport 25353 drop"),
+            "base drops what this node sends to UDP port 25353: rule `udp dport 25353 drop`",
+            False,
+        ),
+        (chain("output", "tcp dport 25353 drop", "ip6 daddr ::/0 drop"), "", True),
+        (chain("postrouting", "udp dport 25353 drop"), "base drops what this node sends", False),
+    ],
+)
+def test_what_is_said_of_a_chain_is_what_becomes_of_packets_of_the_node_itself(
+    world: World, rules: str, words: str, leaves: bool
+) -> None:
+    world.nft(rules)
+
+    found = [finding for finding in world.findings(OUT) if finding.level is not Level.OK]
+
+    assert [words in finding.what for finding in found] == ([True] if words else [])
+    assert all(finding.why and finding.advice for finding in found)
+    assert world.arrives("sender", "receiver", OUTSIDE) is leaves
+
+
+def test_what_the_node_sends_by_ipv6_is_judged_by_itself(world: World) -> None:
+    world.nft(chain("output", "meta nfproto ipv6 udp dport 25353 drop"))
+    assert [each.level for each in world.findings(OUT)] == [Level.OK]
+    world.node.ip("address add 2001:db8:25::1/64 dev up0 nodad")
+    try:
+        found = [each for each in world.findings(OUT) if each.level is not Level.OK]
+    finally:
+        world.node.ip("address delete 2001:db8:25::1/64 dev up0")
+
+    assert [each.id for each in found] == ["port-closed"]
+    assert "drops what this node sends to UDP port 25353" in found[0].what
 
 
 @pytest.mark.parametrize(

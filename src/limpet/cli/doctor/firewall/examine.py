@@ -66,6 +66,8 @@ class _Drops:
     """Pods' packets, with the ways that it stops."""
     ports: dict[FirewallDrop, list[InboundPort]] = field(default_factory=dict)
     """Those to ports of the node."""
+    kept_in: dict[FirewallDrop, list[InboundPort]] = field(default_factory=dict)
+    """The node's own, to which ports of others."""
     names: dict[FirewallDrop, list[Address]] = field(default_factory=dict)
     """Pods' questions for names, to which of its addresses."""
 
@@ -89,6 +91,7 @@ def examine_firewall(
         drops = in_new_namespace(lambda: _try_packets(node, rules, list(ports)))
         yield from _pods_findings(node, drops.pods, allowed=allowed, running=running)
         yield from _port_findings(drops.ports)
+        yield from _kept_in_findings(drops.kept_in)
         yield from _names_findings(node, drops.names)
     except LimpetError as problem:
         yield warn(
@@ -139,6 +142,8 @@ def _try_packets(node: _Node, rules: Rules, ports: list[InboundPort]) -> _Drops:
         for port in ports:
             for dropped in _closed_by(trial, node, port):
                 drops.ports.setdefault(dropped, []).append(port)
+            for dropped in _kept_in_by(trial, node, port):
+                drops.kept_in.setdefault(dropped, []).append(port)
         for own in asked_at:
             pod = _inside(node.state.segments, own.version)
             tried = (Packet(node.bridge, pod, own.ip, each, _NAMES_PORT) for each in ("udp", "tcp"))
@@ -174,18 +179,36 @@ def _inside(prefixes: Iterable[Prefix], version: int, but_not: Iterable[Prefix] 
 def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[FirewallDrop]:
     """What drops packets to it on every uplink; a person may keep it to some of them."""
     found: dict[int, list[FirewallDrop | None]] = {}
+    for name, own, near in _neighbours(node):
+        packets = (
+            Packet(name, near, own, port.protocol, number) for number in dict.fromkeys(port.ends)
+        )
+        dropped = next(filter(None, map(trial.send, packets)), None)
+        found.setdefault(own.version, []).append(dropped)
+    return _everywhere(found)
+
+
+def _kept_in_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[FirewallDrop]:
+    """What drops the node's own packets to that port of others, on every uplink."""
+    found: dict[int, list[FirewallDrop | None]] = {}
+    if port.protocol == "udp" and not port.last:  # nodes have these alike
+        for name, own, near in _neighbours(node):
+            dropped = trial.send_out(Packet(name, own, near, port.protocol, port.port))
+            found.setdefault(own.version, []).append(dropped)
+    return _everywhere(found)
+
+
+def _everywhere(found: Mapping[int, list[FirewallDrop | None]]) -> Iterable[FirewallDrop]:
+    return {each for all_ in found.values() if all(all_) for each in all_ if each}
+
+
+def _neighbours(node: _Node) -> Iterator[tuple[str, Address, Address]]:
+    """Each uplink with an address of the node and one of another machine there."""
     for name, addresses in node.uplinks.items():
         for own in addresses:
             size = own.network.num_addresses
             near = (own.network[-2 % size], own.network[1 % size], _MADE_UP[own.version][2])
-            source = next(address for address in near if address != own.ip)
-            packets = (
-                Packet(name, source, own.ip, port.protocol, number)
-                for number in dict.fromkeys(port.ends)
-            )
-            dropped = next(filter(None, map(trial.send, packets)), None)
-            found.setdefault(own.version, []).append(dropped)
-    return {each for all_ in found.values() if all(all_) for each in all_ if each}
+            yield name, own.ip, next(address for address in near if address != own.ip)
 
 
 # Findings.
@@ -278,6 +301,20 @@ def _names_findings(node: _Node, drops: Mapping[FirewallDrop, list[Address]]) ->
             "answered",
             f"accept what comes in by {node.bridge} for UDP and TCP port {_NAMES_PORT} there, of "
             f"ufw: ufw allow in on {node.bridge} to any port {_NAMES_PORT}",
+        )
+
+
+def _kept_in_findings(kept_in: Mapping[FirewallDrop, list[InboundPort]]) -> Iterator[Finding]:
+    for dropped, ports in kept_in.items():
+        names, cause = _joined(ports), _cause(dropped)
+        yield warn(
+            "port-closed",
+            f"{dropped.base} drops ({cause}), and no rule of it seems to let out what this node "
+            f"sends to {names}"
+            if _is_end(dropped)
+            else f"{dropped.base} drops what this node sends to {names}: {cause}",
+            "it reaches other nodes only where they have spoken first, and some not at all",
+            "accept it there to the other nodes, unless a rule does so in another way",
         )
 
 

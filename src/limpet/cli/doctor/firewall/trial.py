@@ -36,15 +36,28 @@ _NOT_TOLD = re.compile(r"\bxt (?:match|target) |# xt_|^\t\t |^\t\t[^\t\"\n]*[^ ]
 """A rule with an extension of iptables. Where libxtables has no file for it (a container brought
 its own iptables), nft prints nothing in its place: what is left are the spaces around it."""
 _COUNTED = re.compile(r" ?counter packets \d+ bytes \d+")
-_HOOKS = ("prerouting", "input", "forward", "postrouting")
+_HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
 _SAVE = {"ip": ("iptables-nft", "iptables"), "ip6": ("ip6tables-nft", "ip6tables")}
 _SAVED = frozenset({"raw", "mangle", "filter", "security"})
 _TRIAL = """table inet limpet_trial {{
-\tchain first {{ type filter hook prerouting priority -1000000; meta nftrace set 1; {} }}
+\tchain first {{
+\t\ttype filter hook prerouting priority -1000000;
+\t\tiifname "trial*" accept
+\t\tiifname "lo" accept
+\t\tmeta nftrace set 1
+\t\t{0}
+\t}}
+\tchain leaving {{
+\t\ttype filter hook output priority -1000000;
+\t\tmeta l4proto udp meta nftrace set 1
+\t\t{0}
+\t}}
 \tchain input {{ type filter hook input priority 1000000; }}
 \tchain postrouting {{ type filter hook postrouting priority 1000000; }}
 }}
 """
+_BEGIN = ("first", "leaving")
+"""Chains of the trial's where a packet begins; what leaves it comes in again at its own end."""
 _FAMILIES = {1: "inet", 2: "ip", 10: "ip6"}
 _TRACE_GROUP, _TRACE = 9, 10 << 8 | 17
 """NFNLGRP_NFTRACE; NFNL_SUBSYS_NFTABLES, NFT_MSG_TRACE.
@@ -71,7 +84,7 @@ class Packet:
     """The first one of a flow."""
 
     link: str
-    """Link that it comes in by."""
+    """Link that it comes in by, or leaves by."""
     source: Address
     target: Address
     protocol: str
@@ -148,7 +161,7 @@ class Trial:
             self._make_links(links, _devices(rules.nftables) - set(links) - {"lo"})
             self._nft = HandleNftables()
             stack.callback(self._nft.close)
-            bypass = f"udp dport {{ {untracked} }} notrack;" if untracked else ""
+            bypass = f"udp dport {{ {untracked} }} notrack" if untracked else ""
             self._nft.run(rules.nftables + _TRIAL.format(bypass), what="a copy of others' rules")
             for command, text in rules.saved:
                 _run(command, given=text)
@@ -192,6 +205,25 @@ class Trial:
         kind = 0x0800 if packet.source.version == 4 else 0x86DD
         mac = wire.parse_mac(self._links[packet.link].mac)
         self._sender.sendto(_encode(packet), (self._peers[packet.link], kind, 0, 0, mac))
+        return self._followed(packet)
+
+    def send_out(self, packet: Packet) -> FirewallDrop | None:
+        """What drops a datagram that this machine sends by the link, from the port that it sends
+        to; None: it gets out. Raises: KernelError."""
+        self.route(packet.target, packet.link)
+        list(self._trace.drain())
+        family = socket.AF_INET if packet.source.version == 4 else socket.AF_INET6
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as sender:
+                sender.bind((str(packet.source), packet.port))
+                sender.sendto(b"", (str(packet.target), packet.port))
+        except PermissionError:  # so a sender hears of what dropped it
+            pass
+        except OSError:
+            return None  # no packet, which no rule can have dropped
+        return self._followed(packet)
+
+    def _followed(self, packet: Packet) -> FirewallDrop | None:
         base = ("", "", "")
         for family, attrs in self._traced():
             table, name = (attrs.get(at, b"")[:-1].decode() for at in (_TABLE_NAME, _CHAIN_NAME))
@@ -201,7 +233,7 @@ class Trial:
             verdict = wire.parse_attrs(memoryview(attrs.get(_VERDICT, b"")), 0).get(1, b"\1")
             if step == _OF_POLICY:
                 verdict = attrs.get(_POLICY, verdict)
-                if table == "limpet_trial" and name != "first":
+                if table == "limpet_trial" and name not in _BEGIN:
                     return None
             if step in (_OF_POLICY, _OF_RULE) and not any(verdict):
                 rule = self._words(chain, attrs[_HANDLE]) if step == _OF_RULE else ""
