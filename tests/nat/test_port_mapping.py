@@ -266,6 +266,24 @@ def test_what_a_gateway_leads_to_us_goes_on_until_it_ends_while_it_does_not_answ
     site.run(scenario)
 
 
+def test_a_gateway_that_comes_after_the_node_is_asked_soon(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_mapping, "_SOON_S", 0.01)
+
+    async def scenario() -> None:
+        told = Told()
+        mapping = PortMapping(PORT, told.endpoints.append)
+        mapping.start()
+        await asked(mapping)
+
+        site.serve(upnp=False, others=True)
+        await told.last_is(((OUTSIDE, PORT),))
+        await mapping.stop()
+
+    site.run(scenario)
+
+
 def test_nat_pmp_gives_a_port_and_takes_it_back(site: Site) -> None:
     site.serve(upnp=False, others=True)
 
@@ -369,13 +387,13 @@ def test_a_port_that_another_host_has_is_left_to_it(site: Site) -> None:
     site.run(scenario)
 
 
-def answer_as_old_gateway(server: socket.socket) -> None:
+def answer_as_old_gateway(server: socket.socket, outside: str = "100.64.1.1") -> None:
     """It speaks NAT-PMP only, and is behind another NAT itself."""
     data, source = server.recvfrom(2000)
     if data[0] != 0:
         answer = struct.pack(">BBHL", 0, 0x80 | data[1], 1, 0)
     elif data[1] == 0:
-        answer = struct.pack(">BBHL4s", 0, 0x80, 0, 0, ip_address("100.64.1.1").packed)
+        answer = struct.pack(">BBHL4s", 0, 0x80, 0, 0, ip_address(outside).packed)
     else:
         port, _wanted, lifetime_s = struct.unpack(">4xHHL", data)
         answer = struct.pack(">BBHLHHL", 0, 0x81, 0, 0, port, 30001, lifetime_s)
@@ -396,6 +414,34 @@ def test_a_gateway_behind_another_nat_is_of_no_use_and_that_is_said(site: Site) 
         assert mapping.report().by == "nat-pmp"
         assert "100.64.1.1" in mapping.report().problem
         assert told.endpoints == []
+        await mapping.stop()
+        loop.remove_reader(server)
+        server.close()
+
+    site.run(scenario)
+
+
+def test_a_gateway_that_has_no_address_of_the_internet_yet_is_asked_soon(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_mapping, "_SOON_S", 0.01)
+    server = site.gateway.open_socket(4, socket.SOCK_DGRAM)
+    server.bind((str(GATEWAY), wire.PORT))
+    outside = "192.168.100.2"
+
+    async def scenario() -> None:
+        nonlocal outside
+        loop = asyncio.get_running_loop()
+        loop.add_reader(server, lambda: answer_as_old_gateway(server, outside))
+        told = Told()
+        mapping = PortMapping(PORT, told.endpoints.append)
+        mapping.start()
+        await asked(mapping)
+        assert "192.168.100.2" in mapping.report().problem
+
+        outside = str(OUTSIDE)
+        await told.last_is(((OUTSIDE, 30001),))
+        assert not mapping.report().problem
         await mapping.stop()
         loop.remove_reader(server)
         server.close()

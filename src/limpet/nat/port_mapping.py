@@ -34,8 +34,11 @@ LIFETIME_S = GATEWAY_LEASE_S.most
 _RENEWED_AFTER = 0.5
 """Share of what is given after which it is renewed."""
 _SHORTEST_S = 60.0
-_AGAIN_S = 600.0
-"""Between tries with a gateway that gives nothing."""
+_SOON_S, _AGAIN_S = 10.0, 600.0
+"""Between tries with a gateway that gives nothing: the first, twice as long each time, and the
+longest. After a power cut of the site it may come minutes after the node, or know its own address
+outside then only."""
+_MOST_DOUBLED = 10
 _RENEW_AGAIN_S = 30.0
 """Between tries with one that has not answered while it still leads a port to us."""
 _SETTLE_S = 1.0
@@ -100,7 +103,7 @@ class PortMapping:
         )
 
     async def _keep(self) -> None:
-        moved = True
+        moved, in_vain = True, 0
         while True:
             self._again.clear()
             try:
@@ -119,16 +122,24 @@ class PortMapping:
             else:
                 self._note(held, "")
                 pause_s = max(held.lease.lifetime_s * _RENEWED_AFTER, _SHORTEST_S)
+            if self._held is not None and self._told:
+                in_vain = 0
+            else:
+                pause_s = min(pause_s, _AGAIN_S, _SOON_S * 2**in_vain)
+                in_vain = min(in_vain + 1, _MOST_DOUBLED)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._again.wait()
                 await asyncio.sleep(_SETTLE_S)
-            moved = self._again.is_set()
+            if moved := self._again.is_set():
+                in_vain = 0
 
     def _note(self, held: _Held | None, problem: str) -> None:
         self._held, self._problem = held, problem
         endpoints: tuple[Endpoint, ...] = ()
-        if held is not None and held.lease.address is not None:
+        if held is not None and held.lease.address is None:
+            self._problem = "the gateway has no address outside"
+        elif held is not None and held.lease.address is not None:
             if is_public(held.lease.address):
                 endpoints = ((held.lease.address, held.lease.port),)
             else:
