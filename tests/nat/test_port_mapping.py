@@ -284,6 +284,38 @@ def test_a_gateway_that_comes_after_the_node_is_asked_soon(
     site.run(scenario)
 
 
+def test_a_node_that_begins_again_asks_for_its_mapping_of_before(site: Site) -> None:
+    """A server refuses who does not know the nonce of a mapping. RFC 6887, 11.3."""
+    server = site.gateway.open_socket(4, socket.SOCK_DGRAM)
+    server.bind((str(GATEWAY), wire.PORT))
+    nonces: list[bytes] = []
+
+    async def first(secret: bytes | None) -> bytes:
+        nonces.clear()
+        mapping = PortMapping(PORT, lambda _: None, secret)
+        mapping.start()
+        await until(lambda: nonces)
+        await mapping.stop()
+        return nonces[0]
+
+    def note() -> None:
+        data = server.recv(2000)
+        if data[0] == 2:
+            nonces.append(data[24:36])
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(server, note)
+        before = await first(b"a" * 32)
+        assert await first(b"a" * 32) == before
+        assert await first(b"b" * 32) != before
+        assert await first(None) != await first(None)
+        loop.remove_reader(server)
+        server.close()
+
+    site.run(scenario)
+
+
 def test_nat_pmp_gives_a_port_and_takes_it_back(site: Site) -> None:
     site.serve(upnp=False, others=True)
 

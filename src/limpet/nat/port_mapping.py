@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import socket
 import time
@@ -61,12 +62,18 @@ class _Held:
 class PortMapping:
     """Runs on the event loop; what may block does so in a thread."""
 
-    def __init__(self, port: int, on_mapped: Callable[[tuple[Endpoint, ...]], None]) -> None:
+    def __init__(
+        self,
+        port: int,
+        on_mapped: Callable[[tuple[Endpoint, ...]], None],
+        secret: bytes | None = None,
+    ) -> None:
         """`port`: UDP, of the tunnel. `on_mapped` gets the endpoint that is forwarded to it,
-        or none, whenever that has changed."""
+        or none, whenever that has changed. `secret`: 32 bytes of this node's; who begins with it
+        again has the mapping of before, which else nobody may renew or end."""
         self._port = port
         self._on_mapped = on_mapped
-        self._nonce = os.urandom(NONCE_BYTES)
+        self._secret = os.urandom(32) if secret is None else secret
         self._held: _Held | None = None
         self._told: tuple[Endpoint, ...] = ()
         self._problem = "not asked yet"
@@ -183,6 +190,11 @@ class PortMapping:
             raise GatewaySilentError(said)
         raise PortControlError(said)
 
+    def _nonce_for(self, gateway: IPv4Address) -> bytes:
+        """A server lets nobody change a mapping who does not know its nonce. RFC 6887, 11.2."""
+        what = b"limpet pcp nonce" + gateway.packed + self._port.to_bytes(2)
+        return hashlib.blake2b(what, digest_size=NONCE_BYTES, key=self._secret).digest()
+
     async def _ask(
         self, by: str, gateway: IPv4Address, wanted: int, lifetime_s: int, location: str = ""
     ) -> _Held:
@@ -194,7 +206,8 @@ class PortMapping:
         from limpet.nat import port_control, upnp, upnp_apart
 
         if by == "pcp":
-            lease = await port_control.ask_pcp(gateway, self._nonce, self._port, wanted, lifetime_s)
+            nonce = self._nonce_for(gateway)
+            lease = await port_control.ask_pcp(gateway, nonce, self._port, wanted, lifetime_s)
         elif by == "nat-pmp":
             lease = await port_control.ask_pmp(gateway, self._port, wanted, lifetime_s)
         else:

@@ -45,10 +45,11 @@ class PublicEndpoints:
         if self.mapping is not None:
             await self.mapping.stop()
 
-    def map_port(self, port: int) -> None:
-        """Asks the gateway from now on to forward this port to the tunnel's."""
+    def map_port(self, port: int, secret: bytes) -> None:
+        """Asks the gateway from now on to forward this port to the tunnel's. `secret`: of this
+        node's, as `PortMapping` takes it."""
         if self.mapping is None:
-            self.mapping = PortMapping(port, self._set_forwarded)
+            self.mapping = PortMapping(port, self._set_forwarded, secret)
             self.mapping.start()
 
     def _set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:

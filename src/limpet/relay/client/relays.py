@@ -108,7 +108,7 @@ class Relays:
         presence = self._membership.presence
         port = presence.tunnel_port if presence is not None else 0
         if port and self._settings.port_mapping:
-            self._candidates.map_port(port)
+            self._candidates.map_port(port, self._membership.identity.private_key)
 
     def hear(self, news: News) -> None:
         if not self._running:
