@@ -360,7 +360,7 @@ def test_labels_that_a_person_gave_stay_with_a_pod_that_comes_back(node: LabNode
     assert not Knock(node)(pod(node, "client", {}), again)
 
 
-def test_an_agent_that_cannot_read_what_was_kept_does_not_start_and_says_why(
+def test_where_what_was_kept_is_damaged_pods_are_closed_until_a_person_has_seen_to_it(
     node: LabNode,
 ) -> None:
     knock = Knock(node)
@@ -370,9 +370,15 @@ def test_an_agent_that_cannot_read_what_was_kept_does_not_start_and_says_why(
     kept = Path(node.settings["state_dir"]) / "policies.json"
     assert json.loads(kept.read_text())["policies"]
     kept.write_text("{}", encoding="utf-8")
-    with pytest.raises(LabError, match=r"policies\.json: not what was kept.*no policy holds"):
-        node.start_agent()
+    node.start_agent()
+    other = pod(node, "other", {})
     assert not knock(client, web)
+    assert not knock(client, other)
+    for verb in (("policy", "list"), ("policy", "delete", "closed")):
+        asked = limpet(node, *verb)
+        assert "policies.json: not what was kept" in asked.stdout + asked.stderr
+    assert kept.read_text() == "{}"
+    node.stop_agent()
     kept.unlink()
     node.start_agent()
     assert "limpet_policy" not in node.run("nft", "list", "tables")

@@ -10,6 +10,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, PodPolicies
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
@@ -26,6 +28,7 @@ from limpet.datapath.policy.ruleset import LocalPort
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled
 from limpet.policies.compiler import Compiler, compile_sides
+from limpet.policies.heard import closing_policies
 from limpet.policies.parse import PolicyError
 from limpet.policies.policy import PROTOCOLS, Key, Policy, PolicyPod, PolicyWorld
 from limpet.policies.said.between import PairSide as PolicySide
@@ -38,6 +41,7 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
 Arguments = dict[str, Any]
 NodeSegments = Callable[[], Mapping[str, Sequence[Prefix]]]
 """Those of each node of the cluster, by its uid."""
+_log = structlog.get_logger("policies")
 
 
 def key_of(pod: Attachment) -> Key:
@@ -262,14 +266,25 @@ class OwnPolicies(Policies):
         bridge_mac: Callable[[str], str],
         node_segments: NodeSegments = dict,
     ) -> None:
-        """`path`: of the file. Raises: LimpetError: it cannot be read, so a pod might be open."""
+        """`path`: of the file. Where it is damaged all pods of this node are closed: nobody else
+        knows what a person has told. Raises: LimpetError: it cannot be read, or a later Limpet has
+        written it."""
         super().__init__(loop, attachments, bridge_mac, node_segments)
         self._path = path
-        self._book = kept_book(path)
+        self.damage = ""
+        try:
+            self._book = kept_book(path)
+        except DamagedBook as error:
+            self._book, self.damage = Book(), str(error)
+            _log.warning(
+                "this node's policies are damaged, and its pods closed", problem=str(error)
+            )
         self._changing = asyncio.Lock()
 
     def _world(self, local: Mapping[Key, PolicyPod]) -> PolicyWorld:
-        return PolicyWorld(self._book.policies, self._book.namespaces, self._labelled(local))
+        doubts = closing_policies(local) if self.damage else {}
+        policies = {**self._book.policies, **doubts}
+        return PolicyWorld(policies, self._book.namespaces, self._labelled(local))
 
     def _elsewhere(self, world: PolicyWorld) -> Mapping[Key, Policy]:
         return {}
@@ -286,9 +301,15 @@ class OwnPolicies(Policies):
 
     @property
     def _source(self) -> tuple[str, list[str]]:
-        return str(self._path), []
+        return str(self._path), [*filter(None, (self.damage,))]
+
+    @property
+    def unheard(self) -> str:
+        return self.damage
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
+        if self.damage:
+            raise LimpetError(f"{verb.replace('.', ' ')}: {self.damage}")
         match verb:
             case "policy.apply":
                 return await self._apply(arguments.get("documents") or [])
@@ -347,8 +368,12 @@ def _flow(source: object, target: object, arguments: Arguments) -> Flow:
     return Flow(*ends, protocol or None, port)
 
 
+class DamagedBook(PolicyError):
+    """There is a file, and not what was kept."""
+
+
 def kept_book(path: Path) -> Book:
-    """Empty where there is no file. Raises: StorageError, PolicyError."""
+    """Empty where there is no file. Raises: StorageError, PolicyError, DamagedBook."""
     text = read_kept(path)
     if text is None:
         return Book()
@@ -357,8 +382,9 @@ def kept_book(path: Path) -> Book:
     except NewerFormatError as error:
         raise PolicyError(f"read {path}: {error}") from error
     except PolicyError as error:
-        raise PolicyError(
-            f"read {path}: {error} (put it right; without the file no policy holds)"
+        raise DamagedBook(
+            f"read {path}: {error} (all pods of this node are closed: put it right, or delete it, "
+            "after which none of its policies holds, and apply them again; then restart the agent)"
         ) from error
 
 

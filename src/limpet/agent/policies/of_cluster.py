@@ -85,7 +85,7 @@ class ClusterPolicies(OwnPolicies):
 
     @property
     def unheard(self) -> str:
-        return "" if self._heard.is_whole else UNHEARD
+        return super().unheard or ("" if self._heard.is_whole else UNHEARD)
 
     @property
     def _source(self) -> tuple[str, list[str]]:
