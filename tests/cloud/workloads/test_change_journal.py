@@ -3,6 +3,7 @@ cannot be read."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -123,3 +124,21 @@ def test_more_than_it_may_hold_is_left_to_the_disk(tmp_path: Path) -> None:
     before = journal.end
     journal.note([line] * ((5 << 20) // len(line)))
     assert journal.end == before
+
+
+def test_what_there_is_no_room_for_does_not_hide_what_is_noted_later(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_FILE
+    journal, catalog = ChangeJournal(path), Catalog()
+    lines = [encode_item(service(number, 1)) for number in range(3)]
+    journal.note(lines[:1])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        journal.note(lines[1:2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.note(lines[2:])
+
+    ChangeJournal(path).replay(catalog)
+
+    assert seen(catalog).keys() == {("shop", "web-0"), ("shop", "web-2")}

@@ -80,7 +80,11 @@ class ChangeJournal:
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._bytes += os.write(fd, content)
+                if os.write(fd, content) < len(content):
+                    # Half a line would end what is read, and hide what is noted once there is room.
+                    os.ftruncate(fd, self._bytes)
+                else:
+                    self._bytes += len(content)
             finally:
                 os.close(fd)
         except OSError as error:
