@@ -22,6 +22,7 @@ from limpet.agent.serving.sockets import AtSocket
 from limpet.agent.serving.surroundings import ServiceSurroundings
 from limpet.agent.settings import Settings
 from limpet.base.disk import remove_durably
+from limpet.base.errors import StorageError
 from limpet.base.node_state import NodeState
 from limpet.base.settings import Folders
 from limpet.cloud.second_road.api_server import find_api_server
@@ -210,7 +211,10 @@ def give_back(folders: Folders, *, keep: bool) -> None:
             _log.info("Services are off: their rules were removed")
     if not keep:
         (folders.run_dir / JOURNAL_FILE).unlink(missing_ok=True)
-        remove_durably(folders.cluster_dir / KEPT_FILE)
+        try:
+            remove_durably(folders.cluster_dir / KEPT_FILE)
+        except StorageError as error:  # a read-only disk: tried again at the next start
+            _log.warning("what was kept of Services is still there", error=str(error))
 
 
 def _count(asked: Collection[FlowEnd], counter: SocketCounter | None) -> Mapping[FlowEnd, int]:

@@ -10,6 +10,7 @@ import structlog
 
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.errors import StorageError
 from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.datapath.overlay.state import UNICAST_MAC
 
@@ -27,8 +28,8 @@ def keep_vtep_macs(
     """By IP version of the underlay: what is kept in `path`, else `recorded` (what the cluster
     knows of this node), else that of an `existing` device, else made of the node's uid.
 
-    What was decided is on disk when this returns; a file of a later Limpet is left alone.
-    Raises: StorageError.
+    What was decided is on disk when this returns, where that takes it; else the next start decides
+    by the record. A file of a later Limpet is left alone. Raises: StorageError: it cannot be read.
     """
     kept, is_ours = _read(path)
     macs = {
@@ -39,7 +40,10 @@ def keep_vtep_macs(
         for version in VERSIONS
     }
     if macs != kept and is_ours:
-        _write(path, macs)
+        try:
+            _write(path, macs)
+        except StorageError as error:  # a read-only disk shall not cost the node its network
+            _log.warning("the MACs of VXLAN devices are not kept", error=str(error))
     return macs
 
 

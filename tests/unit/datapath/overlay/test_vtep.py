@@ -57,3 +57,10 @@ def test_a_damaged_file_is_made_anew_from_the_record(tmp_path: Path, text: bytes
 
     assert macs[4] == "02:00:00:00:00:01"
     assert keep_vtep_macs(path, UID, recorded={}, existing={}) == macs
+
+
+def test_a_disk_that_takes_nothing_does_not_keep_the_devices_from_having_one() -> None:
+    recorded = {4: "02:00:00:00:00:01"}
+    macs = keep_vtep_macs(Path("/proc/sys/vtep.json"), UID, recorded=recorded, existing={})
+
+    assert macs == {**recorded, 6: derived_vtep_mac(UID, 6)}
