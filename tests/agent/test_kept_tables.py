@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.services import give_back
+from limpet.base.settings import Folders
 from limpet.lab.command import LabError
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
+from limpet.services.kept import KEPT_FILE
 from tests.agent.test_policies import CLOSED, FROM_CLIENTS, Knock, apply, pod
+from tests.beds.namespaces import NetnsFactory
 from tests.beds.own_tables import others_can_delete
 from tests.beds.services.service_manager import ServiceManager
 from tests.conftest import SEGMENTS, NodeFactory
@@ -106,3 +110,18 @@ def test_without_a_service_manager_tables_of_a_dead_agent_are_nobodys(
     for family in TABLES:
         node.run("nft", "delete", "table", family, "limpet_policy")
     assert not is_there(node)
+
+
+def test_services_that_are_off_are_given_back_where_the_disk_gives_nothing_up(
+    make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    folders = Folders(
+        state_dir=tmp_path / "state", run_dir=tmp_path / "run", data_dir=tmp_path / "networks"
+    )
+    stuck = folders.cluster_dir / KEPT_FILE / "a folder is not removed as a file is"
+    stuck.mkdir(parents=True)
+
+    with make_netns("node").entered():
+        give_back(folders, keep=False)
+
+    assert stuck.exists()
