@@ -166,12 +166,15 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         if around != self._around:
             self._planner.surround(around)
             self._around = around
-        known = dict(self._planner.troubles)
+        known, left = dict(self._planner.troubles), set(self._planner.sockets.left)
         self._planner.replan(self._take_due(), self.catalog, self.here)
         for name, why in self._planner.troubles.items():
             if known.get(name) != why:
                 words = "a Service is not served as it asks"
                 _log.warning(words, by_others=True, service="/".join(name), why=why)
+        for name in self._planner.sockets.left - left:
+            words = "a Service is left to nftables: the eBPF programs' maps have no room for it"
+            _log.warning(words, by_others=True, service="/".join(name))
         serving = self._planner.serving()
         if set(serving) != set(self._serving):
             self._serving = serving

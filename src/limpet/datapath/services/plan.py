@@ -48,7 +48,7 @@ from limpet.datapath.services.ruleset import (
     sources_of,
 )
 from limpet.datapath.services.sockets.layout import SOCKET_MAPS
-from limpet.datapath.services.sockets.plan import socket_elements
+from limpet.datapath.services.sockets.plan import SocketPlan
 from limpet.datapath.services.state import (
     MAPS,
     VERSIONS,
@@ -101,7 +101,7 @@ class Planner:
 
     def __init__(self, sockets: SocketWishes | None = None) -> None:
         """`sockets`: what is planned for eBPF programs beside nftables; None: nothing."""
-        self._sockets = sockets
+        self.sockets = SocketPlan(None if sockets is None else sockets.ends_flows)
         held = (*MAPS, *(SOCKET_MAPS if sockets is not None else ()))
         self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in held}
         self._chains = Chains()
@@ -173,6 +173,7 @@ class Planner:
             name = next(iter(due))
             del due[name]
             due.update(dict.fromkeys(self._replan(name, catalog, here)))
+            due = due or dict.fromkeys(self.sockets.waiting())
         self._chains.forget()
 
     # One Service
@@ -181,6 +182,7 @@ class Planner:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
         self.troubles.pop(name, None)
+        self.sockets.left.discard(name)
         self._around.hairpins.forget(name)
         due = self._around.reserved.note(name, service)
         before = self._lifted.pop(name, None) or self._lift(name)
@@ -203,6 +205,7 @@ class Planner:
             self.elements[map_name].update(held)
         if after:
             self._keys[name] = [(map_name, tuple(held)) for map_name, held in after.items()]
+            self.sockets.change(name, after, 1)
         for map_name in before.keys() | after.keys():
             old, new = before.get(map_name, _NONE), after.get(map_name, _NONE)
             self.touched[map_name].update(dict(old.items() ^ new.items()) if old else new)
@@ -224,10 +227,12 @@ class Planner:
 
     def _lift(self, name: ServiceName) -> Held:
         """What it had; it is in no map any more."""
-        return {
+        held = {
             map_name: dict(zip(keys, map(self.elements[map_name].pop, keys), strict=True))
             for map_name, keys in self._keys.pop(name, ())
         }
+        self.sockets.change(name, held, -1)
+        return held
 
     def _add_all(
         self,
@@ -326,11 +331,10 @@ class Planner:
             others = f"addresses{version}"
             if self._claims.share((others, frontend.address), service.key):
                 after.setdefault(others, {})[frontend.address] = _REFUSED
-        if self._sockets is not None and not frontend.is_outside:
-            ends = self._sockets.ends_flows
+        if self.sockets.is_asked and not frontend.is_outside:
             is_here = sticky and keeps_inside
             members = choice.members(port.protocol, now, comes_back, is_here=is_here)
-            planned = socket_elements(key, near, members, service, port, ends_flows=ends)
+            planned = self.sockets.elements(key, near, members, service, port, beside=after)
             for name, found in planned.items():
                 after.setdefault(name, {}).update(found)
         if {*map(len, near), *map(len, local)} - {TARGET_BYTES[version]}:
@@ -344,7 +348,7 @@ class Planner:
                 after.setdefault(f"hairpin{version}", {})[own + own] = _BY_HAIRPIN
         verdict_before = before.get(verdicts, _NONE).get(key)
         dead: frozenset[bytes] = frozenset()
-        if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
+        if self.sockets.is_asked and port.protocol == "TCP" and not frontend.is_outside:
             dead = frozenset(filter(choice.is_dead, was - now))
         serving = ServedPort(was, now, choice.able, dead, is_new=verdict_before is None)
         turn.note(port.protocol, frontend, key, serving)

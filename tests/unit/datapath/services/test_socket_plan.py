@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from ipaddress import ip_address
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,6 +19,7 @@ from limpet.datapath.services.plan import Planner, SocketWishes
 from limpet.datapath.services.ruleset import slots_name
 from limpet.datapath.services.sockets import layout
 from limpet.datapath.services.sockets.diff import AttachPrograms, PutSocketElements, diff_sockets
+from limpet.datapath.services.sockets.plan import SIZES
 from limpet.datapath.services.state import StaleFlows
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -31,6 +35,7 @@ from limpet.services.values import (
     ServicePort,
 )
 
+CHECKOUT = Path(__file__).parents[4]
 BOTH = SocketWishes(ends_flows=True)
 NOTHING = StaleFlows()
 
@@ -114,6 +119,60 @@ def test_what_is_not_of_the_cluster_alone_and_sctp_are_left_to_nftables() -> Non
     catalog = catalog_of(service, *_slices_of("SCTP", "a"), *_slices_of("TCP", "http"))
     keys = planned(catalog).want().sockets[layout.FRONTENDS].keys()
     assert keys == {layout.service(frontend_key(packed("10.96.0.1"), "TCP", 80))}
+
+
+def test_maps_are_as_large_as_in_the_programs() -> None:
+    text = (CHECKOUT / "bpf" / "services.bpf.c").read_text(encoding="utf-8")
+    sizes = {
+        name: 1 << int(shift)
+        for shift, name in re.findall(
+            r"max_entries, 1 << (\d+)\);(?:(?!max_entries).)*?\} (\w+) SEC", text, re.DOTALL
+        )
+    }
+    assert {name: sizes[name] for name in layout.SOCKET_MAPS} == SIZES
+
+
+def test_what_finds_no_room_in_the_maps_is_left_to_nftables_and_comes_when_others_have_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One namespace fills half of a map, and what is left free nobody does."""
+    monkeypatch.setitem(SIZES, layout.SLOTS, 64)
+    catalog, planner = Catalog(), Planner(BOTH)
+
+    def put(namespace: str, number: int, endpoints: int) -> None:
+        ports, port = (ServicePort("http", "TCP", 80),), (EndpointPort("http", "TCP", 8080),)
+        name, address = f"web-{number}", f"10.96.0.{number}"
+        ends = tuple(Endpoint(f"10.244.{number}.{n}", node="far") for n in range(endpoints))
+        planner.replan(
+            [
+                *catalog.put(Service(namespace, name, cluster_ips=(address,), ports=ports)),
+                *catalog.put(EndpointSlice(namespace, name, name, 4, port, ends)),
+            ],
+            catalog,
+            HERE,
+        )
+
+    def served() -> set[str]:
+        want = planner.want()
+        assert len(want.sockets[layout.SLOTS]) <= 56
+        assert len(want.elements["services4"]) == len(catalog), "nftables serves them all"
+        return {str(ip_address(key[12:16])) for key in want.sockets[layout.FRONTENDS]}
+
+    put("greedy", 1, 20)
+    put("greedy", 2, 20)
+    assert (served(), planner.sockets.left) == ({"10.96.0.1"}, {("greedy", "web-2")})
+    put("greedy", 3, 8)
+    put("other", 4, 20)
+    assert served() == {"10.96.0.1", "10.96.0.3", "10.96.0.4"}, "few stand in the frontend"
+    put("third", 5, 20)
+    assert planner.sockets.left == {("greedy", "web-2"), ("third", "web-5")}
+    put("greedy", 1, 16)
+    assert planner.sockets.left == {("greedy", "web-2")}, "what was free, and what it gave back"
+    planner.replan(catalog.remove_service("greedy", "web-1"), catalog, HERE)
+    assert planner.sockets.left == {("greedy", "web-2")}, "the others have more than that by now"
+    planner.replan(catalog.remove_service("other", "web-4"), catalog, HERE)
+    assert planner.sockets.left == set()
+    assert served() == {"10.96.0.2", "10.96.0.3", "10.96.0.5"}
 
 
 def test_without_a_planner_for_sockets_nothing_is_planned_for_them() -> None:
