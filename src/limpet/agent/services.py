@@ -87,7 +87,7 @@ class ServiceSide:
             attached=attached,
             changed=lambda: loop.tell(PlaceChanged()),
         )
-        asked = ServicesContext(self._surroundings.now, self._here)
+        asked = ServicesContext(self._surroundings.now, self._here, sockets.forgotten)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.sockets = sockets

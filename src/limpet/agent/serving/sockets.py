@@ -10,11 +10,15 @@ from pathlib import Path
 import structlog
 
 from limpet.base import faults
+from limpet.base.errors import LimpetError
 from limpet.base.settings import ServiceSettings
 from limpet.base.timer import Timer
 from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.connected_apply import CONNECTED_MAPS
+from limpet.datapath.services.sockets.left_apply import LeftSockets
 from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
 from limpet.datapath.services.sockets.side import SocketSide
+from limpet.datapath.services.state import StaleFlows
 from limpet.linux.file_changes import FileChanges
 
 _log = structlog.get_logger("services")
@@ -36,6 +40,7 @@ class AtSocket:
         if settings.backend != "nftables":
             place = AttachPoint(self._pins, settings.cgroup)
             self.side = SocketSide(SocketKernel(place, PodNamespaces(pods)))
+        self._left = LeftSockets(self._pins, pods)
         self._changes: FileChanges | None = None
         self._watched: frozenset[tuple[int, int]] = frozenset()
         self._taken: Callable[[], None] = _nobody
@@ -53,10 +58,31 @@ class AtSocket:
 
     def begin(self) -> None:
         """After nftables serves. Raises: KernelError."""
-        if self.side is None and remove_pins(self._pins):
+        if self.side is not None:
+            return
+        if remove_pins(self._pins, keep=CONNECTED_MAPS):
             _log.info(
                 "Services are left to nftables: an earlier agent's eBPF programs were removed"
             )
+        if not self._are_left():
+            remove_pins(self._pins)
+
+    def _are_left(self) -> bool:
+        try:
+            return self._left.are_there()
+        except LimpetError as error:
+            words = "sockets that eBPF programs have connected cannot be found"
+            _log.warning(words, error=str(error))
+            return False
+
+    def forgotten(self, flows: StaleFlows) -> None:
+        """Flows that stick to who serves no more are gone, but for those of sockets that programs
+        have connected, where there are none any more."""
+        if self.side is None:
+            try:
+                self._left.end(flows)
+            except LimpetError as error:
+                _log.warning("sockets stay connected to who serves no more", error=str(error))
 
     def start(self, taken: Callable[[], None]) -> None:
         """`taken`: told when somebody takes away what is there. Raises: KernelError."""

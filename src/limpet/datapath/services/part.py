@@ -42,12 +42,18 @@ _AT_ONCE = 400
 More rounds take longer: each ends with a transaction, for which the kernel waits."""
 
 
+def _nobody(_flows: StaleFlows) -> None:
+    """There is none who has to be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServicesContext:
     """What the part is told by: the node's pods, and what the node knows of others."""
 
     surroundings: Callable[[], Surroundings]
     here: Callable[[], Here]
+    forgotten: Callable[[StaleFlows], None] = _nobody
+    """Told of flows that stick to who serves no more, when the kernel has forgotten them."""
 
 
 class ServicesPart(Part[ServicesState, Change | SocketChange]):
@@ -223,6 +229,9 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         if self.sockets is not None:
             # Also if the table could not be changed: one of the two is right at least.
             failures += self.sockets.apply([x for x in changes if isinstance(x, SocketChange)])
+        for each in tables:
+            if isinstance(each, ForgetFlows):
+                self._asked.forgotten(each.flows)
         if self._is_known:
             self._planner.settled()
             self._planner.forgotten()

@@ -27,6 +27,8 @@ _MOST_WORDS = 8
 _LINK_INFO = struct.Struct("=III4xQI")
 """type, id, program's id, cgroup's id, attach type. Source: struct bpf_link_info."""
 _PROGRAM_INFO = struct.Struct("=II")
+_MAP_INFO = struct.Struct("=5I")
+"""type, id, bytes of a key and of a value, room. Source: struct bpf_map_info."""
 _NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 _Printer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -320,6 +322,19 @@ class Bpf:
         if fd < 0:
             raise KernelError("open", str(path), -fd)
         return fd
+
+    def pinned_map(self, path: Path) -> BpfMap | None:
+        """As `pinned`."""
+        fd = self.pinned(path)
+        if fd is None:
+            return None
+        try:
+            info = _info(self._lib, fd, _MAP_INFO.size, "a map")
+        except KernelError:
+            os.close(fd)
+            raise
+        _, _, key_bytes, value_bytes, most = _MAP_INFO.unpack_from(info)
+        return BpfMap(self._lib, path.name, fd, key_bytes, value_bytes, most)
 
 
 def _info(lib: ctypes.CDLL, fd: int, size: int, what: str) -> bytes:

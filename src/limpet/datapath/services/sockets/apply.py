@@ -11,16 +11,14 @@ from pathlib import Path
 
 import limpet
 from limpet.base.errors import KernelError, LimpetError, StorageError
-from limpet.datapath.services.sockets.connected_apply import ConnectedSockets
+from limpet.datapath.services.sockets.connected_apply import ConnectedSockets, end_connected_udp
 from limpet.datapath.services.sockets.layout import (
     FRONTENDS,
     NAMESPACES,
     NODE,
     POD,
     SOCKET_MAPS,
-    End,
     is_dead,
-    is_stale,
     namespace,
     read_peer,
 )
@@ -206,14 +204,8 @@ class SocketKernel:
         if not self.ends_flows:
             return
         connected = ConnectedSockets(self._opened().maps)
-        if flows.udp:
-            stale = {
-                cookie: read_peer(peer)[1]
-                for cookie, peer in connected.read().items()
-                if is_stale(peer, flows.udp)
-            }
-            if stale:
-                self.namespaces.visit(lambda: _end_connected_udp(stale))
+        if flows.udp and (stale := connected.stale(flows.udp)):
+            self.namespaces.visit(lambda: end_connected_udp(stale))
         if flows.dead:
             self.namespaces.visit(lambda: _end_unanswered_tcp(connected, flows))
 
@@ -372,13 +364,8 @@ class SocketKernel:
         return self._object
 
 
-def _end_connected_udp(got: Mapping[int, End]) -> None:
-    """In the calling thread's namespace. `got`: their peers, by cookie."""
-    end_sockets(UDP, [each for each in sockets(UDP) if got.get(each.cookie) == each.peer])
-
-
 def _end_unanswered_tcp(connected: ConnectedSockets, flows: StaleFlows) -> None:
-    """The same."""
+    """In the calling thread's namespace."""
     ended = []
     for each in sockets(TCP, SYN_SENT):
         peer = connected.get(each.cookie)

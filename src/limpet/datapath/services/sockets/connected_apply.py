@@ -11,10 +11,16 @@ from limpet.datapath.services.sockets.layout import (
     PEERS,
     PLACES,
     SETS,
+    End,
     array_key,
+    is_stale,
+    read_peer,
     read_set,
 )
 from limpet.linux.bpf.library import BpfMap
+from limpet.linux.socket_diag import UDP, end_sockets, sockets
+
+CONNECTED_MAPS = (CONNECTED, PEERS)
 
 
 class ConnectedSockets:
@@ -44,6 +50,15 @@ class ConnectedSockets:
             return None
         return self._peers.get(array_key(number * PLACES + held.index(cookie)))
 
+    def stale(self, served: Mapping[End, Collection[End]]) -> dict[int, End]:
+        """Whom sockets got that serves no more, by the sockets' cookies. `served`: who does, by who
+        is asked. Raises: KernelError."""
+        return {
+            cookie: read_peer(peer)[1]
+            for cookie, peer in self.read().items()
+            if is_stale(peer, served)
+        }
+
     def forget(self, closed: Collection[int]) -> None:
         """Their places are others'. Raises: KernelError."""
         with self._cookies() as cookies:
@@ -55,3 +70,8 @@ class ConnectedSockets:
     def _cookies(self) -> Iterator[memoryview[int]]:
         with self._connected.mapped() as values, values.cast("Q") as cookies:
             yield cookies
+
+
+def end_connected_udp(got: Mapping[int, End]) -> None:
+    """In the calling thread's namespace. `got`: their peers, by cookie."""
+    end_sockets(UDP, [each for each in sockets(UDP) if got.get(each.cookie) == each.peer])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,22 +68,26 @@ def remove_links(pins: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_pins(pins: Path) -> bool:
-    """Programs are detached, maps are gone; whether there were any. Raises: KernelError."""
-    if not (pins / LINKS).is_dir():
+def remove_pins(pins: Path, *, keep: Collection[str] = ()) -> bool:
+    """Programs are detached, maps are gone; whether there were any. `keep`: names of maps that
+    programs write, which stay. Raises: KernelError."""
+    folders = [each for each in (pins / LINKS, *_map_folders(pins)) if each.is_dir()]
+    if not folders:
         return False
+    kept = {path for name in keep if (path := pins / map_folder(name) / name).exists()}
+    gone = [path for each in folders for path in each.iterdir() if path not in kept]
     try:
-        remove_links(pins)
-        for folder in (pins / LINKS, *_map_folders(pins)):
-            for path in folder.iterdir():
-                path.unlink(missing_ok=True)
-            folder.rmdir()
-        with contextlib.suppress(FileNotFoundError):
-            pins.rmdir()
+        if (pins / LINKS).is_dir():
+            remove_links(pins)
+        for path in gone:
+            path.unlink(missing_ok=True)
+        for folder in (*folders, pins):
+            if not any(path.is_relative_to(folder) for path in kept):
+                folder.rmdir()
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise KernelError("remove", f"eBPF pins in {pins}", error.errno or 0) from error
-    return True
+    return bool(gone)
 
 
 def _map_folders(pins: Path) -> list[Path]:
