@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.answers.verbs import Admin
+from limpet.agent.happenings.of_node import NodeHappenings
 from limpet.agent.node_state import NodeInCluster
 from limpet.agent.original_sysctls import SYSCTLS_FILE, OriginalSysctls
 from limpet.agent.policies.of_cluster import ClusterPolicies
+from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.serving.gone_pods import GonePods
 from limpet.agent.settings import Settings
@@ -30,13 +33,19 @@ from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
 from limpet.cluster.membership import Membership
 from limpet.cluster.seal import seal
+from limpet.cni.ledgers import Ledgers
+from limpet.cni.repair import Repair
+from limpet.cni.verbs import Node
+from limpet.datapath.event import PodsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
+from limpet.datapath.node.pod.reaper import Reaper
 from limpet.datapath.node.ports.part import PortPart
+from limpet.ipam.leases import Holder, PodKey, Range
 from limpet.policies.policy import Key, PolicyPod
 from tests.beds.member import membership_of
 from tests.beds.namespaces import NetnsFactory
@@ -254,40 +263,91 @@ def test_who_has_lost_a_segment_to_a_later_grant_says_nothing_of_pods_in_it(
         asyncio.run(scenario())
 
 
+@contextmanager
+def node_of(bed: NodeBed, folder: Path, told: list[PodsChanged]) -> Iterator[tuple[Loop, Node]]:
+    """The bed's node with an agent's parts, which are within a running loop."""
+    loop, announcer, reaper = Loop(), Announcer(), Reaper()
+    attachments = Attachments(folder / "attachments")
+    ledgers = Ledgers(folder / "networks", 30.0, attachments)
+    pods = PodKeeper(
+        attachments,
+        announcer,
+        is_held=lambda _ifname: False,
+        release=lambda _attachment: None,
+        retired=reaper.put,
+    )
+    ports = PortPart(loop, "auto", attachments, set)
+    part = NodePart(
+        loop,
+        PodSettings(),
+        kernel=bed.kernel,
+        pods=pods,
+        guards=PodGuards(ports),
+        before_sysctl=lambda _path: None,
+    )
+    loop.add(part)
+    yield (
+        loop,
+        Node(
+            kernel=bed.kernel,
+            ledgers=ledgers,
+            attachments=attachments,
+            reaper=reaper,
+            announcer=announcer,
+            node_part=part,
+            tell=told.append,
+        ),
+    )
+    ledgers.close()
+    announcer.close()
+    reaper.close()
+    ports.close()
+    loop.close()
+
+
 def test_a_node_has_the_ports_of_a_relay_from_the_grant_on_that_makes_it_one(
     member: Membership, bed: NodeBed, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        loop, announcer = Loop(), Announcer()
-        attachments = Attachments(tmp_path / "attachments")
-        pods = PodKeeper(
-            attachments,
-            announcer,
-            is_held=lambda _ifname: False,
-            release=lambda _attachment: None,
-            retired=lambda: None,
-        )
-        ports = PortPart(loop, "auto", attachments, set)
-        part = NodePart(
-            loop,
-            PodSettings(),
-            kernel=bed.kernel,
-            pods=pods,
-            guards=PodGuards(ports),
-            originals=OriginalSysctls(tmp_path / SYSCTLS_FILE),
-        )
-        loop.add(part)
-        member.subscribe(NodeInCluster(member, Settings(), part, ()).hear)
-        now = grant(1)
-        for generation, roles, has in ((2, frozenset({Role.RELAY}), True), (3, frozenset(), False)):
-            told = replace(now, generation=generation, revision=generation, roles=roles)
-            member.offer([seal_grant(told, CLUSTER_KEY)], source=Source.CLOUD)
-            assert member.grant is not None
-            assert member.grant.roles == roles
-            assert (("TCP", 443, 443) in part.node.own_ports) is has
-        announcer.close()
-        ports.close()
-        loop.close()
+        with node_of(bed, tmp_path, []) as (_, node):
+            member.subscribe(NodeInCluster(member, Settings(), node.node_part, ()).hear)
+            now = grant(1)
+            for generation, roles in ((2, frozenset({Role.RELAY})), (3, frozenset())):
+                told = replace(now, generation=generation, revision=generation, roles=roles)
+                member.offer([seal_grant(told, CLUSTER_KEY)], source=Source.CLOUD)
+                assert member.grant is not None
+                assert member.grant.roles == roles
+                assert (("TCP", 443, 443) in node.state.own_ports) is bool(roles)
 
     with bed.node.entered():
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_what_is_given_up_without_a_del_is_told_too(
+    bed: NodeBed, tmp_path: Path, *, by_hand: bool
+) -> None:
+    """The controller's list of pods would have it until another pod comes or goes."""
+    told: list[PodsChanged] = []
+    holder, everything = Holder("box", "eth0"), ip_network("10.0.0.0/29")
+    range_ = Range(everything, everything[1], everything[-2], everything[1])
+
+    async def scenario() -> None:
+        with node_of(bed, tmp_path, told) as (loop, node):
+            ledger = node.ledgers.ledger("net")
+            ledger.reserve(holder, PodKey("default", "web", "eth0"), [(range_,)], now_s=0)
+            repair = Repair(node)
+            if by_hand:
+                ledger.release(holder, now_s=0)
+                slot = PolicySlot(loop, node.node_part, Settings(), node.attachments, None)
+                admin = Admin(node, repair, None, slot, NodeHappenings(tmp_path))
+                asked = {"network": "net", "pod_namespace": "default", "pod": "web"}
+                await admin.answer("ipam.release", asked)
+                assert ledger.bindings() == {}
+            else:
+                await repair()
+                assert ledger.holders() == {}
+
+    with bed.node.entered():
+        asyncio.run(scenario())
+    assert told

@@ -404,6 +404,12 @@ def test_reports_of_pods_add_up_and_a_gap_asks_for_all_of_them(controller: Contr
         found = controller.ask("pod.list")
         assert [each["pod"] for each in found["pods"]] == ["b", "c"]
         assert found["nodes"][0]["reported_at_s"] > 0
+        assert controller.ask("node.show", node="a")["pods"] == 2
+        absent = InterfaceAddresses("limpet", "default", "b", "eth0", ("10.244.0.3",), kept=True)
+        assert await node.report(3, [absent], 2) == 3
+        listed = controller.ask("pod.list")["pods"]
+        assert [(each["pod"], each["kept"]) for each in listed] == [("b", True), ("c", False)]
+        assert controller.ask("node.show", node="a")["pods"] == 1
 
     nodes_do(controller, "a", body)
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -47,7 +48,16 @@ _ANYWHERE = {
 }
 """Where a machine's addresses may lie, whatever segments it will be granted."""
 
-_State = Mapping[ReportedKey, tuple[str, ...]]
+
+class _Said(NamedTuple):
+    """What is said of one interface of a pod."""
+
+    addresses: tuple[str, ...]
+    kept: bool = False
+
+
+_State = Mapping[ReportedKey, _Said]
+_GONE = _Said(())
 
 
 class _Acknowledged(msgspec.Struct, frozen=True):
@@ -201,7 +211,7 @@ def _addresses(pod: InterfaceAddresses) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
-def _pods_of(ledgers: Ledgers) -> dict[ReportedKey, tuple[str, ...]]:
+def _pods_of(ledgers: Ledgers) -> dict[ReportedKey, _Said]:
     """What every ledger says of pods with a name, as much as a controller takes."""
     found: dict[ReportedKey, list[Address]] = defaultdict(list)
     worth: dict[ReportedKey, tuple[bool, int]] = {}
@@ -213,16 +223,17 @@ def _pods_of(ledgers: Ledgers) -> dict[ReportedKey, tuple[str, ...]]:
                 continue
             found[key].append(address)
             worth[key] = max(worth.get(key, (False, 0)), (address in holders, binding.order))
-    kept: dict[ReportedKey, tuple[str, ...]] = {}
+    said: dict[ReportedKey, _Said] = {}
     left_bytes = _RECORD_BYTES
     for key in sorted(found, key=worth.__getitem__, reverse=True)[: members.REPORTED_PODS.most]:
         held = sorted(found[key], key=number_of)[: members.REPORTED_POD_ADDRESSES.most]
-        addresses = tuple(map(str, held))
-        left_bytes -= record_bytes([InterfaceAddresses(*key, addresses)])
+        is_there, _ = worth[key]
+        each = _Said(tuple(map(str, held)), kept=not is_there)
+        left_bytes -= record_bytes([InterfaceAddresses(*key, *each)])
         if left_bytes < 0:
             break
-        kept[key] = addresses
-    return kept
+        said[key] = each
+    return said
 
 
 def _part(had: _State, now: _State) -> tuple[tuple[InterfaceAddresses, ...], _State]:
@@ -230,20 +241,19 @@ def _part(had: _State, now: _State) -> tuple[tuple[InterfaceAddresses, ...], _St
 
     Who is gone comes first: in between the controller never has more than it takes.
     """
-    changes: list[tuple[ReportedKey, tuple[str, ...]]]
-    changes = [(key, ()) for key in sorted(had.keys() - now.keys())]
+    changes = [(key, _GONE) for key in sorted(had.keys() - now.keys())]
     changes += [(key, now[key]) for key in sorted(now) if had.get(key) != now[key]]
     part: list[InterfaceAddresses] = []
     after = dict(had)
     size = 0
-    for key, addresses in changes:
-        pod = InterfaceAddresses(*key, addresses)
+    for key, said in changes:
+        pod = InterfaceAddresses(*key, *said)
         size += record_bytes([pod])
         if size > _REPORT_BYTES:
             break
         part.append(pod)
-        if addresses:
-            after[key] = addresses
+        if said.addresses:
+            after[key] = said
         else:
             del after[key]
     return tuple(part), after

@@ -142,6 +142,8 @@ class InterfaceAddresses(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str
     ifname: str
     addresses: tuple[str, ...]
+    kept: bool = False
+    """The pod is not there: nobody holds one of them."""
 
 
 class JoinBy(StrEnum):

@@ -93,6 +93,8 @@ class Repair:
             ledger.release_address(address, now_s=time.monotonic())
             self._node.reaper.put([address])
             released.append(leak_document(ledger.network, address, holder, "nothing has it"))
+        if leaks:
+            self._node.released()
         for each in released:
             _log.info("released an address that nothing used", **each)
         for ledger in self._node.ledgers:

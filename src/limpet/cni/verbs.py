@@ -261,6 +261,10 @@ class Node:
             self._tell(PodsChanged())
         return ledger
 
+    def released(self) -> None:
+        """What a record had was given up without a DEL: who tells of pods looks again."""
+        self._tell(PodsChanged())
+
     def forget(self, attachment: Attachment) -> tuple[Address, ...]:
         """A pod that is gone without a DEL: its addresses are free, its binding stays."""
         ledger = self.ledgers.ledger(attachment.network, attachment.data_dir)
@@ -289,6 +293,8 @@ class Node:
             await self._interfaces.delete_foreign(netns, holder.ifname, self.attachments)
         if ledger is not None:
             self.reaper.put(ledger.release(holder, now_s=time.monotonic()))
+        if held:
+            self._tell(PodsChanged())
         return ledger
 
     # GC.

@@ -138,6 +138,30 @@ def test_an_address_that_is_kept_for_an_absent_pod_is_told_and_one_without_a_pod
         assert told(report.pods) == {("net", "a", "eth0"): tuple(addresses)}
 
 
+def test_a_pod_that_is_gone_is_told_as_such_and_as_there_when_it_is_back(tmp_path: Path) -> None:
+    controller = Controller()
+
+    def kept() -> dict[str, bool]:
+        return {pod.pod: pod.kept for held in controller.parts.values() for pod in held}
+
+    with opened(tmp_path) as ledgers:
+        book = PodReports(ledgers, tmp_path / "reports.json")
+        addresses = {name: tuple(add(ledgers, name)) for name in ("a", "b")}
+        controller.catch_up(book)
+        assert kept() == {"a": False, "b": False}
+
+        ledgers.ledger("net").release(sandbox("box-a"), now_s=0)
+        book.changed()
+        assert controller.catch_up(book) == 1
+        assert kept() == {"a": True, "b": False}
+        assert controller.pods == {("net", name, "eth0"): addresses[name] for name in "ab"}
+
+        add(ledgers, "a", box="another")
+        book.changed()
+        assert controller.catch_up(book) == 1
+        assert kept() == {"a": False, "b": False}
+
+
 def test_a_restart_tells_nothing_again_unless_something_changed(tmp_path: Path) -> None:
     controller, path = Controller(), tmp_path / "reports.json"
     with opened(tmp_path) as ledgers:

@@ -283,6 +283,7 @@ class Admin:
             ledger.release_address(address, now_s=now_s)
         for address in meant:
             ledger.forget(address, now_s=now_s)
+        node.released()
         await asyncio.wrap_future(ledger.durable())
         return Released(released=[str(address) for address in meant])
 

@@ -28,7 +28,7 @@ from limpet.controller.admin.answers import (
     SegmentsListed,
 )
 
-_POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
+_POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "state", "reported")
 _POD_WIDE = ("ifname", "reported")
 
 segment = group("Address segments.")
@@ -124,13 +124,15 @@ def pod_list(
     reach: ReachOptions = HERE,
     output: Format = Output.TABLE,
 ) -> None:
-    """Which pod holds which address, as the nodes reported last."""
+    """Which pod holds which address, or has it kept for when it comes back, as the nodes reported
+    last."""
     found = _all_pods(reach, name)
     reported = {each.uid: age(each.reported_at_s) for each in found.nodes}
     rows = [
         {
             **asdict(each),
             "addresses": ",".join(each.addresses),
+            "state": "kept" if each.kept else "there",
             "reported": reported[each.uid],
         }
         for each in found.pods

@@ -179,7 +179,7 @@ _CLUSTER = {
     "segment list": (("limpet segment list", "Which are held, and which rest."),),
     "pod": (("limpet pod list --node edge-7", "Its pods and their addresses."),),
     "pod list": (
-        ("limpet pod list", "Every pod of the cluster."),
+        ("limpet pod list", "Every pod of the cluster, and whom addresses are kept for."),
         ("limpet pod list --node edge-7", "The pods of one node."),
     ),
     "pod label": (("limpet pod label default/web-0 app=web", "For policies to select."),),

@@ -150,7 +150,7 @@ class NodeShown(NodeLine, frozen=True, kw_only=True):
     supersedes: list[str]
     presence: PresenceShown | None
     pods: int | None
-    """Number of pods that it reported last."""
+    """Number of pods that it reported last as there."""
 
 
 class NodeRemoved(Answer, frozen=True, kw_only=True):
@@ -249,6 +249,8 @@ class PodLine(Answer, frozen=True, kw_only=True):
     network: str
     ifname: str
     addresses: list[str]
+    kept: bool = False
+    """The pod is not there, and the addresses are kept for it."""
 
 
 class Reporting(Answer, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ class Admin:
                 public_key=base64.b64encode(grant.public_key).decode(),
                 supersedes=list(grant.supersedes),
                 presence=presence_shown(said) if said is not None else None,
-                pods=len(report.pods) if report else None,
+                pods=sum(not pod.kept for pod in report.pods) if report else None,
             )
 
         return await self._cluster.change(make)

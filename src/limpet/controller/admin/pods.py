@@ -85,4 +85,5 @@ def _pod_line(node: str, uid: str, pod: InterfaceAddresses) -> PodLine:
         network=pod.network,
         ifname=pod.ifname,
         addresses=list(pod.addresses),
+        kept=pod.kept,
     )
