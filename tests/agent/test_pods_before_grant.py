@@ -283,7 +283,7 @@ def node_of(bed: NodeBed, folder: Path, told: list[PodsChanged]) -> Iterator[tup
         kernel=bed.kernel,
         pods=pods,
         guards=PodGuards(ports),
-        before_sysctl=lambda _path: None,
+        originals=OriginalSysctls(tmp_path / SYSCTLS_FILE),
     )
     loop.add(part)
     yield (

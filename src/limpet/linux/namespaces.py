@@ -29,6 +29,11 @@ Result = TypeVar("Result")
 NamespaceId = tuple[int, int]
 """Device and inode tell one namespace from another as long as it lives. Source: namespaces(7)."""
 
+_OF_A_PROCESS = (
+    "the process has ended, or is not seen from here: an agent in a pod sees none of the machine's, "
+    "by which nerdctl, ctr and cri-dockerd name namespaces; use the systemd unit on such a node"
+)
+
 
 class Namespace:
     """An open network namespace; keeps it alive until closed."""
@@ -39,7 +44,10 @@ class Namespace:
             # Non-blocking: a FIFO must not hold us up.
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise KernelError("open", f"network namespace {path}", error.errno or 0) from error
+            is_unseen = error.errno == errno.ENOENT and path.startswith("/proc/")
+            hint = _OF_A_PROCESS if is_unseen else ""
+            what = f"network namespace {path}"
+            raise KernelError("open", what, error.errno or 0, hint) from error
         self.path = path
         if not _is_nsfs(self.fd):
             os.close(self.fd)
