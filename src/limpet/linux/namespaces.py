@@ -30,8 +30,9 @@ NamespaceId = tuple[int, int]
 """Device and inode tell one namespace from another as long as it lives. Source: namespaces(7)."""
 
 _OF_A_PROCESS = (
-    "the process has ended, or is not seen from here: an agent in a pod sees none of the machine's, "
-    "by which nerdctl, ctr and cri-dockerd name namespaces; use the systemd unit on such a node"
+    "the process has ended, or is not seen from here: an agent in a pod sees none of "
+    "the machine's, by which nerdctl, ctr and cri-dockerd name namespaces; use the systemd unit "
+    "on such a node"
 )
 
 
