@@ -283,7 +283,7 @@ def node_of(bed: NodeBed, folder: Path, told: list[PodsChanged]) -> Iterator[tup
         kernel=bed.kernel,
         pods=pods,
         guards=PodGuards(ports),
-        originals=OriginalSysctls(tmp_path / SYSCTLS_FILE),
+        originals=OriginalSysctls(folder / SYSCTLS_FILE),
     )
     loop.add(part)
     yield (
