@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +169,15 @@ def test_what_was_ready_before_a_cut_is_in_doubt_for_a_while_and_then_what_the_s
     asyncio.run(scenario())
 
 
-def hear(path: Path, *services: dict[str, Any]) -> tuple[Catalog, ServiceSource]:
+def hear(
+    path: Path, *services: dict[str, Any], pieces: Sequence[dict[str, Any]] = (SLICE,)
+) -> tuple[Catalog, ServiceSource]:
     """What an agent that begins with what is on the disk has heard of a server's whole list."""
     catalog = load_catalog(path)
 
     async def scenario() -> ServiceSource:
         server = Server(*services)
+        server.slices = list(pieces)
         server.has_endpoints.set()
         async with serving(server.serve, None) as at:
             source = source_at(at, catalog, path)
@@ -229,6 +232,18 @@ def test_a_damaged_file_is_read_as_far_as_it_goes_and_is_whole_when_all_was_told
     assert len(catalog) == 1
     assert catalog.damage == ""
     assert path.read_bytes() == whole
+
+
+def test_a_server_that_has_lost_its_data_does_not_make_a_damaged_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    hear(path, SERVICE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b'{"end"')])
+
+    catalog, _ = hear(path, SERVICE, pieces=[])
+
+    assert catalog.damage == "it has no end"
+    assert len(list(catalog.all_slices())) == 1
 
 
 def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_path: Path) -> None:

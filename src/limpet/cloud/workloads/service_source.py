@@ -265,8 +265,12 @@ class ServiceSource(WorkloadSource):
             waits.keep(lines)
         if all_told:
             waits.listed.add(kind)
-        if len(waits.listed) == len(self._listed) and (waits.names or self._catalog.damage):
-            self._catalog.damage = ""
+        # A list without any is not believed, and mends nothing.
+        is_whole = all(each.some for each in self._listed.values())
+        is_mended = bool(self._catalog.damage) and is_whole
+        if len(waits.listed) == len(self._listed) and (waits.names or is_mended):
+            if is_mended:
+                self._catalog.damage = ""
             names, noted = waits.take()
             self._keeping.note()
             if self._journal is not None:
