@@ -37,5 +37,5 @@ LISTED_PODS = Bound(
     "bytes",
     Above.WAITS,
 )
-"""One node has 2.4 MiB of them at most, with its name at each; an answer by an API server's road
+"""One node has 2.5 MiB of them at most, with its name at each; an answer by an API server's road
 has 4 MiB."""
