@@ -39,7 +39,6 @@ _SOON_S, _AGAIN_S = 10.0, 600.0
 """Between tries with a gateway that gives nothing: the first, twice as long each time, and the
 longest. After a power cut of the site it may come minutes after the node, or know its own address
 outside then only."""
-_MOST_DOUBLED = 10
 _RENEW_AGAIN_S = 30.0
 """Between tries with one that has not answered while it still leads a port to us."""
 _SETTLE_S = 1.0
@@ -110,7 +109,7 @@ class PortMapping:
         )
 
     async def _keep(self) -> None:
-        moved, in_vain = True, 0
+        moved, again_s = True, _SOON_S
         while True:
             self._again.clear()
             try:
@@ -130,16 +129,16 @@ class PortMapping:
                 self._note(held, "")
                 pause_s = max(held.lease.lifetime_s * _RENEWED_AFTER, _SHORTEST_S)
             if self._held is not None and self._told:
-                in_vain = 0
+                again_s = _SOON_S
             else:
-                pause_s = min(pause_s, _AGAIN_S, _SOON_S * 2**in_vain)
-                in_vain = min(in_vain + 1, _MOST_DOUBLED)
+                pause_s = min(pause_s, again_s)
+                again_s = min(again_s * 2, _AGAIN_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._again.wait()
                 await asyncio.sleep(_SETTLE_S)
             if moved := self._again.is_set():
-                in_vain = 0
+                again_s = _SOON_S
 
     def _note(self, held: _Held | None, problem: str) -> None:
         self._held, self._problem = held, problem
