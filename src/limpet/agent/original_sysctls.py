@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.disk import is_rotten, read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.records.version import VERSION, NewerFormatError, check_version
 from limpet.linux.sysctl import read_sysctl
@@ -36,7 +36,9 @@ class OriginalSysctls:
         and shall not pass for what was before."""
         try:
             self._values = read_originals(path)
-        except DamagedOriginals as error:
+        except StorageError as error:
+            if not (isinstance(error, DamagedOriginals) or is_rotten(error)):
+                raise
             _log.warning("settings of the kernel before Limpet are lost", problem=str(error))
             self._is_lost, self._values = True, {}
 

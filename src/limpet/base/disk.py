@@ -167,6 +167,11 @@ def read_kept(path: Path) -> bytes | None:
     return read_if_there(path, SNAPSHOT.most)
 
 
+def is_rotten(error: StorageError) -> bool:
+    """The disk has lost what was there, for ever: as with any other damage."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
+
+
 def put_aside(path: Path) -> str:
     """A damaged file makes room for the next one. Returns what became of it, in words."""
     aside = path.with_name(f"{path.name}.damaged")

@@ -42,3 +42,11 @@ def test_a_damaged_record_ends_nobody_and_is_left_for_uninstall_to_tell(
     assert path.read_bytes() == text, "what is there now may be Limpet's"
     with pytest.raises(StorageError, match="no record of the kernel's settings before Limpet"):
         read_originals(path)
+
+
+def test_a_record_that_the_disk_has_lost_ends_nobody_either(tmp_path: Path) -> None:
+    path = tmp_path / "sysctls.json"
+    path.symlink_to("/proc/self/mem")  # whose first page nobody can read: EIO
+
+    assert OriginalSysctls(path).was(FORWARD) is None
+    assert path.is_symlink()

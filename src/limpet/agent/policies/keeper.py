@@ -17,8 +17,8 @@ from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status.said import Said
 from limpet.base.addresses import Address, Prefix
-from limpet.base.disk import read_kept, refusals, write_durably
-from limpet.base.errors import LimpetError
+from limpet.base.disk import is_rotten, read_kept, refusals, write_durably
+from limpet.base.errors import LimpetError, StorageError
 from limpet.base.records.version import NewerFormatError
 from limpet.base.text.nearest import hint
 from limpet.datapath.loop import Loop
@@ -374,14 +374,14 @@ class DamagedBook(PolicyError):
 
 def kept_book(path: Path) -> Book:
     """Empty where there is no file. Raises: StorageError, PolicyError, DamagedBook."""
-    text = read_kept(path)
-    if text is None:
-        return Book()
     try:
-        return decode_book(text)
+        text = read_kept(path)
+        return Book() if text is None else decode_book(text)
     except NewerFormatError as error:
         raise PolicyError(f"read {path}: {error}") from error
-    except PolicyError as error:
+    except (PolicyError, StorageError) as error:
+        if isinstance(error, StorageError) and not is_rotten(error):
+            raise
         raise DamagedBook(
             f"read {path}: {error} (all pods of this node are closed: put it right, or delete it, "
             "after which none of its policies holds, and apply them again; then restart the agent)"

@@ -11,8 +11,8 @@ import structlog
 from limpet.agent.policies.keeper import Arguments, NodeSegments, Policies, key_of
 from limpet.agent.policies.words import UNHEARD
 from limpet.agent.status.said import Said
-from limpet.base.disk import put_aside, read_kept
-from limpet.base.errors import LimpetError
+from limpet.base.disk import is_rotten, put_aside, read_kept
+from limpet.base.errors import LimpetError, StorageError
 from limpet.base.records.version import NewerFormatError
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.api_server import find_api_server
@@ -107,14 +107,14 @@ def heard_before(path: Path) -> tuple[ReadPolicies, str]:
     """What is kept, and what is wrong with it, in words; nothing where there is no file, or only
     a damaged one: pods are closed until the API server has told all. Raises: StorageError,
     LimpetError."""
-    text = read_kept(path)
-    if text is None:
-        return ReadPolicies(), ""
     try:
-        return decode_heard(text), ""
+        text = read_kept(path)
+        return (ReadPolicies() if text is None else decode_heard(text)), ""
     except NewerFormatError as error:
         raise LimpetError(f"read {path}: {error}") from error
-    except ValueError as error:
+    except (ValueError, StorageError) as error:
+        if isinstance(error, StorageError) and not is_rotten(error):
+            raise
         damage = f"{path} was damaged: {error} ({put_aside(path)})"
         _log.warning("policies that were kept are damaged", problem=damage)
         return ReadPolicies(), damage

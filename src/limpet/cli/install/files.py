@@ -13,7 +13,14 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.decoding import decode_plain_json
-from limpet.base.disk import put_aside, read_if_there, refusals, remove_durably, write_durably
+from limpet.base.disk import (
+    is_rotten,
+    put_aside,
+    read_if_there,
+    refusals,
+    remove_durably,
+    write_durably,
+)
 from limpet.base.errors import StorageError
 from limpet.base.records.version import VERSION, NewerFormatError, check_version
 
@@ -79,7 +86,9 @@ class Manifest:
         of it, in words, or nothing. Raises: StorageError."""
         try:
             return cls.load(state_dir), ""
-        except DamagedRecordError:
+        except StorageError as error:
+            if not (isinstance(error, DamagedRecordError) or is_rotten(error)):
+                raise
             path = state_dir / _NAME
             return cls(path), f"{path}: it was damaged, and is begun anew ({put_aside(path)})"
 

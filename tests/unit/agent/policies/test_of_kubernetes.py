@@ -47,3 +47,14 @@ def test_what_was_damaged_is_put_aside_and_pods_are_closed_until_all_is_heard(
 
     nothing = DirectionRules()
     assert compiled.sides == {(pod.key, "ingress"): nothing, (pod.key, "egress"): nothing}
+
+
+def test_what_the_disk_has_lost_is_damaged_too(tmp_path: Path) -> None:
+    kept = tmp_path / "policies-of-kubernetes.jsonl"
+    kept.symlink_to("/proc/self/mem")  # whose first page nobody can read: EIO
+
+    heard, damage = heard_before(kept)
+
+    assert not heard.is_whole
+    assert "Input/output error" in damage
+    assert not kept.is_symlink()

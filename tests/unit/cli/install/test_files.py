@@ -194,3 +194,12 @@ def test_a_damaged_record_is_put_aside_where_a_new_one_begins(tmp_path: Path) ->
     assert "installed.json: it was damaged" in damage
     assert (tmp_path / "installed.json.damaged").read_bytes() == bytes(100)
     assert Manifest.begin(tmp_path) == (manifest, "")
+
+
+def test_a_record_that_the_disk_has_lost_is_put_aside_too(tmp_path: Path) -> None:
+    (tmp_path / "installed.json").symlink_to("/proc/self/mem")  # EIO
+
+    manifest, damage = Manifest.begin(tmp_path)
+
+    assert manifest.files == {}
+    assert "it was damaged" in damage
