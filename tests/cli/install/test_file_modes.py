@@ -56,6 +56,7 @@ _INSTALLED = {
     *("/run/limpet/dns-held.sock", "/run/limpet/services-changes.jsonl", "/run/limpet/here.json"),
     "/run/limpet/attachments/*.json",
     *("/var/lib/limpet/policies.json", "/var/lib/limpet/policies-of-kubernetes.jsonl"),
+    "/var/lib/limpet/*.damaged",
     *("/var/lib/limpet/controller", "/var/lib/limpet/controller/*"),
     "/var/lib/limpet/controller/controller.db*",
     *("/var/lib/limpet/controller/events", "/var/lib/limpet/controller/events/*"),
@@ -204,6 +205,13 @@ def keep_what_an_api_server_says(machine: ServiceMachine) -> None:
         machine.run("systemctl", "restart", "limpet-agent")
         for kept in ("policies-of-kubernetes.jsonl", "cluster/services.jsonl"):
             wait_until(machine.path(f"/var/lib/limpet/{kept}").exists, f"{kept} is kept")
+        # What a power cut has damaged is put aside.
+        machine.run("systemctl", "stop", "limpet-agent")
+        policies = machine.path("/var/lib/limpet/policies-of-kubernetes.jsonl")
+        policies.write_bytes(bytes(100))
+        machine.run("systemctl", "start", "limpet-agent")
+        wait_until(lambda: policies.with_name(f"{policies.name}.damaged").exists(), "it is aside")
+        wait_until(policies.exists, "policies are kept again")
 
 
 def test_what_tunnels_and_relays_write_has_the_owner_and_mode_that_the_document_says(

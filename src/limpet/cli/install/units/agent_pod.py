@@ -4,6 +4,7 @@ it, its settings are a ConfigMap, and its image brings the CNI binary."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from limpet.agent.client import agent_pid
 from limpet.agent.settings import Settings
 from limpet.base.configuration import AGENT_PATH
 from limpet.base.errors import AgentUnavailable, LimpetError
-from limpet.cli.install.files import Manifest
+from limpet.cli.install.files import DamagedRecordError, Manifest
 from limpet.cli.install.joining import node_name
 from limpet.cli.install.units.service import UNIT, systemd_runs
 
@@ -39,11 +40,13 @@ def find_care(settings: Settings) -> AgentCare:
     """As far as it can be seen: from the agent's process, else from what was installed."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return _by_pod(settings)
+    is_pods = False
     try:
         # One that is not seen may be a service as well: it is this process that is shut in.
         is_pods = bool(container_process(settings.folders.socket))
     except LimpetError:
-        is_pods = is_left_by_pod(settings)
+        with suppress(DamagedRecordError):  # whoever looks at that tells of it
+            is_pods = is_left_by_pod(settings)
     if is_pods:
         return replace(_by_pod(settings), image_brings_binary=True)
     return BY_UNIT if systemd_runs() else replace(BY_UNIT, start="start it: limpet agent")
