@@ -244,7 +244,7 @@ def test_what_is_said_of_a_chain_is_what_becomes_of_packets_to_the_port(
     assert world.arrives("outside", "node", NODE) is comes
 
 
-OUT = InboundPort(OUT_PORT, "other sites do not reach it")
+OUT = InboundPort(OUT_PORT, "other sites do not reach it", from_any=False)
 KEPT_IN = "let out what this node sends to UDP port 25353"
 
 
@@ -277,6 +277,19 @@ def test_what_is_said_of_a_chain_is_what_becomes_of_packets_of_the_node_itself(
     assert [words in finding.what for finding in found] == ([True] if words else [])
     assert all(finding.why and finding.advice for finding in found)
     assert world.arrives("sender", "receiver", OUTSIDE) is leaves
+
+
+def test_what_leaves_from_a_port_of_the_kernels_choice_is_let_out_by_where_it_goes(
+    world: World,
+) -> None:
+    """As VXLAN does; and no node sends to what others have otherwise, as its tunnel's port."""
+    world.nft(chain("output", "udp sport 25353 accept", policy="drop"))
+    for port, is_named in (
+        (InboundPort(OUT_PORT, "none", from_any=True), True),
+        (InboundPort(OUT_PORT, "none"), False),
+    ):
+        found = [each for each in world.findings(port) if each.level is not Level.OK]
+        assert [KEPT_IN in each.what for each in found] == ([True] if is_named else [])
 
 
 def test_what_the_node_sends_by_ipv6_is_judged_by_itself(world: World) -> None:

@@ -82,10 +82,9 @@ class KubernetesSide:
         self._names = _names(settings, self.services, membership, probing, random)
 
     def begin(self) -> None:
-        if self.services is not None:
-            _keep_half_closed(self._node_part)
         for each in self._serving():
             each.begin()
+        self._look_at_half_closed()
 
     def start(self) -> None:
         if self.api_server is not None:
@@ -129,6 +128,7 @@ class KubernetesSide:
 
     def look_at_choice(self) -> None:
         """What the cluster says, or what others have put into the kernel, may be another."""
+        self._look_at_half_closed()
         if self.choice is None or self.restart_wanted.is_set():
             return
         with faults.noted("looking for kube-proxy"):
@@ -139,6 +139,11 @@ class KubernetesSide:
                     kube_proxy=self.choice.kube_proxy,
                 )
                 self.restart_wanted.set()
+
+    def _look_at_half_closed(self) -> None:
+        """The setting is there once something tracks connections: after a boot Services' table."""
+        if self.services is not None:
+            _keep_half_closed(self._node_part)
 
     def _serving(self) -> Iterator[ServiceSide | NamesSide]:
         """In this order: names are told what Services have found."""

@@ -52,8 +52,8 @@ def _firewall(target: Installation, *, running: bool) -> Iterator[Finding]:
     if target.joined:
         harm = "other nodes may not reach this one, nor its pods"
         network = own_snapshot(settings).network
-        vxlan = [] if network is None else [network.vxlan_port]
-        ports[:0] = [InboundPort(port, harm) for port in (settings.peers.port, *vxlan)]
+        vxlan = [] if network is None else [InboundPort(network.vxlan_port, harm, from_any=True)]
+        ports[:0] = [InboundPort(settings.peers.port, harm, from_any=False), *vxlan]
     yield from examine_firewall(
         settings, target.state, ports, allowed=target.allow_forward, running=running
     )

@@ -22,6 +22,9 @@ class InboundPort:
     """The node keeps it out of connection tracking."""
     last: int = 0
     """Last port of a range; 0: it is one port."""
+    from_any: bool | None = None
+    """Every node has this port, so this one sends there: from a port of its own choice, or (False)
+    from the same; None: others have others."""
 
     @property
     def ends(self) -> tuple[int, int]:

@@ -16,9 +16,15 @@ from limpet.linux.netlink.link_codec import LinkInfo
 
 FORWARDING = "net/ipv6/conf/all/forwarding"
 
-_DEVICES = frozenset({"", "bond", "ipvlan", "macvlan", "ppp", "team", "vlan", "wwan"})
-"""Kinds of links that lead out of the machine; the empty one is of hardware. What sends into a veth
-or a tunnel may be a pod of others: it shall not become this node's router."""
+_DEVICES = frozenset(
+    {
+        *("", "bond", "dsa", "hsr", "ipoib", "ipvlan", "macvlan", "ppp", "rmnet", "team", "vlan"),
+        "wwan",
+    }
+)
+"""Kinds of links that lead out of the machine; the empty one is of hardware, and ports of a switch
+chip are "dsa". What sends into a veth or a tunnel may be a pod of others: it shall not become this
+node's router."""
 
 
 class Uplinks:

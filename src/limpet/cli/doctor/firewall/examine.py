@@ -191,9 +191,10 @@ def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[Firewal
 def _kept_in_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[FirewallDrop]:
     """What drops the node's own packets to that port of others, on every uplink."""
     found: dict[int, list[FirewallDrop | None]] = {}
-    if port.protocol == "udp" and not port.last:  # nodes have these alike
+    if port.from_any is not None:
         for name, own, near in _neighbours(node):
-            dropped = trial.send_out(Packet(name, own, near, port.protocol, port.port))
+            packet = Packet(name, own, near, port.protocol, port.port)
+            dropped = trial.send_out(packet, from_any=port.from_any)
             found.setdefault(own.version, []).append(dropped)
     return _everywhere(found)
 

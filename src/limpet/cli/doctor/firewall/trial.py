@@ -207,15 +207,16 @@ class Trial:
         self._sender.sendto(_encode(packet), (self._peers[packet.link], kind, 0, 0, mac))
         return self._followed(packet)
 
-    def send_out(self, packet: Packet) -> FirewallDrop | None:
-        """What drops a datagram that this machine sends by the link, from the port that it sends
-        to; None: it gets out. Raises: KernelError."""
+    def send_out(self, packet: Packet, *, from_any: bool) -> FirewallDrop | None:
+        """What drops a datagram that this machine sends by the link; None: it gets out. `from_any`:
+        from a port of the kernel's choice, else from the one that it is for. Raises:
+        KernelError."""
         self.route(packet.target, packet.link)
         list(self._trace.drain())
         family = socket.AF_INET if packet.source.version == 4 else socket.AF_INET6
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as sender:
-                sender.bind((str(packet.source), packet.port))
+                sender.bind((str(packet.source), 0 if from_any else packet.port))
                 sender.sendto(b"", (str(packet.target), packet.port))
         except PermissionError:  # so a sender hears of what dropped it
             pass
