@@ -312,9 +312,12 @@ class SocketKernel:
         return is_new
 
     def _closed_of(self, noted: Collection[int]) -> set[int]:
-        """Cookies of sockets that are closed. Raises: KernelError."""
+        """Cookies of sockets that are closed; none where the kernel lists no sockets
+        (CONFIG_INET_DIAG, INET_UDP_DIAG)."""
         alive = set[int]()
-        if noted:
+        if not noted:
+            return alive
+        try:
             self.namespaces.visit(
                 lambda: alive.update(
                     each.cookie
@@ -323,6 +326,8 @@ class SocketKernel:
                     if each.is_open
                 )
             )
+        except KernelError:
+            return set()
         return set(noted) - alive
 
     def _is_right(self, fd: int, program: BpfProgram, own: int) -> bool:
