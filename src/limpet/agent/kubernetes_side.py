@@ -53,6 +53,8 @@ class KubernetesSide:
         self.choice = _choice(settings, membership)
         """Whether this node serves Services, and why; None: nothing tells it of them."""
         self._node_part = node_part
+        self._half_closed = ""
+        """Why connections that are half closed are cut early; empty: they are not."""
         self.restart_wanted = asyncio.Event()
         """Set when the agent has to be another than it was begun as."""
         self.services: ServiceSide | None = None
@@ -143,7 +145,10 @@ class KubernetesSide:
     def _look_at_half_closed(self) -> None:
         """The setting is there once something tracks connections: after a boot Services' table."""
         if self.services is not None:
-            _keep_half_closed(self._node_part)
+            trouble = _keep_half_closed(self._node_part)
+            if trouble and trouble != self._half_closed:
+                _log.warning("half-closed connections to Services are cut early", error=trouble)
+            self._half_closed = trouble
 
     def _serving(self) -> Iterator[ServiceSide | NamesSide]:
         """In this order: names are told what Services have found."""
@@ -183,14 +188,16 @@ def _choice(settings: Settings, membership: Membership) -> ServicesDecision | No
     return ServicesDecision(settings.services.mode, of_cluster, find_kube_proxy)
 
 
-def _keep_half_closed(node_part: NodePart) -> None:
+def _keep_half_closed(node_part: NodePart) -> str:
+    """Why it cannot be; empty: it is."""
     # Loaded where Services are served alone.
     from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 
     try:
         node_part.raise_sysctl(HALF_CLOSED, HALF_CLOSED_S)
     except LimpetError as error:
-        _log.warning("half-closed connections to Services are cut early", error=str(error))
+        return str(error)
+    return ""
 
 
 def _is_to_serve(choice: ServicesDecision | None, settings: Settings) -> bool:

@@ -36,8 +36,6 @@ _CONTAINER_LINKS = (
 )
 _SERVICE_LINKS = ("kube-*", "nodelocaldns*")
 _MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
-_CABLED_KINDS = frozenset({"", "vlan", "bond", "team"})
-"""The kernel takes packets in by such a link without any address of its own, too."""
 _NOT_READY = 0x48
 """IFA_F_TENTATIVE, IFA_F_DADFAILED. Source: include/uapi/linux/if_addr.h."""
 
@@ -79,7 +77,8 @@ def open_links(
     return frozenset(
         (link.ifname, link.ifindex)
         for link in links
-        if _leads_out(link, ()) and (link.ifindex in addressed or link.kind in _CABLED_KINDS)
+        if _leads_out(link, ())
+        and (link.ifindex in addressed or link.kind in link_codec.OUTWARD_KINDS)
     )
 
 

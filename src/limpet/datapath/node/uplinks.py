@@ -12,19 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec
-from limpet.linux.netlink.link_codec import LinkInfo
+from limpet.linux.netlink.link_codec import OUTWARD_KINDS, LinkInfo
 
 FORWARDING = "net/ipv6/conf/all/forwarding"
-
-_DEVICES = frozenset(
-    {
-        *("", "bond", "dsa", "hsr", "ipoib", "ipvlan", "macvlan", "ppp", "rmnet", "team", "vlan"),
-        "wwan",
-    }
-)
-"""Kinds of links that lead out of the machine; the empty one is of hardware, and ports of a switch
-chip are "dsa". What sends into a veth or a tunnel may be a pod of others: it shall not become this
-node's router."""
 
 
 class Uplinks:
@@ -46,7 +36,7 @@ class Uplinks:
             return ""
         self._up.add(ifindex)
         link = link_codec.parse_link(message)
-        return link.ifname if _is_foreign(link) and link.kind in _DEVICES | {"bridge"} else ""
+        return link.ifname if _is_foreign(link) and link.kind in OUTWARD_KINDS | {"bridge"} else ""
 
 
 def listening_uplinks(
@@ -65,7 +55,7 @@ def listening_uplinks(
     devices = {
         link.ifindex: link
         for link in links.values()
-        if link.kind in _DEVICES and not link.flags & link_codec.IFF_LOOPBACK
+        if link.kind in OUTWARD_KINDS and not link.flags & link_codec.IFF_LOOPBACK
     }
     bridged = {link.master_ifindex for link in devices.values()}
     masters = {link.ifindex for link in links.values() if link.kind != "vrf"}

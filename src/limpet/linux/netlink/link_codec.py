@@ -22,6 +22,15 @@ from limpet.linux.netlink.codec import (
     text,
 )
 
+OUTWARD_KINDS = frozenset(
+    {
+        *("", "bond", "dsa", "hsr", "ipoib", "ipvlan", "macvlan", "ppp", "rmnet", "team", "vlan"),
+        "wwan",
+    }
+)
+"""Kinds of links that lead out of the machine; the empty one is of hardware, and a port of a switch
+chip is "dsa" from Linux 6.1 on. By such a link packets come in without any address of its own, too;
+what sends into a veth or a tunnel may be a pod of others."""
 IFF_UP, IFF_LOOPBACK, IFF_RUNNING, IFF_PROMISC = 0x1, 0x8, 0x40, 0x100
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_OPERSTATE = 1, 3, 4, 10, 16
 IFLA_PROTINFO, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 12, 18, 20, 27, 28

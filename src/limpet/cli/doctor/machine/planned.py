@@ -29,7 +29,11 @@ def pending_changes(bridge: str, state: NodeState, pods: Iterable[Attachment]) -
             return []
         facts = replace(facts, own_bridge_exists=bridge in facts.own_bridges or bool(attached))
         want = plan_node(bridge, state, attached, facts=facts)
-        return diff_node(want, kernel.observe(want))
+        changes = diff_node(want, kernel.observe(want))
+    if any(pod.port_mappings for pod in attached):
+        # Which ports no hostPort takes is told by the cluster, and the table goes by it.
+        changes = [each for each in changes if not isinstance(each, PutRuleset)]
+    return changes
 
 
 def examine_planned(bridge: str, state: NodeState, pods: Iterable[Attachment]) -> Iterator[Finding]:
