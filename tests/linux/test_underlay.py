@@ -92,6 +92,7 @@ def test_anybody_may_send_by_links_that_a_person_has_not_named_or_that_have_no_a
 
 def test_a_cable_brings_packets_without_an_address_and_what_is_handed_on_counts_there() -> None:
     kinds = {"eth0": "", "eth1": "", "bond0": "bond", "eth0.5": "vlan", "vpn": "wireguard"}
+    kinds |= {"lan3": "dsa", "wwan0": "wwan"}
     links = [
         LinkInfo(number, name, 0, "", 1500, 99 if name == "eth1" else 0, 0, kind, "")
         for number, (name, kind) in enumerate(kinds.items(), start=100)
@@ -99,7 +100,7 @@ def test_a_cable_brings_packets_without_an_address_and_what_is_handed_on_counts_
 
     opened = open_links(links, addressed=())
 
-    assert {name for name, _ in opened} == {"eth0", "bond0", "eth0.5"}
+    assert {name for name, _ in opened} == {"eth0", "bond0", "eth0.5", "lan3", "wwan0"}
 
 
 def test_only_addresses_that_peers_can_use_count(make_netns: NetnsFactory) -> None:
