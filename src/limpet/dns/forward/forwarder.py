@@ -61,6 +61,7 @@ class _Asked(Generic[W]):
     dnssec: bool
     begun_s: float
     patience_s: float = GIVE_UP_S
+    """How long anybody waits; what comes later, until `GIVE_UP_S`, is kept."""
     who: str = ""
     """The client that was the first to ask; empty: we ourselves."""
     waiting: Askers[W] = field(default_factory=Askers)
@@ -173,6 +174,8 @@ class Forwarder(Generic[W]):
         if kept is not None and now_s < kept.until_s:
             return [Deliver(waiter, kept.answer, kept.age_s(now_s))]
         asked = self._asked.get(key)
+        if asked is not None and kept is None and now_s >= asked.begun_s + asked.patience_s:
+            return [_failed(waiter)]
         if asked is not None:
             return self._join(key, asked, (who, waiter), kept, now_s)
         if now_s < self._recheck.get(key, 0.0):
@@ -211,7 +214,9 @@ class Forwarder(Generic[W]):
         return [] if refused is None else [_failed(refused)]
 
     def _due_s(self, key: Key, asked: _Asked[W], now_s: float) -> float:
-        due_s = min(asked.next_s, asked.begun_s + asked.patience_s)
+        due_s = min(asked.next_s, asked.begun_s + GIVE_UP_S)
+        if asked.waiting:
+            due_s = min(due_s, asked.begun_s + asked.patience_s)
         if asked.waiting and self.cache.get(key, now_s) is not None:
             due_s = min(due_s, asked.begun_s + STALE_AFTER_S)
         return due_s
@@ -317,13 +322,15 @@ class Forwarder(Generic[W]):
         effects: list[Effect[W]] = []
         while (key := self._due.take(now_s)) is not None:
             asked = self._asked[key]
-            if now_s >= asked.begun_s + asked.patience_s:
+            if now_s >= asked.begun_s + GIVE_UP_S:
                 effects += self._blame(key, asked, now_s)
                 effects += self._end(key, asked, now_s)
                 continue
             kept = self.cache.get(key, now_s)
             if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
                 effects += [_stale(waiter, kept) for waiter in asked.waiting.take_all()]
+            elif now_s >= asked.begun_s + asked.patience_s:
+                effects += map(_failed, asked.waiting.take_all())
             if now_s >= asked.next_s:
                 effects += self._blame(key, asked, now_s)
                 effects += self._next(key, asked, now_s)
