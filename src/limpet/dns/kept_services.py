@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import structlog
 
 from limpet.base.disk import read_if_there, read_kept, refusals
 from limpet.base.errors import StorageError
+from limpet.base.records.version import NewerFormatError
 from limpet.services.catalog import Catalog, Item
 from limpet.services.kept import (
     JOURNAL_FILE,
@@ -84,7 +86,8 @@ class KeptServices:
     """A catalog that follows its file, and the journal of what was heard since that was written.
 
     The agent writes the whole file some seconds later, on a slow disk much later. A file that is
-    gone, or cut, changes nothing, and without it the journal says nothing.
+    gone, or cut, changes nothing, and without it the journal says nothing. Of one that is damaged
+    when it is read first what can be read counts, as it does for the agent.
     """
 
     def __init__(self, folder: Path, run_dir: Path) -> None:
@@ -126,9 +129,11 @@ class KeptServices:
         try:
             file = self._file_news(stat, content)
         except ValueError as error:
-            raise StorageError(
-                "read", str(self.path), str(error), hint="the agent writes it anew at its start"
-            ) from error
+            if self._stat is not None or isinstance(error, NewerFormatError):
+                hint = "the agent writes it anew when an API server has told all"
+                raise StorageError("read", str(self.path), str(error), hint=hint) from error
+            _log.warning("Services are known as far as they can be read", damage=str(error))
+            file = _FileNews(stat, _readable(content), frozenset())
         return CatalogNews(file, *self._changes(journal, 0))
 
     def apply(self, news: CatalogNews) -> set[ServiceName]:
@@ -197,6 +202,15 @@ class KeptServices:
             end += len(line) + 1
         tail = journal.content[max(0, end - journal.start - _TAIL_BYTES) : end - journal.start]
         return changes, _JournalPlace(journal.inode, end, tail)
+
+
+def _readable(content: bytes) -> list[tuple[int, Item]]:
+    """Items of the lines that say one, with the hashes of these."""
+    found = []
+    for line in content.split(b"\n"):
+        with suppress(ValueError):
+            found.append((hash(line), decode_item(line)))
+    return found
 
 
 class KeptHere:
