@@ -240,10 +240,13 @@ def test_a_server_that_has_lost_its_data_does_not_make_a_damaged_file_whole(tmp_
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.rindex(b'{"end"')])
 
-    catalog, _ = hear(path, SERVICE, pieces=[])
+    more = named("other", clusterIP="10.96.0.8", ports=[{"port": 80}])
+    catalog, _ = hear(path, SERVICE, more, pieces=[])
 
     assert catalog.damage == "it has no end"
     assert len(list(catalog.all_slices())) == 1
+    assert catalog.service("shop", "other") is not None
+    assert load_catalog(path).damage == "it has no end"
 
 
 def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_path: Path) -> None:

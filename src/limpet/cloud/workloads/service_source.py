@@ -272,7 +272,8 @@ class ServiceSource(WorkloadSource):
             if is_mended:
                 self._catalog.damage = ""
             names, noted = waits.take()
-            self._keeping.note()
+            if not self._catalog.damage:  # else the next start would take it for all there is
+                self._keeping.note()
             if self._journal is not None:
                 self._journal.note(noted)
             self._tell(names, why)
