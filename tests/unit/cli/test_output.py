@@ -71,6 +71,7 @@ _CONTROLLER: dict[str, Any] = {
                 "network": WORST,
                 "ifname": WORST,
                 "addresses": [WORST],
+                "kept": False,
             }
         ],
     },
