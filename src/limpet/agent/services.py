@@ -104,7 +104,10 @@ class ServiceSide:
         self._gone.begin()
         self.part.look()
         self._loop.add(self.part)
+        was_damaged = bool(self.catalog.damage)
         self._loop.run("start", self.part)
+        if was_damaged and not self.catalog.damage:
+            self.source.keep()  # or the next agent would let stand what this one has made of it
         self.sockets.begin()
         if found := find_kube_proxy():
             _log.warning(

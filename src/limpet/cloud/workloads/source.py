@@ -60,6 +60,10 @@ class WorkloadSource(ABC):
         self._crowded.stop()
         await self._keeping.finish()
 
+    def keep(self) -> None:
+        """What is known now is written, although nothing new was heard."""
+        self._keeping.note()
+
     def network_changed(self) -> None:
         """Asks anew at once."""
         for reflector in self._reflectors.values():

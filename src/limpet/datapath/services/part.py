@@ -160,13 +160,16 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     # A round
 
     def plan(self) -> ServicesState:
-        if self.catalog.damage and self._kernel.has_former():
-            # Whatever could not be read would be taken out of it, and may be the way to the only
-            # one that knows.
-            raise LimpetError(
-                f"know all Services: {self.catalog.damage} in the file of them (what holds in the "
-                "kernel goes on as it is until the API server has told them)"
-            )
+        if self.catalog.damage:
+            if self._kernel.has_former():
+                # Whatever could not be read would be taken out of it, and may be the way to the
+                # only one that knows.
+                raise LimpetError(
+                    f"know all Services: {self.catalog.damage} in the file of them (what holds in "
+                    "the kernel goes on as it is until the API server has told them)"
+                )
+            # After a boot what could be read is all that there is.
+            self.catalog.damage = ""
         self._kernel.look_at_addresses()
         around = self._surroundings()
         if around != self._around:
