@@ -69,6 +69,8 @@ class _FileNews:
     """With the hashes of their lines."""
     gone: frozenset[int]
     """Lines that are no more."""
+    is_partial: bool = False
+    """It is damaged: there may have been others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class KeptServices:
         self.catalog = Catalog()
         self._lines: dict[int, ItemKey] = {}
         """What each line is about, by the line's hash: the lines themselves are large."""
+        self.is_partial = False
+        """There may be Services that could not be read."""
         self._stat: _Stat | None = None
         self._place = _JournalPlace()
         self._since: set[ItemKey] = set()
@@ -133,7 +137,7 @@ class KeptServices:
                 hint = "the agent writes it anew when an API server has told all"
                 raise StorageError("read", str(self.path), str(error), hint=hint) from error
             _log.warning("Services are known as far as they can be read", damage=str(error))
-            file = _FileNews(stat, _readable(content), frozenset())
+            file = _FileNews(stat, _readable(content), frozenset(), is_partial=True)
         return CatalogNews(file, *self._changes(journal, 0))
 
     def apply(self, news: CatalogNews) -> set[ServiceName]:
@@ -159,7 +163,7 @@ class KeptServices:
         return _FileNews(stat, new, frozenset(self._lines.keys() - lines.keys()))
 
     def _apply_file(self, news: _FileNews) -> set[ServiceName]:
-        self._stat = news.stat
+        self._stat, self.is_partial = news.stat, news.is_partial
         changed: set[ServiceName] = set()
         before = {self._lines.pop(key) for key in news.gone} | self._since
         self._since = set()

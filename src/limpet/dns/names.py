@@ -67,6 +67,9 @@ class ClusterNames:
         self._catalog = catalog
         self._zone = tuple(label.encode() for label in domain.lower().split("."))
         self._own = own
+        self.is_partial = False
+        """There may be Services that are not in the catalog: of no name it is said that it is not
+        there."""
         self._here = Here()
         self._headless: dict[ServiceName, HeadlessService | None] = {}
         """Every Service, and endpoints of those that have names below theirs."""
@@ -172,6 +175,8 @@ class ClusterNames:
         for _ in range(DNS_ALIASES.most):
             there = self._at(aliased)
             if there is None:
+                if self.is_partial:
+                    return Found(wire.SERVFAIL, because="not all Services are known on this node")
                 of = None if found else self.service_named(name)
                 return Found(wire.NXDOMAIN, tuple(found), of=of)
             records, of, because = there

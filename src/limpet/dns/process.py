@@ -250,6 +250,9 @@ class _Process:
             self._read_here()
         else:
             self._resolver.changed(changed)
+        if self._names.is_partial != self._kept.is_partial:
+            self._names.is_partial = self._kept.is_partial
+            self._resolver.know(self._names)
         self._tell_once("listen", "; ".join(self._taken()))
 
     def _taken(self) -> Iterator[str]:
