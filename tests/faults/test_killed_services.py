@@ -26,6 +26,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
 from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 from limpet.datapath.services.plan import Planner, SocketWishes
+from limpet.datapath.services.state import Surroundings
 from limpet.kubernetes.kinds.services import ServiceView, SliceView, service_of, slice_of
 from limpet.lab.launch import launcher
 from limpet.lab.world.machine import Machine
@@ -97,9 +98,11 @@ def addresses(node: Machine, *names: str) -> list[str]:
     return [str(each.ip) for name in names for each in pod(node, name).addresses]
 
 
-def wanted(api: ServiceApi, sockets: SocketWishes | None = None) -> Planner:
+def wanted(node: Machine, api: ServiceApi, sockets: SocketWishes | None = None) -> Planner:
     """Of one who hears all of it just now."""
     catalog, planner = Catalog(), Planner(sockets)
+    segments = {each.network for own in node.pods.values() for each in own.addresses}
+    planner.surround(Surroundings(pods=tuple(segments)))
     for item in api.objects["Service"].values():
         if isinstance(item["spec"]["ports"], list):  # else nobody can read it
             found = service_of(msgspec.convert(item, ServiceView))
@@ -120,7 +123,7 @@ def content(name: str, elements: dict[bytes, bytes]) -> Counter[tuple[bytes, byt
 
 def unlike(node: Machine, api: ServiceApi) -> list[str]:
     """Maps of the kernel that are not as planned by one who begins with nothing."""
-    planner = wanted(api)
+    planner = wanted(node, api)
     with Netns(node.name).entered():
         sets = SetElements(NFT_SERVICES_TABLE)
         try:
@@ -478,7 +481,7 @@ def test_the_agent_answers_while_many_services_change_at_once(
         for port in (8080, 8081):
             objects, began_s = many(port), time.monotonic()
             api.put(*objects)
-            planner = wanted(api)
+            planner = wanted(node, api)
             is_unlike = True  # at least asked once, however fast it is
             while is_unlike:
                 asked_s = time.monotonic()

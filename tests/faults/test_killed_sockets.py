@@ -66,7 +66,7 @@ def _unordered(frontend: bytes) -> list[bytes]:
 
 def unlike(node: Machine, api: ServiceApi) -> list[str]:
     """Maps of the programs that are not as planned by one who begins with nothing."""
-    planner = wanted(api, SocketWishes(ends_flows=can_end_sockets()))
+    planner = wanted(node, api, SocketWishes(ends_flows=can_end_sockets()))
     pins = Path(node.settings["run_dir"]) / "bpf" / "limpet"
     opened = Bpf().load(object_path(), lambda name: pins / map_folder(name) / name)
     try:
