@@ -6,13 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from limpet.base.process.wall_clock import passed_s
+
 _SAME_S = 5.0
 """What is told stays the same while it is right by that: another word would be news to others."""
-
-
-def _passed_s() -> float:
-    """Never set, and counts while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class ChangedAt:
@@ -21,7 +18,7 @@ class ChangedAt:
     def __init__(
         self,
         clock_s: Callable[[], float] = time.time,
-        passed_s: Callable[[], float] = _passed_s,
+        passed_s: Callable[[], float] = passed_s,
     ) -> None:
         self._clock_s = clock_s
         self._passed_s = passed_s

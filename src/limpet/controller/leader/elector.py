@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import time
 from datetime import UTC, datetime
 
 import msgspec
 import structlog
 
 from limpet.base.errors import LimpetError, StorageError
+from limpet.base.process.wall_clock import passed_s
 from limpet.controller.leader.election import DURATION_S, RETRY_S, Election, Held, Wish
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import ExistsError, NotFoundError, ObjectConflictError
@@ -28,11 +28,6 @@ _log = structlog.get_logger("leader")
 def own_identity() -> str:
     """Name of this process: no other has it, nor this one when it is started again."""
     return f"{socket.gethostname()[:200]}_{secrets.token_hex(4)}"
-
-
-def now_s() -> float:
-    """Counts while the machine is suspended, too."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Elector:
@@ -76,7 +71,7 @@ class Elector:
 
     @property
     def leads(self) -> bool:
-        return self._election.leads(now_s())
+        return self._election.leads(passed_s())
 
     @property
     def leader(self) -> str:
@@ -96,7 +91,7 @@ class Elector:
     async def turned(self, *, leads: bool) -> None:
         """Returns when this controller leads, or when it does not."""
         while self.leads is not leads:
-            left_s = self._election.leads_until_s - now_s()
+            left_s = self._election.leads_until_s - passed_s()
             timeout_s = left_s if left_s > 0 else None
             await asyncio.wait((self._stepped,), timeout=timeout_s)
 
@@ -150,11 +145,11 @@ class Elector:
             self._lease = await self._client.get(LEASES, LEASE, namespace=self._namespace)
         except NotFoundError:
             self._lease = None
-        self._election = self._election.observe(_held(self._lease), now_s())
+        self._election = self._election.observe(_held(self._lease), passed_s())
 
     async def _wish(self) -> None:
         """Raises: ConflictError, ExistsError, NotFoundError when it is not as it was seen."""
-        asked_at_s = now_s()
+        asked_at_s = passed_s()
         wish = self._election.wish(asked_at_s)
         if wish is None:
             return

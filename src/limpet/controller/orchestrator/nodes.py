@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from limpet.base.bounds.servers import DELETED_NODES
+from limpet.base.process.wall_clock import passed_s
 from limpet.controller.node_objects.node import (
     NODES,
     KubernetesNode,
@@ -15,7 +16,6 @@ from limpet.controller.node_objects.node import (
     looked_at,
     read_node,
 )
-from limpet.controller.orchestrator.node_keeper.grace_clock import passed_s
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import ObjectChanges

@@ -6,13 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from limpet.base.process.wall_clock import passed_s
+
 SET_S = 60.0
 """A clock that is so much further than the time that has passed was set."""
-
-
-def passed_s() -> float:
-    """Since the machine's start: never set, and counts while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class GraceClock:
