@@ -233,6 +233,7 @@ def _line(service: Service, side: ServiceSide) -> ServiceLine:
         used=len(used),
         trouble=side.part.troubles.get(service.key, ""),
         left_out=len(side.catalog.incomplete_of(service)) + len(_unread(service, side)),
+        is_without_programs=service.key in side.part.without_programs,
     )
 
 

@@ -82,6 +82,8 @@ class ServiceLine(Said, frozen=True, kw_only=True):
     left_out: int = 0
     """Objects, the Service and its EndpointSlices, of which something is left out here, since
     no node can use it; the Service also where it cannot be read at all."""
+    is_without_programs: bool = False
+    """The maps of eBPF programs have no room for it, so nftables serves it."""
 
 
 class ServicesAnswer(Said, frozen=True, kw_only=True):

@@ -113,6 +113,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         """Services that are not served as they ask, and why."""
         return self._planner.troubles
 
+    @property
+    def without_programs(self) -> Collection[ServiceName]:
+        """Services for which the maps of eBPF programs have no room: nftables serves them."""
+        return self._planner.sockets.left
+
     # What it is told
 
     def changed(self, names: Iterable[ServiceName], why: str) -> None:

@@ -1,9 +1,10 @@
-"""What a person reads of a Service's endpoints where its way is asked for."""
+"""What a person reads of Services, and of one's endpoints where its way is asked for."""
 
 from __future__ import annotations
 
-from limpet.agent.status.services import EndpointStatus, ServedPort, ServiceWay
+from limpet.agent.status.services import EndpointStatus, ServedPort, ServiceLine, ServiceWay
 from limpet.cli.commands.path import service_lines
+from limpet.cli.commands.serving.service import without_programs_lines
 
 
 def test_an_endpoint_that_is_tried_although_it_is_in_doubt_is_told_with_the_doubt() -> None:
@@ -30,3 +31,27 @@ def test_an_endpoint_that_is_tried_although_it_is_in_doubt_is_told_with_the_doub
     told = list(service_lines(way, []))
 
     assert f"  80/TCP: all to default/web-0 (10.244.2.7 port 8080) on n2: {doubt}" in told
+
+
+def _line(number: int, *, is_without_programs: bool) -> ServiceLine:
+    return ServiceLine(
+        namespace="shop",
+        name=f"web-{number}",
+        type="ClusterIP",
+        addresses=["10.96.0.7"],
+        ports=["80/TCP"],
+        endpoints=1,
+        used=1,
+        is_without_programs=is_without_programs,
+    )
+
+
+def test_services_for_which_programs_have_no_room_are_named_and_many_are_counted() -> None:
+    served = _line(0, is_without_programs=False)
+    left = [_line(number, is_without_programs=True) for number in range(1, 8)]
+    words = "served by nftables alone, since the eBPF programs' maps have no room: "
+
+    assert list(without_programs_lines([served])) == []
+    assert list(without_programs_lines([served, *left[:2]])) == [f"{words}shop/web-1, shop/web-2"]
+    named = ", ".join(f"shop/web-{number}" for number in range(1, 6))
+    assert list(without_programs_lines([served, *left])) == [f"{words}{named}, and 2 more Services"]

@@ -14,6 +14,9 @@ from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, counted, put, put_table, say, show, show_table
 
+_FEW = 5
+"""Names that are said of many."""
+
 service = group("Services of Kubernetes, as this node serves them.")
 
 
@@ -26,7 +29,7 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
     show_table(answer, output, rows, nothing="no Service is known here")
     for line in answer.services:
         _say_trouble(line)
-    _say_left_out(left_out_lines(answer))
+    _say_all([*without_programs_lines(answer.services), *left_out_lines(answer)])
     if answer.why_not_ebpf:
         say(f"limpet: served by nftables alone, not by eBPF: {answer.why_not_ebpf}")
     if answer.kube_proxy:
@@ -65,13 +68,24 @@ def service_show(
         else:
             put("no endpoint: whoever asks is refused")
         _say_trouble(line)
-        _say_left_out(answer.left_out)
+        _say_all([*without_programs_lines([line]), *answer.left_out])
         _say_failed(answer.failed)
 
 
 def _say_trouble(line: ServiceLine) -> None:
     if line.trouble:
         say(f"limpet: {line.namespace}/{line.name} is not served as it asks: {line.trouble}")
+
+
+def without_programs_lines(lines: Iterable[ServiceLine]) -> Iterator[str]:
+    """Services for which eBPF programs have no room: the first by their names, the rest counted."""
+    found = [f"{each.namespace}/{each.name}" for each in lines if each.is_without_programs]
+    if found:
+        more = f", and {counted(len(found) - _FEW, 'more Service')}" if len(found) > _FEW else ""
+        yield (
+            "served by nftables alone, since the eBPF programs' maps have no room: "
+            f"{', '.join(found[:_FEW])}{more}"
+        )
 
 
 def left_out_lines(answer: ServicesAnswer) -> Iterator[str]:
@@ -81,7 +95,7 @@ def left_out_lines(answer: ServicesAnswer) -> Iterator[str]:
         yield f"something is left out of {counted(more, 'more object')}"
 
 
-def _say_left_out(found: Iterable[str]) -> None:
+def _say_all(found: Iterable[str]) -> None:
     for words in found:
         say(f"limpet: {words}")
 
