@@ -34,7 +34,10 @@ class Netns:
     def run(self, *argv: str) -> str:
         """What a command says in the namespace. Raises: AssertionError unless it succeeds."""
         done = subprocess.run(
-            ["nsenter", f"--net={self.path}", *argv], capture_output=True, text=True, timeout=30
+            ["nsenter", f"--net={self.path}", *argv],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -47,7 +50,7 @@ class Netns:
                 input="\n".join(line.removeprefix("-6 ") for line in lines),
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=PATIENCE_S,
             )
             assert done.returncode == 0, f"{commands}: {done.stderr}"
 

@@ -29,6 +29,7 @@ from limpet.linux.namespaces import Namespace, namespace_id
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import Notifications, RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
+from tests.waiting import PATIENCE_S
 
 MAIN = MainConf(ip_masq=True, is_gateway=True, is_default_gateway=True)
 CONF = NetworkConf("net", "1.0.0", ipam_only=False, main=MAIN)
@@ -174,7 +175,7 @@ class NodeBed:
         poll = select.poll()
         poll.register(ends.fileno(), select.POLLIN)
         while self.links() == before:
-            assert poll.poll(10_000), "no link has gone"
+            assert poll.poll(1000 * PATIENCE_S), "no link has gone"
             list(ends.drain())
         ends.close()
 

@@ -49,7 +49,7 @@ _numbers = itertools.count()
 def wireguard_go() -> str:
     """The program, fetched if it is not there."""
     script = Path(__file__).parents[2] / "scripts" / "fetch-wireguard"
-    done = subprocess.run([script], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -113,7 +113,7 @@ def test_a_black_hole_for_large_packets_is_named(wire: tuple[str, str]) -> None:
         "add rule inet wall in meta length > 1000 drop",
     )
     try:
-        found = outcomes(wire[0], *PODS, patience_s=1.0)
+        found = outcomes(wire[0], *PODS, patience_s=5.0)
     finally:
         run_in(wire[1], "nft", "delete", "table", "inet", "wall")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from limpet.lab import launch
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Process:
         if self.running:
             with suppress(ProcessLookupError):  # ended itself, and was reaped by who entered it
                 os.kill(self.pid, signal.SIGKILL)
-        self._entered.wait(10)
+        self._entered.wait(PATIENCE_S)
 
     @property
     def running(self) -> bool:

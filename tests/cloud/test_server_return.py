@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from limpet.cloud.second_road.server_return import follow_returns
 from limpet.kubernetes.access.access import ServerAddress
+from tests.controller.machines import free_port
 from tests.waiting import until
 
 
@@ -14,9 +14,7 @@ class Door:
     """A port of loopback, taken or not, and how often somebody knocked."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = ServerAddress("127.0.0.1", probe.getsockname()[1], tls=True)
+        self.address = ServerAddress("127.0.0.1", free_port(), tls=True)
         self.knocks = 0
         self._server: asyncio.Server | None = None
 

@@ -231,8 +231,7 @@ async def until_told(controller: Controller, node: Member, address: str, running
     uid = node.identity.uid
 
     async def has_it() -> bool:
-        assert running.session.state.error == ""
-        return address in str(await shown(controller, uid))
+        return running.session.state.error == "" and address in str(await shown(controller, uid))
 
     await until_answered(has_it)
 

@@ -233,7 +233,8 @@ def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(
             _, second = await two.receive(2)
             assert second.body == b"second"
             counters = two.courier.counters
-            assert counters["over_rate"]
+            # What came by another wire may have been overtaken.
+            await until(lambda: bool(counters["over_rate"]))
             # The burst, and what the rate allows in the time that the machine took.
             assert counters["bad_signature"] <= 400 + 200 * (time.monotonic() - began_s)
 
@@ -263,13 +264,16 @@ def test_a_flood_of_whatever_kind_is_read_with_pauses(
         two, three = Post(bed.host(2)), bed.host(3)
         async with posts(two):
             counters = two.courier.counters
+            sent_s = time.monotonic()
             with three.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
                 for _ in range(1664):
                     raw.sendto(data, (SECOND[0], PORT))
             began_s = time.monotonic()
             # What was left over of the first of its kind, and what the rate lets through.
             await until(lambda: counters.total() >= 1664)
-            assert counters[drop] > 640
+            let_through = counters["bad_signature"] if drop == "over_rate" else 0
+            assert let_through <= 400 + 200 * (time.monotonic() - sent_s)
+            assert counters[drop] + let_through > 640
             assert time.monotonic() - began_s > 20 * 0.02
 
     run(scenario)

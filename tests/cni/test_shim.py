@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import shutil
 import socket
 import tempfile
@@ -34,6 +35,7 @@ from limpet.cni.protocol.result import encode_error, encode_result
 from limpet.cni.protocol.values import CniResult, Verb
 from limpet.cni.shim_binary import shim_path
 from tests.effort import examples
+from tests.waiting import PATIENCE_S
 
 CONF = b'{"cniVersion":"0.4.0","name":"net","type":"limpet"}'
 VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -359,7 +361,9 @@ def test_it_tries_for_ten_seconds_unless_it_is_told_otherwise(stage: Stage) -> N
     async def test() -> None:
         error = (await stage.run()).error
 
-        assert error["msg"].endswith("(tried for 10.0 s)")
+        tried = re.search(r"\(tried for ([0-9.]+) s\)$", error["msg"])
+        assert tried is not None
+        assert 10.0 <= float(tried[1]) < 10.0 + PATIENCE_S
 
     run(test())
 
@@ -444,11 +448,11 @@ def test_an_agent_that_always_hangs_up_is_given_up_on(stage: Stage) -> None:
             attempts.append(call.attempt)
 
         async with stage.agent(hang_up):
-            error = (await stage.run(LIMPET_WAIT_S="0.1")).error
+            error = (await stage.run(LIMPET_WAIT_S="1.0")).error
 
         assert error["code"] == CniCode.TRY_AGAIN_LATER
         assert attempts == list(range(len(attempts)))
-        assert 2 <= len(attempts) <= 11  # it pauses in between
+        assert 2 <= len(attempts) <= 101  # it pauses in between
 
     run(test())
 
@@ -461,7 +465,7 @@ def test_an_agent_that_never_answers_is_not_waited_for_for_ever(
     stage: Stage, verb: str, code: int
 ) -> None:
     async def test() -> None:
-        stage.conf["limit_s"] = 0.2
+        stage.conf["limit_s"] = 2
         async with stage.agent(never):
             error = (await stage.run(verb)).error
 

@@ -43,6 +43,7 @@ from tests.unit.cluster_values import seal_presence
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
+_HOLDERS: list[socket.socket] = []
 
 
 @contextlib.asynccontextmanager
@@ -452,6 +453,10 @@ async def join_all(controller: Controller, *names: str) -> list[Node]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that the kernel gives to nobody else as long as this process lives: who
+    asks for it by name may listen there beside the socket that holds it."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _HOLDERS.append(holder)
+    return int(holder.getsockname()[1])

@@ -79,7 +79,7 @@ def test_a_pod_that_ends_before_the_next_one_begins_loses_nothing_but_what_is_in
 ) -> None:
     with held_by_an_agent(place.run_dir):
         place.start(LIMPET_POD="first")
-        assert are_held(place.run_dir)
+        wait_until(lambda: are_held(place.run_dir), "they are held")
         opened = place.node.open_socket(4, socket.SOCK_DGRAM)
         with asking_all_the_time(opened, ADDRESS, WEB) as somebody:
             end_pod(place, number)

@@ -273,14 +273,18 @@ def test_the_c_library_finds_services_by_their_short_names(place: Place) -> None
 
 
 def test_a_changed_file_changes_answers_and_one_that_is_gone_or_cut_does_not(
-    place: Place,
+    make_place: Callable[..., Place],
 ) -> None:
+    place = make_place(dns_metrics_listen="127.0.0.1:9474")
+    place.keep(*ITEMS)
+    place.start()
     place.keep(Service("default", "web", cluster_ips=("10.96.0.99",)))
     wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.99"])
     assert ask(place.node, "db.default.svc.cluster.local").rcode() == dns.rcode.NXDOMAIN
 
     kept = place.cluster / KEPT_FILE
     kept.write_bytes(kept.read_bytes()[:-5])
+    wait_until(lambda: "limpet_dns_trouble 1.0" in figures(place.node, "/metrics"), "it was read")
     assert values(ask(place.node, WEB)) == ["10.96.0.99"]
     kept.unlink()
     assert values(ask(place.node, WEB)) == ["10.96.0.99"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from limpet.controller import replica
 from limpet.controller.settings import ControllerSettings, StoreSettings
 from limpet.controller.store.kubernetes import watches
 from tests.beds.rogue import answer, serving, take_request
+from tests.controller.machines import free_port
 from tests.waiting import PATIENCE_S, until, until_answered
 
 CONNECTIONS = 4
@@ -71,12 +71,6 @@ def not_found(path: str) -> bytes:
     return answer(json.dumps({**said, "details": details}).encode(), "404 Not Found")
 
 
-def free_port() -> tuple[str, int]:
-    with socket.socket() as probed:
-        probed.bind(("127.0.0.1", 0))
-        return "127.0.0.1", probed.getsockname()[1]
-
-
 async def health(listen: tuple[str, int]) -> int:
     """Status of what a monitor is answered; 0: nobody is there."""
     try:
@@ -123,7 +117,7 @@ def test_the_lease_is_renewed_while_more_lists_wait_than_a_client_has_connection
 
 
 def test_a_probe_is_answered_while_who_leads_reads_what_there_is(tmp_path: Path) -> None:
-    listen = free_port()
+    listen = ("127.0.0.1", free_port())
 
     async def run() -> None:
         server = Server()
@@ -147,7 +141,7 @@ def test_who_leads_and_cannot_begin_lets_another_lead_and_goes_on_answering_prob
     """It may be its machine's own trouble: a port that is taken."""
     monkeypatch.setattr(replica, "_AGAIN_S", 0.01)
     monkeypatch.setattr(watches, "_MARK_S", 0.01)
-    listen = free_port()
+    listen = ("127.0.0.1", free_port())
 
     async def run() -> None:
         server = Server(fails=True)
@@ -168,7 +162,7 @@ def test_who_leads_and_cannot_begin_lets_another_lead_and_goes_on_answering_prob
 
 def test_a_probe_is_answered_while_the_api_server_is_away(tmp_path: Path) -> None:
     """One that were ended would forget what it knows of when it led."""
-    listen = free_port()
+    listen = ("127.0.0.1", free_port())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take_request(reader)  # and goes without an answer

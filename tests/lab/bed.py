@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -211,13 +213,14 @@ class Pinging:
     """Pings a hundred times a second until it is stopped."""
 
     def __init__(self, netns: str, address: object) -> None:
+        # A pipe would be full after ten seconds. It is closed on exit.
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [
                 *("nsenter", f"--net=/run/netns/{netns}"),
-                *("ping", "-n", "-q", "-i", "0.01", "-W", "2", str(address)),
+                *("ping", "-n", "-i", "0.01", "-W", "2", str(address)),
             ],
-            stdout=subprocess.PIPE,
-            text=True,
+            stdout=self._said,
         )
 
     def __enter__(self) -> Pinging:
@@ -225,14 +228,20 @@ class Pinging:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._said.close()
 
     def stop(self) -> tuple[int, int]:
-        """Packets sent, packets answered."""
+        """Packets sent, packets answered. Without the last one sent, if its answer was still on the
+        way when the signal came."""
         self._process.send_signal(signal.SIGINT)
-        text, _ = self._process.communicate(timeout=20)
+        self._process.wait(PATIENCE_S)
+        self._said.seek(0)
+        text = self._said.read()
         words = next(line for line in text.splitlines() if "transmitted" in line).split()
-        return int(words[0]), int(words[3])
+        sent, answered = int(words[0]), int(words[3])
+        last = max(map(int, re.findall(r"icmp_seq=(\d+) ttl", text)), default=0)
+        return sent - (last == sent - 1), answered
 
 
 @contextlib.contextmanager
@@ -250,7 +259,7 @@ def listening(machine: Machine) -> Iterator[Callable[[], list[str]]]:
 
     def stop() -> list[str]:
         process.terminate()
-        text, _ = process.communicate(timeout=20)
+        text, _ = process.communicate(timeout=PATIENCE_S)
         of_nodes = [line for line in text.splitlines() if "table 5148" in line or "limvx" in line]
         told[:] = [line for line in of_nodes if "NOARP" not in line]
         return told

@@ -80,7 +80,7 @@ class Site:
     def serve(self, *, upnp: bool, others: bool) -> None:
         """The gateway speaks UPnP, and PCP and NAT-PMP."""
         script = Path(__file__).parents[2] / "scripts" / "fetch-miniupnpd"
-        done = subprocess.run([script], capture_output=True, text=True, timeout=110)
+        done = subprocess.run([script], capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stderr
         with self.gateway.entered():
             nft = Nftables("miniupnpd")

@@ -16,8 +16,8 @@ from limpet.lab.command import LabError
 from limpet.lab.files import write_text
 from limpet.lab.launch import Process, launcher
 
-_READY_TIMEOUT_S = 20.0
-_STOP_TIMEOUT_S = 20.0
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
 _ASK_AGAIN_S = 0.05
 _LOG_SHOWN = 2000
 

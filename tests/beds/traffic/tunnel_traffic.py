@@ -130,7 +130,7 @@ def link_notifications(tunnel: Tunnel) -> Iterator[Callable[[], bool]]:
         notifications = Notifications(socket.NETLINK_ROUTE, (1,))
 
     def told() -> bool:
-        ready = select.select([notifications], [], [], 5)[0]
+        ready = select.select([notifications], [], [], PATIENCE_S)[0]
         return bool(ready and list(notifications.drain()))
 
     yield told

@@ -3,6 +3,7 @@ objects of Kubernetes are read as an API server tells them."""
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from limpet.services.values import EndpointSlice, Service
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.services.service_bed import ADDRESSES, ServiceBed
 from tests.beds.services.socket_bed import SocketBed
+from tests.waiting import PATIENCE_S
 
 DRAWN = 440
 """Connections that are counted."""
@@ -87,16 +89,13 @@ def draw(client: Netns, address: str, servers: list[socket.socket], times: int) 
     for _ in range(times):
         with client.connected(address, 80):
             pass
-    got = []
-    for server in servers:
-        got.append(0)
-        try:
-            while True:
-                server.accept()[0].close()
-                got[-1] += 1
-        except BlockingIOError:
-            pass
-    assert sum(got) == times
+    got = [0] * len(servers)
+    while sum(got) < times:
+        ready, _, _ = select.select(servers, [], [], PATIENCE_S)
+        assert ready, "a connection did not come"
+        for server in ready:
+            server.accept()[0].close()
+            got[servers.index(server)] += 1
     return got
 
 

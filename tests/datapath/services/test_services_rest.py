@@ -161,11 +161,11 @@ def test_a_client_stays_when_endpoints_come_and_is_free_after_the_timeout(
         servers = [listening(stack, pod.netns, family(address)) for pod in bed.pods]
         bed.put(sticky, *slices(*endpoints_of(*two.addresses)))
         asked = ((address, 80), (NODE[number], 30080), (EXTERNAL[number], 80))
+        began_s = time.monotonic()
         for target, port in asked:
             stack.enter_context(bed.outside.connected(target, port))
             assert len(accept(stack, servers, 1)[1]) == 1
         bed.put(*slices(*endpoints_of(*one.addresses, *two.addresses)))
-        began_s = time.monotonic()
         for target, port in asked * 4:
             stack.enter_context(bed.outside.connected(target, port))
         moved = accept(stack, servers, len(asked) * 4)[0]

@@ -46,7 +46,7 @@ def reaches(one: Agent, other: Agent, version: int = 4) -> None:
     """A pod of the one gets an answer of a pod of the other. The first packet may be lost: where
     both ends begin a session at once, it may go by the one that does not stay."""
     address = other.node.address(version)
-    wait_until(lambda: not is_lost(one.node.pod, address), f"{address} answers", patience_s=20)
+    wait_until(lambda: not is_lost(one.node.pod, address), f"{address} answers")
 
 
 @pytest.mark.parametrize("version", [4, 6])

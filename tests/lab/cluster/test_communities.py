@@ -115,7 +115,7 @@ def until_reached(world: World, source: str, target: str) -> None:
     wait_until(lambda: all(reaches(world, source, target)))
 
 
-BOTH, NONE = [True, True], [False, False]
+NONE = [False, False]
 
 
 def test_nodes_without_a_shared_community_have_neither_route_nor_vxlan_nor_path(
@@ -131,7 +131,7 @@ def test_nodes_without_a_shared_community_have_neither_route_nor_vxlan_nor_path(
         assert reaches(world, source, target) == NONE
         assert reaches(world, target, source) == NONE
     for source, target in [("crane-1", "crane-2"), ("crane-3", "digger-1")]:
-        assert reaches(world, source, target) == BOTH
+        until_reached(world, source, target)
     assert world.machine("crane-1").ask("status")["cluster"]["peers"]["apart"] == 2
 
 
@@ -196,11 +196,11 @@ def test_forged_sources_of_a_node_outside_are_dropped_and_counted(world: World) 
             for source in sources:
                 before = dropped(target)
                 send_in_vxlan(sender, target, source, victim)
-                wait_until(lambda: dropped(target) == before + len(target.addresses))  # noqa: B023
+                wait_until(lambda: dropped(target) >= before + len(target.addresses))  # noqa: B023
         for own in the_pod(world.machine("crane-3")).addresses:
             before = dropped(target)
             send_in_clear(world.machine("crane-3"), target, own.ip, victim)
-            wait_until(lambda: dropped(target) == before + 1)  # noqa: B023
+            wait_until(lambda: dropped(target) >= before + 1)  # noqa: B023
         send_datagram(honest.netns, victim.addresses[0].ip, PORT, b"honest")
 
         assert heard.stdout is not None

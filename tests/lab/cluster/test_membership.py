@@ -47,7 +47,7 @@ def test_a_removed_node_is_refused_by_who_heard_of_it_from_a_neighbour_alone(wor
     assert not reaches(world, "node-3", "node-1")
     assert not reaches(world, "node-3", "node-2")
     assert not reaches(world, "node-1", "node-3")
-    assert reaches(world, "node-1", "node-2")
+    wait_until(lambda: reaches(world, "node-1", "node-2"))
     world.restore("cloud")
     third.stop_agent()
     third.start_agent()

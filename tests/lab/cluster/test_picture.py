@@ -301,6 +301,12 @@ def silent_in_cloud(world: World, name: str) -> Picture | None:
 
 def test_events_are_told_by_the_agent_and_by_its_disk_when_it_is_dead(world: World) -> None:
     crane = world.machine("crane-1")
+    world.cut("quarry")
+    try:
+        wait_until(lambda: named(picture(crane), "digger-1").state is NodeState.SILENT)
+    finally:
+        world.restore("quarry")
+    wait_until(lambda: named(picture(crane), "digger-1").state is not NodeState.SILENT)
     alive = limpet(crane, "events", "digger-1")
     assert "digger-1 answers by no way" in alive
     assert "crane-2" not in alive

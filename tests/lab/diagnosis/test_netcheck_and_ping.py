@@ -138,9 +138,8 @@ def whats(told: dict[str, Any], level: str) -> list[str]:
 
 
 def test_behind_a_cone_all_see_one_endpoint_and_all_gets_out(world: World) -> None:
-    told = netcheck(world, "crane", *everybody())
+    told = fine(world, "crane", *everybody())
 
-    assert (told["exit"], whats(told, "error")) == (0, []), told
     assert told["nat"] == {"ipv4": "same"}
     (public,) = told["public"]
     assert public.split(":")[0] == str(world.gateway("harbour").public)
@@ -162,8 +161,14 @@ def test_behind_a_symmetric_nat_each_sees_another_port(world: World) -> None:
 
 
 def test_the_size_that_gets_through_is_found_to_the_byte(world: World) -> None:
-    told = netcheck(world, "digger", *everybody())
+    told: dict[str, Any] = {}
 
+    def is_found() -> bool:
+        """A probe that a loaded machine answers late is taken for one that did not get through."""
+        told.update(fine(world, "digger", *everybody()))
+        return 1400 in [each["packet_bytes"] for each in told["observers"]]
+
+    wait_until(is_found)
     assert [each["packet_bytes"] for each in told["observers"] if each["packet_bytes"]] == [1400]
     words = "packets of 1400 bytes get to the relay 198.51.100.11 whole over IPv4, so 1340 in"
     assert any(what.startswith(words) for what in whats(told, "ok"))
@@ -260,8 +265,14 @@ def test_what_the_kernel_lacks_is_an_error_with_its_mend_and_all_else_is_told_to
     world: World, lack: str
 ) -> None:
     whole = fine(world, "gate", *everybody())
-    told = netcheck(world, "gate", *everybody(), lack=lack)
+    told: dict[str, Any] = {}
 
+    def is_all_that_fails() -> bool:
+        """Who answers has two seconds, and a loaded machine may not have answered by then."""
+        told.update(netcheck(world, "gate", *everybody(), lack=lack))
+        return len(whats(told, "error")) == len(LACKS[lack])
+
+    wait_until(is_all_that_fails)
     assert told["exit"] == 1
     errors = [each for each in told["findings"] if each["level"] == "error"]
     for finding, (what, why, mend) in zip(errors, LACKS[lack], strict=True):
@@ -275,12 +286,17 @@ def test_what_the_kernel_lacks_is_an_error_with_its_mend_and_all_else_is_told_to
 
 
 def test_in_words_it_reads_as_it_does_for_a_program(world: World) -> None:
-    machine = world.machine("gate")
-    text = run_command(
-        *(sys.executable, "-m", "limpet", "netcheck", *everybody(), "--no-port-mapping"),
-        netns=machine.name,
-    )
+    command = (sys.executable, "-m", "limpet", "netcheck", *everybody(), "--no-port-mapping")
+    said: list[str] = []
 
+    def is_fine() -> bool:
+        """Who answers has two seconds, and a loaded machine may not have answered by then."""
+        with suppress(LabError):
+            said.append(run_command(*command, netns=world.machine("gate").name))
+        return bool(said)
+
+    wait_until(is_fine)
+    (text,) = said
     assert "controller 203.0.113.10  203.0.113.10" in text
     assert "ok     IPv4: no NAT: others see this machine's own address" in text
 

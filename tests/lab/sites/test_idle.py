@@ -23,7 +23,8 @@ from tests.lab.rungs import tell, the_pod, until_on
 from tests.lab.strangers import keepalives, tunnel_key
 from tests.waiting import PATIENCE_S
 
-FORGETS_S = 5
+FORGETS_S = 8
+"""Keepalives come every three seconds, and a busy machine may miss one."""
 TOPOLOGY = f"""
 [cloud]
 addresses = ["203.0.113.10/24"]

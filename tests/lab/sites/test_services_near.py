@@ -13,7 +13,9 @@ from tests.lab.rungs import until_on
 from tests.lab.services import Connecting, endpoints, serving_all, tell, web
 from tests.waiting import wait_until
 
-DELAY_MS = 60
+DELAY_MS = 150
+"""A round trip of another class (see limpet.paths.ladder.silence) also where a busy machine adds
+to the near one's."""
 # The far site's name and its node's come first, so that no order of names picks the near one.
 TOPOLOGY = f"""
 [controller]

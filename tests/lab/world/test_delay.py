@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ HUB = ("203.0.113.11", "2001:db8:c::b")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = new_world(parse_topology(TOPOLOGY, "late", "a test"), "ldd-late", tmp_path)
+    made = new_world(parse_topology(TOPOLOGY, "late", "a test"), f"late{os.getpid()}", tmp_path)
     try:
         made.build()
         yield made

@@ -16,15 +16,16 @@ CHECKOUT = Path(__file__).parents[3]
 DEMO = [sys.executable, "-m", "limpet", "lab", "demo"]
 
 
-def worlds_of_demos() -> set[str]:
+def left_of_the_demo(pid: int) -> set[str]:
     """Namespaces, folders in /dev/shm and worlds."""
+    names = (f"limpet-lab.demo-{pid}", f"demo-{pid}")
     places = [Path("/run/netns"), Path("/dev/shm"), FOLDER]
     return {
         str(each)
         for place in places
         if place.is_dir()
         for each in place.iterdir()
-        if each.name.startswith(("limpet-lab.demo-", "demo-"))
+        if each.name.startswith(names)
     }
 
 
@@ -40,8 +41,6 @@ def test_the_demo_shows_that_everybody_is_reached_with_and_without_the_cloud() -
     make = ["make", "--dry-run", "--no-print-directory", "demo"]
     typed = subprocess.check_output(make, cwd=CHECKOUT, text=True)
     assert typed.splitlines()[-1].endswith(" ".join(DEMO[1:]))
-    before = worlds_of_demos()
-
     process = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     said, _ = process.communicate()
 
@@ -54,12 +53,11 @@ def test_the_demo_shows_that_everybody_is_reached_with_and_without_the_cloud() -
     assert said.count("only digger-1 and radio-1 need a relay") == 2
     assert "All as it should be" in said
     assert " NO " not in said
-    assert worlds_of_demos() == before
+    assert left_of_the_demo(process.pid) == set()
     assert tunnels_of_the_demo(process.pid) == []
 
 
 def test_a_demo_that_is_stopped_leaves_nothing() -> None:
-    before = worlds_of_demos()
     process = subprocess.Popen(
         DEMO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
     )
@@ -71,5 +69,5 @@ def test_a_demo_that_is_stopped_leaves_nothing() -> None:
     process.communicate()
 
     assert process.returncode != 0
-    assert worlds_of_demos() == before
+    assert left_of_the_demo(process.pid) == set()
     assert tunnels_of_the_demo(process.pid) == []

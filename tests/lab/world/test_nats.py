@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -67,7 +68,7 @@ _ports = itertools.count(5001)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("nats")
-    made = new_world(parse_topology(TOPOLOGY, "nats", "a test"), "laa-nats", folder)
+    made = new_world(parse_topology(TOPOLOGY, "nats", "a test"), f"nats{os.getpid()}", folder)
     try:
         made.build()
         yield made

@@ -42,7 +42,7 @@ from tests.waiting import PATIENCE_S, wait_until
 def charon() -> str:
     """The program, fetched if it is not there."""
     script = Path(__file__).parents[4] / "scripts" / "fetch-strongswan"
-    done = subprocess.run([script], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
