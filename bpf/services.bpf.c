@@ -83,6 +83,9 @@ struct answer {
 	__u32 unused;
 };
 
+/* As long as nftables would know a flow that is not used, by nf_conntrack_udp_timeout_stream. */
+#define AWAITED_NS (120ULL * 1000000000)
+
 struct peer {
 	struct target asked;
 	struct target target;
@@ -146,7 +149,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);
 	__type(key, struct answer);
-	__type(value, struct target);
+	__type(value, struct kept); /* who was asked last by who answers there */
 } answers SEC(".maps");
 
 /*
@@ -427,6 +430,7 @@ static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 	struct target asked, found, *held;
 	struct flow flow;
 	struct answer answer = {};
+	struct kept *told, fresh = {};
 	__u64 cookie;
 	bool is_new = true;
 
@@ -442,14 +446,26 @@ static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 		is_new = !is_member(&flow.service, &found);
 	}
 	if (is_new) {
-		if (!choose(ctx, &flow.service, 0, &found))
+		if (!choose(ctx, &flow.service, 0, &found)) {
+			/* It may be an endpoint itself, whose answers are its own from now on. */
+			answer.socket = cookie;
+			answer.target = asked;
+			if (bpf_map_lookup_elem(&answers, &answer))
+				bpf_map_delete_elem(&answers, &answer);
 			return;
+		}
 		bpf_map_update_elem(&flows, &flow, &found, BPF_ANY);
 	}
 	answer.socket = cookie;
 	answer.target = found;
-	if (is_new || !bpf_map_lookup_elem(&answers, &answer))
-		bpf_map_update_elem(&answers, &answer, &asked, BPF_ANY);
+	fresh.until_ns = bpf_ktime_get_coarse_ns() + AWAITED_NS;
+	told = bpf_map_lookup_elem(&answers, &answer);
+	if (told && is_same(&told->target, &asked)) {
+		told->until_ns = fresh.until_ns;
+	} else {
+		fresh.target = asked;
+		bpf_map_update_elem(&answers, &answer, &fresh, BPF_ANY);
+	}
 	write_address(ctx, is_ipv4, &found);
 }
 
@@ -461,7 +477,8 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 {
 	struct answer answer = {};
 	struct bpf_sock *sk = ctx->sk;
-	struct target *asked, wanted;
+	struct target wanted;
+	struct kept *asked;
 	struct peer *peer = NULL;
 
 	if (!sk)
@@ -476,9 +493,9 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 		if (!is_datagram)
 			return;
 		asked = bpf_map_lookup_elem(&answers, &answer);
-		if (!asked)
+		if (!asked || asked->until_ns < bpf_ktime_get_coarse_ns())
 			return;
-		wanted = *asked;
+		wanted = asked->target;
 	}
 	write_address(ctx, is_ipv4, &wanted);
 }

@@ -24,6 +24,7 @@ from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.services.sockets.layout import FEW
 from limpet.datapath.services.sockets.pins_apply import (
     MAPS,
+    NOTED,
     UNDER_WAY_S,
     AttachPoint,
     pins_of,
@@ -38,6 +39,7 @@ from limpet.services.values import (
     EndpointPort,
     EndpointSlice,
     Service,
+    ServicePort,
 )
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
@@ -191,6 +193,35 @@ def test_datagrams_of_one_socket_go_to_one_endpoint_and_answers_come_from_the_se
             assert answers(asks, servers) == 1 - first
             assert asks.recvfrom(64)[1][:2] == (address, 53)
         assert tracked(bed.node, address) == ""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_answers_of_one_endpoint_are_said_to_be_of_whom_a_datagram_socket_asked_last(
+    bed: SocketBed, number: int
+) -> None:
+    """Two Services may have it, and it may be asked by its own address."""
+    (one, two), twins = bed.pods, ("10.96.0.8", "fd96::8")
+    ends = endpoints_of(*two.addresses)
+    twin = Service("shop", "twin", cluster_ips=twins, ports=(ServicePort("ask", "UDP", 53),))
+    bed.put(WEB, twin, *slices(*ends), *slices(*ends, service="twin"))
+    web, other = (ADDRESSES[number], 53), (twins[number], 53)
+    itself = (two.addresses[number], 5353)
+    with ExitStack() as stack:
+        server = datagrams(stack, two.netns, *itself)
+        for client in (one.netns, bed.node):
+            asks = datagrams(stack, client, web[0])
+            for asked in (web, other, web, itself, web):
+                asks.sendto(b"question", asked)
+                words, peer = server.recvfrom(64)
+                server.sendto(words, peer)
+                assert asks.recvfrom(64)[1][:2] == asked
+            # Two minutes later it speaks for itself, or another pod has its address.
+            noted = Bpf().pinned_map(bed.place.pins / NOTED / "answers")
+            assert noted is not None
+            with closing(noted):
+                noted.put([(key, value[:-8] + bytes(8)) for key, value in noted.read().items()])
+            server.sendto(b"unasked", peer)
+            assert asks.recvfrom(64)[1][:2] == itself
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 LAYOUT = 4
 """Another number for every change of the maps that the agent fills: they are pinned by it, and a
 new agent fills its own from nothing."""
-NOTED_LAYOUT = 2
+NOTED_LAYOUT = 3
 """Another number for every change of the maps that programs write: what stands there of open
 sockets is known nowhere else, so whoever changes it once others use it writes how the former is
 taken along."""
