@@ -73,6 +73,7 @@ class ServiceSide:
         self._loop = loop
         self._membership = membership
         self._probing = probing
+        self._is_even = not settings.services.near_first
         self._surroundings = ServiceSurroundings(
             membership,
             node,
@@ -196,7 +197,8 @@ class ServiceSide:
 
     def _here(self) -> Here:
         here = here_of(self._membership, self._probing)
-        return replace(here, zone=self._zone(), gone=self._gone.addresses)
+        is_even, gone = self._is_even, self._gone.addresses
+        return replace(here, zone=self._zone(), gone=gone, is_even=is_even)
 
     def _zone(self) -> str:
         """As the node's label says, which kube-proxy goes by, too; else as its endpoints do, whose

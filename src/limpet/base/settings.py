@@ -249,6 +249,9 @@ class ServiceSettings(
     """"on": this node serves them itself, in place of kube-proxy; None: as the cluster says."""
     backend: Literal["nftables", "ebpf", "auto"] = "nftables"
     """"ebpf": at the socket, by programs beside the rules of nftables; "auto": where that works."""
+    near_first: bool = True
+    """Where neither the Service nor its hints say who is preferred; false: all endpoints alike, as
+    kube-proxy draws them."""
     cgroup: AbsolutePath | None = None
     """Control group whose processes programs serve; None: the machine's root, found by itself."""
     node_port_addresses: Prefixes = ()

@@ -38,6 +38,8 @@ class Here:
     """Addresses of pods whose containers are gone."""
     distances: Mapping[str, int] = field(default_factory=dict)
     """Distances of nodes by name, from 1 on: a smaller one is nearer, equal ones equally near."""
+    is_even: bool = False
+    """How near an endpoint is counts only where its Service or hints say so."""
 
     def distance(self, endpoint: Endpoint) -> int:
         if endpoint.node and endpoint.node == self.node:
@@ -200,6 +202,8 @@ def _nearest(
     preferred = _preferred(usable, distribution, here)
     if preferred:
         return _targets(preferred, here)
+    if here.is_even:
+        return _targets(usable, here)
     distances = [here.distance(endpoint) for endpoint, _ in usable]
     kinds = sorted(set(distances))
     if len(kinds) <= 1:

@@ -62,6 +62,7 @@ log_level = "debug"
 source = "kubernetes"
 services = "on"
 services_backend = "auto"
+services_near_first = false
 services_cgroup = "/sys/fs/cgroup/unified"
 services_node_port_addresses = ["192.0.2.0/24"]
 policies = "on"
@@ -129,6 +130,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
         services=ServiceSettings(
             mode="on",
             backend="auto",
+            near_first=False,
             cgroup=Path("/sys/fs/cgroup/unified"),
             node_port_addresses=(ip_network("192.0.2.0/24"),),
         ),

@@ -19,6 +19,7 @@ HERES = st.builds(
     silent=st.frozensets(NAMES),
     gone=st.frozensets(st.just("10.1.0.2") | st.just("fd00::2")),
     distances=st.dictionaries(NAMES, st.integers(1, 99)),
+    is_even=st.booleans(),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,23 @@ def test_the_own_node_is_nearest_then_who_is_reached_best() -> None:
     assert addresses(used(WEB, here, beside, far)) == ["10.244.1.1"]
     even = Service("shop", "web", distribution="Even")
     assert len(addresses(used(even, here, own, beside, far))) == 3
+
+
+@given(st.lists(endpoints, min_size=1, max_size=12), heres, services)
+def test_a_node_that_draws_all_alike_still_heeds_what_services_and_hints_ask_for(
+    found: list[Endpoint], here: Here, service: Service
+) -> None:
+    alike = structs.replace(service, distribution="Even")
+    here = replace(here, is_even=True)
+    rotation = used(service, here, *found)
+    assert {each.weight for each in rotation.near} <= {1}
+    is_hinted = all(each.for_zones for each in found) or all(each.for_nodes for each in found)
+    if not is_hinted and service.distribution in ("", "Even"):
+        assert rotation == used(alike, here, *found)
+    if service.distribution:
+        assert rotation == used(service, replace(here, is_even=False), *found) or rotation == used(
+            alike, here, *found
+        ), "it goes without only where what it asks for is not there"
 
 
 def test_one_near_endpoint_among_many_gets_help() -> None:
