@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.install.service_machine import ServiceMachine
-from tests.cli.install.test_install import CONFLIST, LIMPET, limpet
+from tests.cli.install.test_install import CONFLIST, LIMPET, cni, limpet
 from tests.cli.install.test_install_join import Cloud, joining
 
 NETWORK = "podnet"
@@ -59,6 +59,32 @@ def test_what_was_given_back_to_flannel_is_never_purged(cloud: Cloud) -> None:
     assert _records(cloud) == kept
     assert {"10.244.0.9", "10.244.0.8_default_web-0"} <= kept
     assert "limpet.journal" not in kept
+
+
+def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
+    """Whatever Limpet does on the node later on."""
+
+    def links(netns: str = "") -> set[str]:
+        found = json.loads(cloud.machine.run("ip", "-json", "link", netns=netns))
+        return {each["ifname"] for each in found}
+
+    limpet(cloud.machine, *TAKE_OVER, *joining(cloud))
+    with cloud.machine.namespace("c1"):
+        cni(cloud.machine, "ADD", "c1")
+        of_pod = {each for each in links() if each.startswith("lim")} - {"limvx4", "limvx6"}
+        assert len(of_pod) == 2, "its host end, and the link that limits what it sends"
+
+        said = limpet(cloud.machine, "uninstall")
+        assert "2 links of pods: given back to flannel" in said
+        limpet(cloud.machine, *TAKE_OVER)
+        assert of_pod < links()
+        limpet(cloud.machine, "uninstall")
+        limpet(cloud.machine, "uninstall", "--purge")
+
+        assert of_pod < links()
+        assert "eth0" in links("c1")
+        found = cloud.machine.try_run(*LIMPET, "doctor", "--output", "json").stdout
+        assert "own-leftovers" not in [each["id"] for each in json.loads(found)["findings"]]
 
 
 def _rules(cloud: Cloud) -> str:

@@ -6,6 +6,7 @@ go, and the agent makes its own in their place, with their MACs: so the other no
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from limpet.agent.status.node import Status
 from limpet.agent.status.paths import Peers
 from limpet.base.disk import remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError
-from limpet.base.ownership import VXLAN_GROUPS
+from limpet.base.ownership import POD_GROUP, VXLAN_GROUPS
 from limpet.cli.install.flannel.aside import (
     Aside,
     forget_aside,
@@ -27,6 +28,7 @@ from limpet.cli.install.flannel.devices import read_devices, remove_devices, res
 from limpet.cli.install.flannel.found import SUBNET_FILE, Flannel
 from limpet.cli.install.flannel.main_first import drop_main_first, put_main_first
 from limpet.cli.install.flannel.rules import remove_rules, restore_rules, save_rules
+from limpet.cli.output import counted
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -140,9 +142,20 @@ def give_back_devices(state_dir: Path) -> list[str]:
             if device.ifname not in there:
                 restore_device(route, device)
                 said.append(f"link {device.ifname}: given back to flannel")
+        said += _give_back_pods(route)
     restore_rules(aside.rules)
     said += [f"flannel's chains of {program}: given back" for program in aside.rules]
     return said
+
+
+def _give_back_pods(route: RouteSocket) -> list[str]:
+    """Their links lose our mark: flannel's plugin removes them with the pods, and neither another
+    uninstall nor the agent of another take-over may do so before. Raises: KernelError."""
+    links = [each for each in route.links().values() if each.group == POD_GROUP]
+    for link in links:
+        gone = (errno.ENODEV,)  # with its pod
+        route.apply(link_codec.set_link(link.ifindex, what=link.ifname, group=0, ignore_errno=gone))
+    return [f"{counted(len(links), 'link')} of pods: given back to flannel"] if links else []
 
 
 def finish_giving_back(state_dir: Path, name: str) -> list[str]:
