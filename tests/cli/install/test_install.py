@@ -510,6 +510,10 @@ def test_uninstall_knows_the_pods_of_an_agent_that_is_dead(plain_machine: Machin
         _, said = refusal(plain_machine, "uninstall")
         assert "default/web-0 (10.244.7.2, fd00:7::2)" in said
         assert plain_machine.path(CONFLIST).exists()
+        (record,) = plain_machine.path("/run/limpet/attachments").glob("*.json")
+        record.write_text('{"of a later version": 1}')
+        _, said = refusal(plain_machine, "uninstall")
+        assert f"{record.stem} (a pod's link, of which no record tells)" in said
         limpet(plain_machine, "uninstall", "--purge", "--force")
         assert "eth0" not in plain_machine.run("ip", "link", netns="c1")
     assert_unchanged(before, plain_machine)

@@ -37,6 +37,7 @@ from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
+from limpet.datapath.node.owned import pod_links
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.teardown import remove_kernel_state
@@ -163,12 +164,17 @@ def attempt(removal: Removal, step: Callable[[], None]) -> None:
 
 
 def attached_pods(settings: Settings) -> list[str]:
-    """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers."""
+    """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers; of one
+    whose record is damaged, or a later version's, the link. Raises: KernelError."""
     try:
         found = ask(settings.folders.socket, "attachments", Attached).attachments
     except AgentUnavailable:
         found = [*_recorded(settings.folders.run_dir / "attachments")]
-    return sorted(map(_described, found))
+    told = {each["link"]["host_ifname"] for each in found}
+    untold = sorted(
+        f"{each} (a pod's link, of which no record tells)" for each in pod_links() - told
+    )
+    return [*sorted(map(_described, found)), *untold]
 
 
 def _recorded(folder: Path) -> Iterable[dict[str, Any]]:

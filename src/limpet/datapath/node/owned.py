@@ -16,6 +16,7 @@ from limpet.base.ownership import (
     ROUTE_TABLE,
     RULE_PRIORITY,
 )
+from limpet.datapath.node.apply import is_pod_link
 from limpet.datapath.node.forward import HandleNftables, remove_forward_accept
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import route_codec
@@ -46,6 +47,13 @@ def owned_by_node() -> Owned:
         deletions=_rules_and_routes,
         ends=(_accept_rules,),
     )
+
+
+def pod_links() -> set[str]:
+    """Names of pods' host ends, which are there for as long as the pods are: also of those that no
+    record tells of. Raises: KernelError."""
+    with RouteSocket() as route:
+        return {link.ifname for link in route.links().values() if is_pod_link(link)}
 
 
 def _rules_and_routes(route: RouteSocket) -> Sequence[wire.Request]:
