@@ -37,11 +37,13 @@ def remove_kernel_state(
     owners: Collection[Owned],
     original_sysctls: Mapping[str, str],
     gateways: Collection[InterfaceAddress] = (),
+    needed_sysctls: Mapping[str, str] | None = None,
 ) -> Teardown:
     """Removes what the owners have, and puts sysctls back.
 
     `original_sysctls`: values by path below /proc/sys, as they were before us. `gateways`: what a
-    bridge of somebody else may hold of ours; it is named, not removed.
+    bridge of somebody else may hold of ours; it is named, not removed. `needed_sysctls`: settings
+    that stay, by path, and who goes on with them.
     """
     report = Teardown()
     with RouteSocket() as route:
@@ -59,7 +61,8 @@ def remove_kernel_state(
     allowed = {name: values for owned in owners for name, values in owned.sysctls.items()}
     for path in sorted(original_sysctls, key=_forwarding_first):
         original = original_sysctls[path]
-        report.attempt(partial(_restore_sysctl, path, original, allowed, report))
+        who = (needed_sysctls or {}).get(path, "")
+        report.attempt(partial(_restore_sysctl, path, original, allowed, report, needed_by=who))
     return report
 
 
@@ -127,7 +130,12 @@ def _forwarding_first(path: str) -> tuple[bool, str]:
 
 
 def _restore_sysctl(
-    path: str, original: str, allowed: Mapping[str, tuple[str, ...]], report: Teardown
+    path: str,
+    original: str,
+    allowed: Mapping[str, tuple[str, ...]],
+    report: Teardown,
+    *,
+    needed_by: str,
 ) -> None:
     now = read_sysctl(path)
     leaf = path.rsplit("/", 1)[-1]
@@ -135,6 +143,12 @@ def _restore_sysctl(
         return  # its interface is gone, or there is nothing to do
     if now not in allowed.get(leaf, ()):
         report.kept.append(f"sysctl {path} = {now}: not what Limpet had set")
+        return
+    if needed_by:
+        report.kept.append(
+            f"sysctl {path} = {now}: {needed_by} may go on with it "
+            f"(sysctl -w {path}={original}, when nobody does)"
+        )
         return
     write_sysctl(path, original)
     report.done.append(f"sysctl {path}: {original} again")

@@ -165,6 +165,16 @@ def is_beyond(address: str) -> bool:
             return False
 
 
+def guest_links(links: Iterable[link_codec.LinkInfo]) -> list[str]:
+    """Names of those by which others' containers and virtual machines are reached."""
+    patterns = (*_CONTAINER_LINKS, *_MACHINE_LINKS)
+    return [
+        link.ifname
+        for link in links
+        if not _is_of_limpet(link) and any(fnmatch(link.ifname, pattern) for pattern in patterns)
+    ]
+
+
 def _is_between_nodes(link: link_codec.LinkInfo) -> bool:
     is_overlay = link.group in VXLAN_GROUPS.values() or link.kind in _OVERLAY_KINDS
     return is_overlay or _leads_out(link, ())

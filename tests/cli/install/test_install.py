@@ -468,6 +468,7 @@ def test_a_node_of_flannel_is_taken_over_with_its_bridge(plain_machine: Machine)
     plain_machine.run("ip", "link", "add", "cni0", "type", "bridge")
     plain_machine.run("ip", "address", "add", "10.244.7.1/24", "dev", "cni0")
     plain_machine.run("ip", "link", "set", "cni0", "up")
+    plain_machine.run("sysctl", "-qw", "net.ipv4.ip_forward=1")  # as the bridge plugin leaves it
     plain_machine.write("/var/lib/cni/networks/cbr0/10.244.7.5_default_web-0", "")
     plain_machine.write(CONFIG, 'segments = ["10.244.7.0/24"]\nbridge = "cni0"\n')
     before = state_of(plain_machine)

@@ -35,6 +35,7 @@ from limpet.cli.install.joining import granted_state, identity_folders, node_nam
 from limpet.cli.install.units.agent_pod import container_process, keep_off
 from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
+from limpet.cli.needed_settings import needed_settings
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
 from limpet.datapath.node.owned import pod_links
@@ -262,16 +263,19 @@ def _refuse_in_container(settings: Settings) -> None:
 def _remove_kernel_state(settings: Settings, removal: Removal, *, keep_pods: bool) -> None:
     path = settings.folders.state_dir / SYSCTLS_FILE
     originals: dict[str, str] | None = None
+    needed: dict[str, str] = {}
     try:
-        originals = read_originals(path)
-    except StorageError as error:
+        read = read_originals(path)
+        needed = needed_settings(read, to_flannel=keep_pods)
+        originals = read
+    except LimpetError as error:
         removal.failures.append(f"{error}; kernel settings are not put back")
     gateways = bridge_of_segments("", granted_state(settings).segments).gateways
     ours = owners(settings.folders.run_dir)
     if keep_pods:
         ours = tuple(replace(each, links=tuple(filter(_is_of_no_pod, each.links))) for each in ours)
         gateways = ()
-    report = remove_kernel_state(ours, originals or {}, gateways)
+    report = remove_kernel_state(ours, originals or {}, gateways, needed)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed

@@ -68,6 +68,8 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
         found = json.loads(cloud.machine.run("ip", "-json", "link", netns=netns))
         return {each["ifname"] for each in found}
 
+    # As a boot leaves it: the agent is there before the bridge plugin is asked for anything.
+    cloud.machine.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
     limpet(cloud.machine, *TAKE_OVER, *joining(cloud))
     with cloud.machine.namespace("c1"):
         cni(cloud.machine, "ADD", "c1")
@@ -76,6 +78,7 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
 
         said = limpet(cloud.machine, "uninstall")
         assert "2 links of pods: given back to flannel" in said
+        assert cloud.machine.run("sysctl", "-n", "net.ipv4.ip_forward") == "1\n"
         limpet(cloud.machine, *TAKE_OVER)
         assert of_pod < links()
         limpet(cloud.machine, "uninstall")
