@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from limpet.cli.needed_settings import needed_settings
 from limpet.datapath.node.owned import owned_by_node
 from limpet.datapath.node.uplinks import FORWARDING
+from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
+from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.owned import Owned
 from tests.beds.namespaces import Netns, NetnsFactory
@@ -72,3 +76,21 @@ def test_a_node_that_forwards_for_nobody_else_is_as_it_was(node: Netns) -> None:
     assert torn_down(node, BEFORE, owned_by_node()) == []
 
     assert settings(node) == BEFORE
+
+
+def test_a_kube_proxy_that_has_come_keeps_its_time_for_half_closed_connections(
+    node: Netns, tmp_path: Path
+) -> None:
+    """It has set the same value as Limpet, and does so when it starts alone."""
+    services, before = ServicesPart.owned(tmp_path), {HALF_CLOSED: "60"}
+    ours = str(HALF_CLOSED_S)
+    node.sysctl(HALF_CLOSED, ours)
+    node.run("nft", "add table ip kube-proxy; add chain ip kube-proxy services")
+
+    (said,) = torn_down(node, before, services)
+
+    assert node.sysctl(HALF_CLOSED) == ours
+    assert "kube-proxy (nftables table kube-proxy) may go on with it" in said
+    node.run("nft", "delete table ip kube-proxy")
+    assert torn_down(node, before, services) == []
+    assert node.sysctl(HALF_CLOSED) == "60"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from limpet.datapath.node.uplinks import FORWARDING
+from limpet.datapath.services.kube_proxy import HALF_CLOSED, find_kube_proxy
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl
 from limpet.linux.underlay import guest_links
@@ -30,6 +31,8 @@ def needed_settings(originals: Mapping[str, str], *, to_flannel: bool) -> dict[s
         # A node that forwards hears its routers by such links alone.
         heard = [path for path in originals if path.endswith("/accept_ra")]
         needed |= {FORWARDING: who, **{path: who for path in heard if read_sysctl(path) == "2"}}
+    if HALF_CLOSED in originals and (proxy := find_kube_proxy()):
+        needed[HALF_CLOSED] = f"kube-proxy ({proxy})"
     return needed
 
 
