@@ -64,7 +64,15 @@ class Manifest:
     def load(cls, state_dir: Path) -> Manifest:
         """Empty where nothing is installed. Raises: StorageError, DamagedRecordError."""
         path = state_dir / _NAME
-        text = read_if_there(path)
+        hint = "move it away; uninstall then leaves the installed files to you"
+        try:
+            text = read_if_there(path)
+        except StorageError as error:
+            if not is_rotten(error):
+                raise
+            raise DamagedRecordError(
+                "read", str(path), "Input/output error: the disk has lost it", hint=hint
+            ) from error
         if text is None:
             return cls(path)
         try:
@@ -76,9 +84,8 @@ class Manifest:
             raise StorageError("read", str(path), str(error)) from error
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise DamagedRecordError(
-                "read", str(path), f"not a record of an installation: {error}",
-                hint="move it away; uninstall then leaves the installed files to you",
-            ) from error  # fmt: skip
+                "read", str(path), f"not a record of an installation: {error}", hint=hint
+            ) from error
 
     @classmethod
     def begin(cls, state_dir: Path) -> tuple[Manifest, str]:
@@ -86,9 +93,7 @@ class Manifest:
         of it, in words, or nothing. Raises: StorageError."""
         try:
             return cls.load(state_dir), ""
-        except StorageError as error:
-            if not (isinstance(error, DamagedRecordError) or is_rotten(error)):
-                raise
+        except DamagedRecordError:
             path = state_dir / _NAME
             return cls(path), f"{path}: it was damaged, and is begun anew ({put_aside(path)})"
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.agent.settings import parse_settings
 from limpet.base.errors import StorageError
-from limpet.cli.install.files import Manifest
+from limpet.cli.doctor.installed.installation import examine_record, find_installed
+from limpet.cli.install.files import DamagedRecordError, Manifest
 from limpet.cni.shim_binary import shim_path
 
 NAMES = ["bin/limpet", "net.d/10-limpet.conflist", "unit/limpet-agent.service"]
@@ -198,6 +200,11 @@ def test_a_damaged_record_is_put_aside_where_a_new_one_begins(tmp_path: Path) ->
 
 def test_a_record_that_the_disk_has_lost_is_put_aside_too(tmp_path: Path) -> None:
     (tmp_path / "installed.json").symlink_to("/proc/self/mem")  # EIO
+    with pytest.raises(DamagedRecordError, match="Input/output error"):
+        Manifest.load(tmp_path)
+    settings = parse_settings({"state_dir": str(tmp_path)}, "test")
+    assert find_installed(settings, tmp_path, tmp_path).cni_bin_dir == tmp_path
+    assert [each.id for each in examine_record(tmp_path)] == ["installation-damaged"]
 
     manifest, damage = Manifest.begin(tmp_path)
 
