@@ -36,6 +36,7 @@ from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS, frontends
 from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import ServicesContext, ServicesPart
+from limpet.datapath.services.sockets.attached_apply import detach_programs
 from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.paths.prober import Prober
@@ -212,7 +213,7 @@ def give_back(folders: Folders, *, keep: bool) -> None:
     stays on the disk, for names. Raises: LimpetError."""
     with closing(ServicesKernel()) as kernel:
         pins = remove_pins(pins_of(folders.run_dir))
-        if kernel.remove() or pins:
+        if any((kernel.remove(), detach_programs(), pins)):
             _log.info("Services are off: their rules were removed")
     if not keep:
         (folders.run_dir / JOURNAL_FILE).unlink(missing_ok=True)

@@ -14,21 +14,34 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.serving.sockets import AtSocket
 from limpet.base.addresses import packed
+from limpet.base.settings import ServiceSettings
 from limpet.datapath.services.sockets import layout
+from limpet.datapath.services.sockets.apply import SocketKernel
 from limpet.datapath.services.sockets.layout import FRONTENDS, NOTED_MAPS
-from limpet.datapath.services.sockets.pins_apply import LINKS, MAPS, NOTED, SENDING_PROGRAMS
+from limpet.datapath.services.sockets.pins_apply import (
+    LINKS,
+    MAPS,
+    NOTED,
+    SENDING_PROGRAMS,
+    AttachPoint,
+)
 from limpet.linux.bpf.library import Bpf
 from limpet.services.values import EndpointSlice, Service, ServicePort
+from tests.beds.namespaces import NetnsFactory
 from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.services.socket_bed import SocketBed
+from tests.datapath.services.test_connected_sockets import begin_with_nftables
 from tests.datapath.services.test_sockets import (
     ANY,
     answers,
+    attached_to,
     bed,
     datagrams,
     echo,
     family,
+    tracked,
     who_gets,
 )
 from tests.waiting import PATIENCE_S, wait_until
@@ -207,6 +220,51 @@ class OpenSockets:
         else:
             self._connected.send(b"question")
             assert answers(self._connected, self._asked) == 0
+
+
+def test_an_agent_that_does_not_see_the_pins_of_the_one_before_it_ends_its_programs(
+    bed: SocketBed, tmp_path: Path
+) -> None:
+    """As in a pod whose manifest has the mounts no more: nobody fills those programs' maps."""
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+
+    begin_with_nftables(bed, tmp_path)
+
+    assert {attached_to(path) for path in (bed.place.pins / LINKS).iterdir()} == {0}
+    bed.put(*slices(*endpoints_of(*one.addresses)))
+    with one.netns.listening(ANY[4], 8080), two.netns.connected(ADDRESSES[0], 80):
+        assert tracked(bed.node, ADDRESSES[0]) != ""
+
+
+def test_where_pins_can_be_made_no_more_programs_of_before_are_ended(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    bed.end_agent(AttachPoint(Path("/proc/limpet"), bed.cgroup.path))
+    bed.put(*slices(*endpoints_of(*one.addresses)))
+    assert "no bpffs there" in bed.why_not
+    with one.netns.listening(ANY[4], 8080), two.netns.connected(ADDRESSES[0], 80):
+        assert tracked(bed.node, ADDRESSES[0]) != ""
+
+
+def test_programs_of_another_node_of_the_same_machine_go_on(
+    bed: SocketBed, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    foreign = make_netns("foreign")
+
+    with foreign.entered():
+        AtSocket(ServiceSettings(), tmp_path, lambda: ()).begin()
+    # To a program a pod is not the node that it is on.
+    with bed.pods[0].netns.entered():
+        AtSocket(ServiceSettings(), tmp_path, lambda: ()).begin()
+
+    assert _kernel(bed).damage() == ""
+
+
+def _kernel(bed: SocketBed) -> SocketKernel:
+    assert bed.part.sockets is not None
+    return bed.part.sockets.kernel
 
 
 def counted(bed: SocketBed) -> int:

@@ -643,12 +643,12 @@ def test_a_cgroup_that_is_made_later_or_made_again_is_served_from_then_on(bed: S
             finally:
                 kubepods.rmdir()
             # The kernel takes the programs from it a moment after it is gone.
-            wait_until(lambda: _attached_to(bed.place.pins / "links" / "limpet_connect4") == 0)
+            wait_until(lambda: attached_to(bed.place.pins / "links" / "limpet_connect4") == 0)
             assert sockets.is_damaged(), "it is seen that programs serve nobody"
             sockets.suspect(maps=True)
 
 
-def _attached_to(pin: Path) -> int:
+def attached_to(pin: Path) -> int:
     """The number of the cgroup that a link's program is attached to; 0: to none."""
     bpf = Bpf()
     fd = bpf.pinned(pin)

@@ -14,6 +14,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import ServiceSettings
 from limpet.base.timer import Timer
 from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.attached_apply import detach_programs
 from limpet.datapath.services.sockets.connected_apply import CONNECTED_MAPS
 from limpet.datapath.services.sockets.left_apply import LeftSockets
 from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of, remove_pins
@@ -60,7 +61,8 @@ class AtSocket:
         """After nftables serves. Raises: KernelError."""
         if self.side is not None:
             return
-        if remove_pins(self._pins, keep=CONNECTED_MAPS):
+        were_pinned = remove_pins(self._pins, keep=CONNECTED_MAPS)
+        if detach_programs() or were_pinned:
             _log.info(
                 "Services are left to nftables: an earlier agent's eBPF programs were removed"
             )

@@ -19,6 +19,7 @@ from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.diff import Change, ForgetFlows, diff_services
 from limpet.datapath.services.kube_proxy import HALF_CLOSED, HALF_CLOSED_S
 from limpet.datapath.services.plan import Planner
+from limpet.datapath.services.sockets.attached_apply import detach_programs
 from limpet.datapath.services.sockets.diff import SocketChange
 from limpet.datapath.services.sockets.pins_apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.side import SocketSide
@@ -282,4 +283,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
 def _end_programs(run_dir: Path, _route: RouteSocket) -> list[str]:
     pins = pins_of(run_dir)
-    return [f"eBPF programs pinned in {pins}: removed"] if remove_pins(pins) else []
+    were_pinned = remove_pins(pins)
+    if not detach_programs() and not were_pinned:
+        return []
+    return [f"eBPF programs pinned in {pins if were_pinned else 'another bpffs'}: removed"]

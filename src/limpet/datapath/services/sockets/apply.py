@@ -11,6 +11,7 @@ from pathlib import Path
 
 import limpet
 from limpet.base.errors import KernelError, LimpetError, StorageError
+from limpet.datapath.services.sockets.attached_apply import detach_programs
 from limpet.datapath.services.sockets.connected_apply import ConnectedSockets, end_connected_udp
 from limpet.datapath.services.sockets.layout import (
     FRONTENDS,
@@ -124,6 +125,8 @@ class SocketKernel:
         self._closed = set[int]()
         """Cookies of noted sockets that were closed when that was looked at last."""
         self._pins: list[Path] = []
+        self._are_any = True
+        """Programs may be attached, by this one or before it."""
 
     @property
     def is_open(self) -> bool:
@@ -256,6 +259,7 @@ class SocketKernel:
         assert self._bpf is not None
         assert self._cgroup is not None
         self._make_folders()
+        self._are_any = True
         try:
             cgroup_fd = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -285,6 +289,10 @@ class SocketKernel:
         self._links.clear()
         with contextlib.suppress(OSError):
             remove_links(self._place.pins)
+        if self._are_any:
+            with contextlib.suppress(KernelError):
+                detach_programs()
+                self._are_any = False
 
     def _attach(self, bpf: Bpf, name: str, program: BpfProgram, cgroup_fd: int) -> bool:
         """Whether none was."""
