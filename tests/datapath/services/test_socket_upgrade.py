@@ -29,7 +29,7 @@ from limpet.datapath.services.sockets.pins_apply import (
 )
 from limpet.linux.bpf.library import Bpf
 from limpet.services.values import EndpointSlice, Service, ServicePort
-from tests.beds.namespaces import NetnsFactory
+from tests.beds.namespaces import NetnsFactory, talk
 from tests.beds.services.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.services.socket_bed import SocketBed
 from tests.datapath.services.test_connected_sockets import begin_with_nftables
@@ -66,8 +66,12 @@ NOTED_SHAPE = "df3954c5"
 @pytest.fixture
 def other_object(tmp_path: Path) -> Path:
     """Programs that look up frontends of another layout."""
+    return built(SOURCE.read_text(), tmp_path)
+
+
+def built(text: str, tmp_path: Path) -> Path:
+    """Of that source, but with frontends of another layout."""
     source, found = tmp_path / "other.bpf.c", tmp_path / "other.bpf.o"
-    text = SOURCE.read_text()
     here = "\t__u32 flags;\n"
     assert text.count(here) == 1
     source.write_text(text.replace(here, f"{here}\t__u32 more;\n"))
@@ -220,6 +224,22 @@ class OpenSockets:
         else:
             self._connected.send(b"question")
             assert answers(self._connected, self._asked) == 0
+
+
+def test_a_program_that_the_agent_which_takes_over_does_not_have_is_ended(
+    bed: SocketBed, tmp_path: Path
+) -> None:
+    one, two = bed.pods
+    path = built(SOURCE.read_text().replace("limpet_connect4", "limpet_join4"), tmp_path)
+    serve_by(bed, path, planned(bed, WEB, *slices(*endpoints_of(*two.addresses))))
+
+    bed.run()
+
+    assert bed.why_not == ""
+    assert not (bed.place.pins / LINKS / "limpet_join4").exists()
+    bed.put(*slices(*endpoints_of(*one.addresses)))
+    with one.netns.listening(ANY[4], 8080) as server:
+        talk(two.netns, ADDRESSES[0], 80, server)
 
 
 def test_an_agent_that_does_not_see_the_pins_of_the_one_before_it_ends_its_programs(

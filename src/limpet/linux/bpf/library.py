@@ -41,6 +41,7 @@ class BpfLinkInfo(NamedTuple):
     cgroup_id: int
     """0: somebody has detached it, or the cgroup is gone."""
     attach_type: int
+    id: int
 
 
 class BpfProgram:
@@ -305,8 +306,8 @@ class Bpf:
     def link(self, link_fd: int) -> BpfLinkInfo:
         """Raises: KernelError."""
         info = _info(self._lib, link_fd, 128, "a link")
-        _, _, program, cgroup, attach_type = _LINK_INFO.unpack_from(info)
-        return BpfLinkInfo(program, cgroup, attach_type)
+        _, number, program, cgroup, attach_type = _LINK_INFO.unpack_from(info)
+        return BpfLinkInfo(program, cgroup, attach_type, number)
 
     def pin(self, fd: int, path: Path) -> None:
         """Raises: KernelError."""

@@ -31,6 +31,7 @@ from limpet.datapath.services.sockets.pins_apply import (
     SENDING_PROGRAMS,
     AttachPoint,
     forget_other_layouts,
+    forget_other_links,
     map_folder,
     remove_links,
 )
@@ -275,6 +276,9 @@ class SocketKernel:
             os.close(cgroup_fd)
         if any(new):
             connected.forget(self._closed_of(noted))
+        # What is called otherwise, or pinned elsewhere, has been replaced by none of these.
+        detach_programs(unless={self._bpf.link(fd).id for fd in self._links.values()})
+        forget_other_links(self._place.pins, self._opened().programs)
         for name, each in self._opened().maps.items():
             path = self._map_pin(name)
             if not path.exists():

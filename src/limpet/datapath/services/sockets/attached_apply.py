@@ -4,6 +4,7 @@ bpffs only where its manifest mounts it, and they outlive the agent that did."""
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from limpet.base.errors import KernelError
 from limpet.datapath.services.sockets.layout import NAMESPACES, NODE, namespace
@@ -14,10 +15,10 @@ from limpet.linux.bpf.place import network_cookie
 _NAMES = "limpet_"
 
 
-def detach_programs() -> bool:
+def detach_programs(unless: Collection[int] = ()) -> bool:
     """Nothing is translated by any of them from then on; whether there were any. It takes 0.2 s if
-    so, for answers that are under way. Raises: KernelError."""
-    found = _own_programs()
+    so, for answers that are under way. `unless`: ids of links that stay. Raises: KernelError."""
+    found = [each for each in _own_programs() if each.link_id not in unless]
     sending = [each for each in found if each.name in SENDING_PROGRAMS]
     for each in sending:
         detach(each.link_id)

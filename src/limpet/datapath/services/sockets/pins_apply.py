@@ -6,6 +6,7 @@ import errno
 import shutil
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def forget_other_layouts(pins: Path) -> None:
     for folder in _map_folders(pins):
         if folder.name not in (MAPS, NOTED):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_other_links(pins: Path, programs: Collection[str]) -> None:
+    """Links of other programs than these are pinned no more."""
+    with suppress(OSError):
+        for path in (pins / LINKS).iterdir():
+            if path.name not in programs:
+                path.unlink(missing_ok=True)
 
 
 def pins_of(run_dir: Path) -> Path:
