@@ -121,10 +121,14 @@ def test_sockets_whose_endpoint_left_while_programs_were_away_are_ended_when_the
 
 def begin_with_nftables(bed: SocketBed, run_dir: Path) -> None:
     """As an agent does after one that has served at the socket."""
+    begin_with(bed, run_dir, ServiceSettings())
+
+
+def begin_with(bed: SocketBed, run_dir: Path, settings: ServiceSettings) -> None:
     bed.part.close()
     with bed.node.entered():
         pods = [each.netns.path for each in bed.pods]
-        sockets = AtSocket(ServiceSettings(), run_dir, lambda: pods)
+        sockets = AtSocket(settings, run_dir, lambda: pods)
         asked = ServicesContext(lambda: bed.surroundings, lambda: bed.here, sockets.forgotten)
         bed.part = ServicesPart(bed.loop, bed.catalog, asked, sockets.side)
         bed.loop.add(bed.part)
@@ -158,6 +162,27 @@ def test_sockets_go_on_with_nftables_and_are_ended_when_their_endpoint_leaves(
             asks.close()
         begin_with_nftables(bed, tmp_path)
         assert not pins.exists()
+
+
+def test_sockets_are_ended_with_their_endpoint_where_programs_cannot_be_loaded_any_more(
+    bed: SocketBed, tmp_path: Path
+) -> None:
+    one, two = bed.pods
+    with mounted("bpf", tmp_path / "bpf"), ExitStack() as stack:
+        pins = pins_of(tmp_path)
+        bed.end_agent(AttachPoint(pins, bed.cgroup.path))
+        bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+        asks = datagrams(stack, one.netns, ADDRESSES[0])
+        asks.connect((ADDRESSES[0], 53))
+        os.chown(pins / "links", 65534, 65534)  # which no agent pins in
+        begin_with(bed, tmp_path, ServiceSettings(backend="ebpf", cgroup=bed.cgroup.path))
+        assert "user 65534 made it" in bed.why_not
+        asks.send(b"goes on")
+
+        bed.put(*slices(*endpoints_of(*one.addresses)))
+
+        with pytest.raises(ConnectionAbortedError):
+            asks.recv(64)
 
 
 def test_what_finds_its_set_full_is_served_by_nftables_until_there_is_room(bed: SocketBed) -> None:

@@ -79,8 +79,8 @@ class AtSocket:
 
     def forgotten(self, flows: StaleFlows) -> None:
         """Flows that stick to who serves no more are gone, but for those of sockets that programs
-        have connected, where there are none any more."""
-        if self.side is None:
+        have connected, where there are none any more: nobody asks for them, or they cannot be had."""
+        if self.backend == "nftables":
             try:
                 self._left.end(flows)
             except LimpetError as error:
