@@ -8,14 +8,16 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from limpet.agent.serving.sockets import AtSocket
+from limpet.base.errors import KernelError
 from limpet.base.settings import ServiceSettings
 from limpet.datapath.services.part import ServicesContext, ServicesPart
+from limpet.datapath.services.sockets.apply import PodNamespaces, SocketKernel
 from limpet.datapath.services.sockets.connected_apply import CONNECTED_MAPS
 from limpet.datapath.services.sockets.layout import CONNECTED, PLACES, SETS, read_peer
 from limpet.datapath.services.sockets.pins_apply import AttachPoint, pins_of
@@ -117,6 +119,32 @@ def test_sockets_whose_endpoint_left_while_programs_were_away_are_ended_when_the
         with pytest.raises(ConnectionAbortedError):
             asks.recv(64)
     assert bed.run() == 0
+
+
+def test_an_attempt_to_attach_that_fails_leaves_no_descriptor(bed: SocketBed) -> None:
+    """There is one each 30 s as long as what is wrong lasts."""
+    with bed.node.entered(), open(os.devnull, "rb") as nothing:
+        before = _descriptors()
+        with closing(SocketKernel(bed.place, PodNamespaces(lambda: ()))) as kernel:
+            kernel.open()
+            loaded = _descriptors()
+            for fd in loaded.keys() - before.keys():
+                if loaded[fd] == "anon_inode:bpf-map":
+                    os.dup2(nothing.fileno(), fd)  # which nobody can map
+
+            with pytest.raises(KernelError, match="map eBPF map connected"):
+                kernel.attach()
+
+            assert _descriptors().keys() == loaded.keys()
+
+
+def _descriptors() -> dict[int, str]:
+    """What this process has open."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
 
 
 def begin_with_nftables(bed: SocketBed, run_dir: Path) -> None:

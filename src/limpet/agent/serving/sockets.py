@@ -79,7 +79,7 @@ class AtSocket:
 
     def forgotten(self, flows: StaleFlows) -> None:
         """Flows that stick to who serves no more are gone, but for those of sockets that programs
-        have connected, where there are none any more: nobody asks for them, or they cannot be had."""
+        have connected, where there are none any more: not asked for, or not to be had."""
         if self.backend == "nftables":
             try:
                 self._left.end(flows)

@@ -261,12 +261,12 @@ class SocketKernel:
         assert self._cgroup is not None
         self._make_folders()
         self._are_any = True
+        connected = ConnectedSockets(self._opened().maps)
+        noted = connected.read()  # before others are: one that is just being made is listed nowhere
         try:
             cgroup_fd = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise KernelError("open", f"cgroup {self._cgroup}", error.errno or 0) from error
-        connected = ConnectedSockets(self._opened().maps)
-        noted = connected.read()  # before others are: one that is just being made is listed nowhere
         try:
             programs = sorted(
                 self._opened().programs.items(), key=lambda named: named[0] in SENDING_PROGRAMS
