@@ -36,7 +36,7 @@ from limpet.cluster.kinds.pods import (
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, segments_after, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
-from limpet.cluster.seal import seal
+from limpet.cluster.seal import body_of, seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
 
@@ -70,8 +70,7 @@ class Membership:
 
     def __init__(self, identity: Identity, file: SnapshotFile, *, boot_id: str) -> None:
         """Takes up what `file` holds."""
-        self.identity = identity
-        self.uid = identity.uid
+        self.identity, self.uid = identity, identity.uid
         self.replica = Replica(file, identity.pinned_key, is_held_back=self._is_ahead)
         """All that is known, of nodes and else."""
         self.cloned = False
@@ -172,8 +171,7 @@ class Membership:
 
     def signed_by_former_keys(self) -> list[Document]:
         """What a former key of the cluster has signed, and nothing has replaced yet."""
-        known = self.replica.known
-        era = self.era
+        known, era = self.replica.known, self.era
         return [
             document
             for kind in (GRANT, POLICY)
@@ -192,8 +190,7 @@ class Membership:
         tombstone = self.tombstone_of(uid)
         if tombstone is None:  # as for nearly every datagram
             return ()
-        networks = self.replica.known.of(NETWORK.name).values()
-        return (*(each.sealed for each in networks), tombstone)
+        return (*(each.sealed for each in self.replica.known.of(NETWORK.name).values()), tombstone)
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -360,12 +357,16 @@ class Membership:
     def _publish(self) -> None:
         """What is wanted, if that is not what was published last, or others know a later one."""
         wanted, last = self._wanted, self.presence
+        said = self.replica.known.find(self.introduction)
         if self.grant is None or wanted is None or self.cloned:
             return
         behind = self._above is not None and (last is None or last.sequence <= self._above)
-        if not behind and last is not None and replace(wanted, sequence=last.sequence) == last:
+        sequence = -1 if last is None else last.sequence
+        # In these very words: a later Limpet that was here may have said more than this one does.
+        words = body_of(PRESENCE, replace(wanted, sequence=sequence))
+        if not behind and said is not None and said.sealed.body == words:
             return
-        sequence = last.sequence + 1 if last is not None else 0
+        sequence += 1
         if behind and self._above is not None:
             sequence = self._above + _JUMP * _LONGER ** max(0, self._jumps - 1)
         if not self._may_follow(sequence):

@@ -25,13 +25,18 @@ T = TypeVar("T")
 
 def seal(kind: Kind[T], value: T, private_key: bytes) -> Document:
     """Raises: SealError for a key that is none."""
+    body = body_of(kind, value)
+    sealed = Sealed(kind.name, body, sign(_what(kind), body, private_key))
+    return _document(kind, sealed, value)
+
+
+def body_of(kind: Kind[T], value: T) -> bytes:
+    """What this version says it with."""
     plain = msgspec.to_builtins(value, enc_hook=_encode, str_keys=True)
     for name, unsaid in kind.unsaid.items():
         if plain[name] == unsaid:
             del plain[name]
-    body = msgspec.json.encode(plain, order="deterministic")
-    sealed = Sealed(kind.name, body, sign(_what(kind), body, private_key))
-    return _document(kind, sealed, value)
+    return msgspec.json.encode(plain, order="deterministic")
 
 
 def open_sealed(sealed: Sealed, known: Lookup) -> Document:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,10 +21,12 @@ from limpet.base.bounds.members import (
 )
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
+from limpet.cluster.keys import sign
 from limpet.cluster.kinds import ABSENCE, KINDS, PODS
 from limpet.cluster.kinds.pods import LabelledPod
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import News
+from limpet.cluster.merge import Changes
 from limpet.cluster.replica import Outcome
 from limpet.cluster.seal import read_sealed
 from tests.beds.member import membership_of
@@ -100,6 +104,25 @@ def test_news_are_told_once_for_all_that_came_together(beside: Beside) -> None:
     assert beside.offer(2, 3) == [Outcome.FRESH, Outcome.FRESH]
 
     assert [len(news.uids) for news in beside.news] == [2]
+
+
+@on_a_loop
+async def test_what_a_later_limpet_on_this_node_said_more_is_said_no_more(beside: Beside) -> None:
+    beside.offer(OWN)
+    last = await beside.announced()
+    body = msgspec.json.decode(seal_presence(last, node_key(OWN)).body)
+    more = msgspec.json.encode({**body, "later": 1}, order="deterministic")
+    sealed = Sealed("presence", more, sign("document presence", more, node_key(OWN)))
+    changes = Changes(replace(beside.membership.replica.known, by_kind={}))
+    for each in (*told(OWN), sealed):
+        changes.take(read_sealed(each, KINDS))
+    beside.membership.replica.known = changes.finish()[0]
+
+    again = await beside.announced()
+    assert again.sequence == last.sequence + 1
+    beside.news.clear()
+    beside.announce()
+    assert beside.news == []
 
 
 def test_what_is_known_is_stale_and_tells_nobody(beside: Beside) -> None:

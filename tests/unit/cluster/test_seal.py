@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from limpet.cluster.documents import Document, Kind, Kinds, Known, Sealed
 from limpet.cluster.keys import ClusterKey, SealError, endorse, public_key_of, sign
-from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
+from limpet.cluster.kinds import ABSENCE, GRANT, KINDS, NETWORK, PODS, POLICY, PRESENCE
+from limpet.cluster.kinds.absence import Absence
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import (
+    DefaultCommunity,
+    Encryption,
+    ServicesMode,
+    TunnelBackend,
+)
+from limpet.cluster.kinds.pods import LabelledPod, LabelledPods
+from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
 from tests.unit.cluster_values import (
@@ -75,6 +85,80 @@ def test_one_kind_of_document_never_passes_for_another() -> None:
 def test_a_kind_that_is_unknown_is_refused_in_words() -> None:
     with pytest.raises(SealError, match="kind 'service' is unknown to this Limpet"):
         open_sealed(Sealed("service", b"{}", bytes(64)), NOTHING)
+
+
+def later(kind: Kind[Any], value: Any, key: bytes, **more: Any) -> Sealed:
+    """What a later version has signed, which says more, or says it in other words."""
+    plain = {**msgspec.json.decode(seal(kind, value, key).sealed.body), **more}
+    body = msgspec.json.encode(plain, order="deterministic")
+    return Sealed(kind.name, body, sign(f"document {kind.name}", body, key))
+
+
+_UID = grant(1).uid
+_POD = LabelledPod("default", "web", ("10.244.1.2",), {"app": "web"})
+_OF_EACH_KIND: list[tuple[Kind[Any], Any, bytes]] = [
+    (NETWORK, network(2, services=ServicesMode.ON), CLUSTER_KEY),
+    (GRANT, grant(1, generation=2, era=0, communities=("a",)), CLUSTER_KEY),
+    (PRESENCE, presence(1, port=7471), node_key(1)),
+    (ABSENCE, Absence(_UID, 1, ("10.244.1.2",)), node_key(1)),
+    (POLICY, SignedPolicy("NetworkPolicy/shop/web", 2, {"spec": {}}), CLUSTER_KEY),
+    (PODS, LabelledPods(_UID, 0, 1, (_POD,)), node_key(1)),
+]
+
+
+def test_each_kind_is_tried_with_what_a_later_version_says_more() -> None:
+    assert [kind.name for kind, _value, _key in _OF_EACH_KIND] == [
+        kind.name for kind in KINDS if kind.name not in ("toy", "note")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "key"), _OF_EACH_KIND, ids=[each[0].name for each in _OF_EACH_KIND]
+)
+def test_what_a_later_version_says_more_is_passed_over_and_kept_in_its_bytes(
+    kind: Kind[Any], value: Any, key: bytes
+) -> None:
+    said = later(kind, value, key, later=1, also={"of": ["a", "later"]})
+
+    opened = open_sealed(said, ONE)
+    assert opened.value == value
+    assert opened.sealed is said
+    with pytest.raises(SealError, match="signed"):
+        open_sealed(replace_body(said, later(kind, value, key, later=2)), ONE)
+
+
+def replace_body(one: Sealed, other: Sealed) -> Sealed:
+    return Sealed(one.kind, other.body, one.signature)
+
+
+def test_a_word_that_only_a_later_version_knows_lets_nobody_do_more_here() -> None:
+    roles = later(GRANT, grant(1), CLUSTER_KEY, roles=["edge", "orbit"])
+    assert open_sealed(roles, NOTHING).value.roles == {Role.EDGE}
+
+    said = later(
+        NETWORK,
+        network(2, community_backends={"a": TunnelBackend.IPSEC}),
+        CLUSTER_KEY,
+        tunnel_backend="quic",
+        community_backends={"a": "ipsec", "b": "quic"},
+        encryption="on-sundays",
+        default_community="neighbours",
+        services="some",
+    )
+    found = open_sealed(said, NOTHING).value
+    assert found.tunnel_backend is TunnelBackend.WIREGUARD
+    assert found.community_backends == {"a": TunnelBackend.IPSEC, "b": TunnelBackend.WIREGUARD}
+    assert found.encryption is Encryption.ALL
+    assert found.default_community is DefaultCommunity.NONE
+    assert found.services is ServicesMode.AUTO
+
+
+@pytest.mark.parametrize("nonsense", [7, None, ["all"]])
+def test_what_is_no_word_is_refused(nonsense: object) -> None:
+    with pytest.raises(SealError, match="read network"):
+        open_sealed(later(NETWORK, network(2), CLUSTER_KEY, encryption=nonsense), NOTHING)
+    with pytest.raises(SealError, match="read grant"):
+        open_sealed(later(GRANT, grant(1), CLUSTER_KEY, roles=[nonsense]), NOTHING)
 
 
 def test_a_node_cannot_speak_for_another() -> None:

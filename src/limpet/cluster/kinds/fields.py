@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, TypeVar
 
@@ -13,6 +14,25 @@ from limpet.base.bounds.words import NAME
 from limpet.base.text.names import label_problem, name_problem
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=Enum)
+
+
+def known_fields(of: type, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a body says that this version knows; what a later one may say more is passed over."""
+    return {name: found[name] for name in of.__dataclass_fields__ if name in found}  # type: ignore[attr-defined]
+
+
+def one_word(words: type[Word], value: object, *, else_: Word) -> Word:
+    """`else_`: what a word is taken for that only a later version knows: whatever lets nobody do
+    more than that word may."""
+    found = text(value)
+    return next((each for each in words if each.value == found), else_)
+
+
+def known_words(words: type[Word], values: Iterable[object]) -> frozenset[Word]:
+    """Without those that only a later version knows: each word that is there allows more."""
+    known = {each.value: each for each in words}
+    return frozenset(known[found] for each in values if (found := text(each)) in known)
 
 
 def whole(value: Any, most: int) -> int:

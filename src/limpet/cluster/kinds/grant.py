@@ -10,7 +10,7 @@ from typing import Any
 from limpet.base.addresses import Prefix
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import uid_of
-from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes
+from limpet.cluster.kinds.fields import by_version, bytes_of, known_fields, known_words, prefixes
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -80,11 +80,11 @@ class Grant:
 def _parse(found: dict[str, Any]) -> Grant:
     return Grant(
         **{
-            **found,
+            **known_fields(Grant, found),
             "public_key": bytes_of(found["public_key"]),
             "segments": prefixes(found["segments"]),
             "communities": tuple(found["communities"]),
-            "roles": frozenset(map(Role, found["roles"])),
+            "roles": known_words(Role, found["roles"]),
             "prefixes_behind": prefixes(found["prefixes_behind"]),
             "supersedes": tuple(found["supersedes"]),
             "vtep_macs": by_version(found.get("vtep_macs", {})),

@@ -11,7 +11,14 @@ from limpet.base.addresses import Address, Prefix
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import ClusterKey, has_word_of, is_chain
-from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes, whole
+from limpet.cluster.kinds.fields import (
+    by_version,
+    bytes_of,
+    known_fields,
+    one_word,
+    prefixes,
+    whole,
+)
 
 
 class DefaultCommunity(Enum):
@@ -96,7 +103,7 @@ NAME = "network"
 def _parse(found: dict[str, Any]) -> Network:
     return Network(
         **{
-            **found,
+            **known_fields(Network, found),
             "keys": tuple(
                 ClusterKey(bytes_of(key["public_key"]), bytes_of(key["endorsement"]))
                 for key in found["keys"]
@@ -107,13 +114,22 @@ def _parse(found: dict[str, Any]) -> Network:
             "pod_cidrs": prefixes(found["pod_cidrs"]),
             "segment_lengths": by_version(found["segment_lengths"]),
             "service_cidrs": prefixes(found["service_cidrs"]),
-            "default_community": DefaultCommunity(found["default_community"]),
-            "encryption": Encryption(found["encryption"]),
-            "tunnel_backend": TunnelBackend(found["tunnel_backend"]),
+            "default_community": one_word(
+                DefaultCommunity, found["default_community"], else_=DefaultCommunity.NONE
+            ),
+            "encryption": one_word(Encryption, found["encryption"], else_=Encryption.ALL),
+            "tunnel_backend": one_word(
+                TunnelBackend, found["tunnel_backend"], else_=TunnelBackend.WIREGUARD
+            ),
             "community_backends": {
-                name: TunnelBackend(each) for name, each in found["community_backends"].items()
+                name: one_word(TunnelBackend, each, else_=TunnelBackend.WIREGUARD)
+                for name, each in found["community_backends"].items()
             },
-            "services": ServicesMode(found.get("services", ServicesMode.OFF.value)),
+            "services": one_word(
+                ServicesMode,
+                found.get("services", ServicesMode.OFF.value),
+                else_=ServicesMode.AUTO,
+            ),
         }
     )
 

@@ -16,7 +16,7 @@ from limpet.base.bounds.members import (
     SEQUENCE,
 )
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import address, by_version, few, whole, word
+from limpet.cluster.kinds.fields import address, by_version, few, known_fields, whole, word
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
@@ -54,7 +54,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 def _parse(found: dict[str, Any]) -> Presence:
     return Presence(
         **{
-            **found,
+            **known_fields(Presence, found),
             "sequence": whole(found["sequence"], SEQUENCE.most),
             "boot_id": _boot_id(found["boot_id"]),
             # Nobody is sent to where no other node can be: on each node that is another party.
