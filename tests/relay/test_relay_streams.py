@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,11 @@ from msgspec.structs import replace
 
 from limpet.relay.messages import Hello, Pair, Refusal, Seen
 from limpet.relay.server.streams import RelayRefused
+from limpet.relay.stream.packet_socket import nowhere
 from tests.relay.relay_agents import SETTINGS, Agent, Cluster, Relay, hears, nonce, run
 from tests.relay.relay_bed import Host, RelayBed
-from tests.waiting import PATIENCE_S
+from tests.unit.cluster_values import grant
+from tests.waiting import PATIENCE_S, until
 
 SIZES = (1, 1200, 1200, 1200, 1199, 1200, 700, 700, 1, 65_000, 0, 90, 1200)
 
@@ -50,6 +53,11 @@ class Stream:
                 await self._changed.wait()
         assert self.got == packets
         self.got.clear()
+
+
+def times_told(agent: Agent) -> Counter[str]:
+    """How often the relay has said of each peer that it waits."""
+    return Counter(message.peer for _, message in agent.got if isinstance(message, Pair))
 
 
 def packets_of(start: int) -> list[bytes]:
@@ -139,6 +147,41 @@ def test_an_end_that_gets_through_by_udp_again_is_spoken_to_there_and_heard_by_b
                 assert await hears(its) == (b"by udp only", (here, its_port))
                 assert relay.counted("forwarded") == before + 1
                 assert relay.service.counters["lost"] == 0
+
+    run(hosts[-1], scenario)
+
+
+def test_a_node_hears_with_its_hellos_of_all_streams_that_wait_for_it(hosts: list[Host]) -> None:
+    """More than one hello brings: a stream asks once, and what was said of it may be lost."""
+    numbers = range(11, 20)
+
+    async def scenario() -> None:
+        async with Cluster(hosts) as cluster:
+            one, relay = cluster.agents[0], cluster.relay
+
+            async def greets() -> None:
+                one.say(relay, Hello(mine := nonce()))
+                await one.hears(Seen, lambda seen: seen.nonce == mine)
+
+            async def waited_for(number: int) -> None:
+                """Its end is bound."""
+                peer = grant(number).uid
+                relay.learn(number)
+                relay.service.attach_stream(peer, one.uid, nowhere, lambda: None)
+                told = await one.hears(Pair, lambda pair: pair.peer == peer)
+                await one.bind(relay, told.port)
+
+            await greets()
+            for number in numbers:
+                await waited_for(number)
+            # Also what the relay repeats by itself, since it had not seen the node bind the end.
+            await until(lambda: min(times_told(one).values()) >= 2)
+            before = times_told(one)
+            await greets()
+            await greets()
+            await until(
+                lambda: all(count > before[peer] for peer, count in times_told(one).items())
+            )
 
     run(hosts[-1], scenario)
 

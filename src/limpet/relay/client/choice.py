@@ -231,6 +231,8 @@ class RelayChoice:
             self._drop_end(peer, end)
             self._plan(peer, now_s)
             return
+        if end.interest.is_unsure(now_s):
+            self._hurry(now_s, (end.relay,))
         line = self.contacts.lines.get((end.relay, end.address[0].version))
         end.sent.quick_s = line.quick_s if line is not None else end.sent.quick_s
         was_bound = end.port.bound is not None

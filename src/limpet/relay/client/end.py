@@ -24,6 +24,9 @@ _RENEW_S = 60.0
 """Between questions for a pair that is there: so the relay tells the other end of it again."""
 INVITED_S = 150.0
 """So long an end is kept that only the peer has asked for."""
+_UNSURE_S = 90.0
+"""An invitation is renewed sooner than that. If not, a hello has the relay say whether the peer
+still waits: it tells of streams then alone, and NATs let through what answers."""
 _KEPT_NONCES = 2 * TRIES
 _FAILED_S, _SLOWEST_FAILED_S = 5.0, 60.0
 
@@ -54,6 +57,10 @@ class Interest:
 
     def is_invited(self, now_s: float) -> bool:
         return self.invited_s > now_s - INVITED_S
+
+    def is_unsure(self, now_s: float) -> bool:
+        """The peer has asked for it, but that was not said again when it was due."""
+        return self.is_invited(now_s) and self.invited_s <= now_s - _UNSURE_S
 
 
 @dataclass(slots=True)

@@ -120,6 +120,12 @@ class Relaying:
         """The node's ends of all its pairs."""
         return [self._ends[port] for port in self._of.get(uid, {}).values()]
 
+    def awaited(self, uid: str) -> list[PairEnd]:
+        """Ends that the node may not know to be needed: it is at none of its places there, or the
+        peer has come by a stream, which asks once and never again."""
+        ends = self.of(uid)
+        return [end for end in ends if not end.reachable or self._ends[end.other].streams]
+
     def pairs(self) -> Iterator[tuple[PairEnd, PairEnd]]:
         for port, end in self._ends.items():
             if port < end.other:

@@ -52,8 +52,6 @@ _log = structlog.get_logger("relay")
 _TICK_S = 5.0
 _TELL_AGAIN_S = (0.3, 1.0, 3.0)
 """Delays between further PAIR messages to a node that has not bound its end yet."""
-_MOST_TOLD = 8
-"""Pairs told in answer to one hello; the next hello brings more."""
 _HANDLED = (BodyKind.RELAY_HELLO, BodyKind.RELAY_ASK, BodyKind.RELAY_CHECK, BodyKind.RELAY_FREE)
 
 
@@ -280,9 +278,7 @@ class RelayService:
         self._run.heard_s["hello"] = time.monotonic()
         left = self._pairs.pairs_left(received.uid)
         self._answer(received, Seen(hello.nonce, place.remote, min(left, 0xFFFF)))
-        waiting = [end for end in self._pairs.of(received.uid) if not end.reachable]
-        for end in waiting[:_MOST_TOLD]:
-            self._unasked.tell(end)
+        self._unasked.tell_some(self._pairs.awaited(received.uid))
 
     def _asked(self, received: Received, place: UdpFlow, ask: AskPair) -> None:
         self._unasked.places[received.uid] = place

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Iterable
 
 from limpet.base.bounds.members import RELAY_TELLS, RELAY_TELLS_PER_S, RELAY_TOLD_ENDS
 from limpet.base.rate_limit import TokenBuckets
@@ -17,6 +19,8 @@ from limpet.relay.messages import (
 from limpet.relay.server.pairs import LIFETIME_S, PairEnd, UdpFlow
 
 _UNASKED = bytes(8)
+_MOST_TOLD = 8
+"""Pairs told in answer to one hello; the next hello brings more."""
 
 
 def tell_rates() -> TokenBuckets:
@@ -34,6 +38,14 @@ class UnaskedPairs:
         self._tell = tell
         self._rate = tell_rates()
         self._serial = int.from_bytes(os.urandom(3))
+        self._told_s: dict[int, float] = {}
+        """When a node was told of its end last, by the end's port."""
+
+    def tell_some(self, ends: Iterable[PairEnd]) -> None:
+        """One node's: those first that it was told of longest ago."""
+        longest_ago = sorted(ends, key=lambda end: self._told_s.get(end.port, -math.inf))
+        for end in longest_ago[:_MOST_TOLD]:
+            self.tell(end)
 
     def tell(self, end: PairEnd) -> None:
         """Tells NodeAwaited too. A node that has never said hello is told when it does."""
@@ -43,6 +55,7 @@ class UnaskedPairs:
         place = self.places.get(end.uid)
         if place is None:
             return
+        self._told_s[end.port] = time.monotonic()
         self._serial = (self._serial + 1) % (1 << 32)
         pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
         self._courier.send(

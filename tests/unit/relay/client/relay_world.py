@@ -52,6 +52,8 @@ class SimRelay:
     bound: dict[int, Endpoint] = field(default_factory=dict)
     asked: dict[frozenset[str], set[str]] = field(default_factory=dict)
     """Who has asked for the pair: without any it is gone."""
+    streams: set[tuple[str, str]] = field(default_factory=set)
+    """Who has one, and for which peer."""
     places: dict[str, Endpoint] = field(default_factory=dict)
     _ports: itertools.count[int] = field(default_factory=lambda: itertools.count(21000))
     _serials: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -82,7 +84,9 @@ class SimRelay:
         match message:
             case Hello():
                 self.places[uid] = source
-                return [(uid, Seen(message.nonce, source, max(0, self.quota - self.count(uid))))]
+                seen = Seen(message.nonce, source, max(0, self.quota - self.count(uid)))
+                waiting = [peer for peer, its in self.streams if its == uid]
+                return [(uid, seen), *((uid, self._told(uid, peer)) for peer in waiting)]
             case AskPair():
                 return self._pair(uid, message)
             case Check():
@@ -109,13 +113,17 @@ class SimRelay:
             return [(uid, Pair(ask.nonce, ask.peer, 0, Refusal.QUOTA))]
         if key not in self.pairs:
             self.pairs[key] = {uid: next(self._ports), ask.peer: next(self._ports)}
-        ports = self.pairs[key]
         self.asked.setdefault(key, set()).add(uid)
-        told = Pair(bytes(8), uid, ports[ask.peer], Refusal.NONE, LIFETIME_S, next(self._serials))
+        port = self.pairs[key][uid]
         return [
-            (uid, Pair(ask.nonce, ask.peer, ports[uid], Refusal.NONE, LIFETIME_S)),
-            (ask.peer, told),
+            (uid, Pair(ask.nonce, ask.peer, port, Refusal.NONE, LIFETIME_S)),
+            (ask.peer, self._told(ask.peer, uid)),
         ]
+
+    def _told(self, uid: str, peer: str) -> Pair:
+        """What the node hears of a pair that the peer has asked for."""
+        port = self.pairs[frozenset({uid, peer})][uid]
+        return Pair(bytes(8), peer, port, Refusal.NONE, LIFETIME_S, next(self._serials))
 
 
 class SimNode:
@@ -159,7 +167,10 @@ class SimNode:
                 case OpenStream():
                     self.opened.append((self.world.now_s, effect))
                     self.world.open_stream(self, effect)
-                case CloseStreams() | SeenAs():
+                case CloseStreams(uid):
+                    for relay in self.world.relays.values():
+                        relay.streams.discard((self.uid, uid))
+                case SeenAs():
                     pass
 
     def need(self, peer: str, wanted: bool = True) -> None:
@@ -217,12 +228,17 @@ class RelayWorld:
             return
         if send.endpoint[0] != relay.reached_at(node)[0]:
             return
-        answers = relay.hear(node.uid, node.source, send.message)
-        for uid, message in answers:
-            other = self.nodes.get(uid)
-            place = relay.places.get(uid)
-            if other is not None and (uid == node.uid or place == other.source):
+        for uid, message in relay.hear(node.uid, node.source, send.message):
+            if uid == node.uid:
                 self._later(relay.rtt_s, uid, relay.uid, message)
+            else:
+                self._tell(relay, uid, message)
+
+    def _tell(self, relay: SimRelay, uid: str, message: RelayMessage) -> None:
+        """It goes to where the node's last hello came from."""
+        other = self.nodes.get(uid)
+        if other is not None and relay.places.get(uid) == other.source:
+            self._later(relay.rtt_s, uid, relay.uid, message)
 
     def open_stream(self, node: SimNode, effect: OpenStream) -> None:
         endpoint = (ip_address("127.0.0.1"), 30000)
@@ -260,8 +276,11 @@ class RelayWorld:
     def _deliver(self, uid: str, relay: str, what: RelayMessage | RelayEnd, peer: str) -> None:
         node, its = self.nodes[uid], self.relays[relay]
         if isinstance(what, RelayEnd):
-            ask = AskPair(b"\1" * 8, peer)
-            if its.up and its.hear(uid, what.endpoint, ask)[0][1].port:  # type: ignore[union-attr]
+            answers = its.hear(uid, what.endpoint, AskPair(b"\1" * 8, peer)) if its.up else []
+            if answers and answers[0][1].port:  # type: ignore[union-attr]
+                its.streams.add((uid, peer))
+                for other, message in answers[1:]:
+                    self._tell(its, other, message)
                 node.do(node.choice.stream_changed(StreamOpened(peer, what), self.now_s))
             else:
                 failed = StreamFailed(peer, relay, "no answer")

@@ -13,6 +13,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 from limpet.relay.client.contact import BURST, NEAR_S, RATE_PER_S, URGENT_S
+from limpet.relay.client.end import RECHECK_S
 from limpet.relay.client.peer import (
     SLOWEST_FAILED_S,
     STREAM_KEPT_S,
@@ -339,6 +340,33 @@ def test_streams_are_opened_at_once_where_udp_is_blocked() -> None:
     # Neither knows how far a relay is, and yet they meet.
     assert {end.relay for end in a.working("b")} == {end.relay for end in b.working("a")}
     assert a.opened[0][0] <= 0.5
+
+
+@pytest.mark.parametrize(("mine", "its"), ["ab", "ba"])
+def test_two_of_whom_one_has_only_streams_share_a_relay_for_good(mine: str, its: str) -> None:
+    """The streams are at the relays that are farthest from the other end."""
+    world = RelayWorld(*relays(0.02, 0.02, 0.02, 0.02, 0.02))
+    blocked = world.node(mine)
+    blocked.udp = False
+    blocked.need(its)
+    world.run(SOON_S)
+    for relay in used(blocked, its):
+        world.relays[relay].rtt_s = 0.2
+    other = world.node(its)
+    other.need(mine)
+
+    def meets() -> bool:
+        streams = {end.relay for end in blocked.working(its)}
+        return len(streams) == 2 and streams <= {end.relay for end in other.working(mine)}
+
+    world.run(SOON_S)
+    for _ in range(400):
+        world.run(2)
+        assert meets()
+
+    other.mapping += 1  # nothing tells of it
+    world.run(2 * RECHECK_S)
+    assert meets()
 
 
 def test_a_peer_keeps_its_streams_for_a_while_after_udp_works_again() -> None:

@@ -327,6 +327,20 @@ def test_a_stream_keeps_its_pair_and_leaves_the_end_where_it_was() -> None:
     assert len(pairs.expire(101 * LIFETIME_S)) == 1
 
 
+def test_a_node_is_awaited_where_it_is_not_and_for_good_where_a_stream_waits() -> None:
+    pairs = relaying()
+    end = asked(pairs, A, B)
+    assert pairs.awaited(A) == [pairs.at(end.port)]
+    bind(pairs, end, HOME)
+    assert pairs.awaited(A) == []
+
+    pairs.attach(end.other)
+
+    assert pairs.awaited(A) == [pairs.at(end.port)]
+    pairs.detach(end.other, 1.0)
+    assert pairs.awaited(A) == []
+
+
 def test_a_check_by_udp_turns_the_end_away_from_its_stream() -> None:
     pairs = relaying()
     end = asked(pairs)
