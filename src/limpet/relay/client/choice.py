@@ -136,8 +136,7 @@ class RelayChoice:
         """Whether a relay has to lead to the peer; said again, its ends are checked at once."""
         peer = self.peers.get(uid)
         if wanted:
-            if peer is None:
-                peer = self.peers[uid] = RelayPeer(uid)
+            peer = self.peers.setdefault(uid, RelayPeer(uid))
             peer.needed = True
             self._needs.needed.add(uid)
             peer.nudge_s = max(now_s, peer.nudged_s + _NUDGE_S)
@@ -316,8 +315,7 @@ class RelayChoice:
             check = end.token(message, now_s, self._make_nonce())
             if check is not None:
                 self._send_by(end, check, now_s)
-                stream = self.peers[end.peer].streams.get(end.relay)
-                if stream is not None:
+                if (stream := self.peers[end.peer].streams.get(end.relay)) is not None:
                     stream.displaced = True
         else:
             if end.bind(message, now_s, recheck_s(len(self._by_port), self.contacts.haste)):

@@ -69,7 +69,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "relay/client/contact.py": "BURST RATE_PER_S _KEPT_NONCES",
         "relay/client/peer.py": "_OPENINGS_BURST _OPENINGS_PER_S",
         "relay/client/tls_client.py": "_OPENED_AT_ONCE",
-        "relay/server/service.py": "_MOST_TOLD",
+        "relay/server/unasked_pairs.py": "_MOST_TOLD",
         "services/rotation.py": "MOST_SHARE MOST_SLOTS_EACH",
     },
     "how long, or how often, we wait for what we have asked for or begun ourselves": {
