@@ -49,6 +49,11 @@ class CandidateFacts:
         """Addresses that the peer names, as many as are looked at."""
         return self.addresses[: PROBED_ADDRESSES.most]
 
+    @property
+    def places(self) -> tuple[object, ...]:
+        """Where the peer is; others say that it may have moved, or its gateway."""
+        return (self.addresses, self.endpoints)
+
 
 def candidates_for(
     facts: CandidateFacts, links: tuple[UnderlayLink, ...], path: PeerPath | None

@@ -100,6 +100,7 @@ class Ladder:
         `stretch`: factor on what is waited before a way of the last run is asked for its size.
         """
         before, moved = self._states, bool(self._links) and links != self._links
+        elsewhere = facts.places != self._facts.places
         left = links_left(self._links, links)
         withdrawn = {candidate_of_end(end) for end in self._facts.relay_ends}
         withdrawn -= {candidate_of_end(end) for end in facts.relay_ends}
@@ -118,9 +119,7 @@ class Ladder:
             if state is None:
                 state = ProbeState(at_s, urgent, proven=not before and candidate in stands_on)
                 if path is not None and candidate == tunnel_candidate(path):
-                    state.sizes = search_of(
-                        path.mtu_bytes, at_s, sure=state.proven, stretch=stretch
-                    )
+                    state.sizes = search_of(path.mtu_bytes, at_s, stretch, holds=state.proven)
             elif reprobe:
                 state.restart(at_s, urgent=urgent)
             self._states[candidate] = state
@@ -131,6 +130,8 @@ class Ladder:
                 state.rank = choice.rank(candidate)
                 if moved:
                     state.doubt(at_s)
+                elif elsewhere:
+                    state.doubt_size()
         self._mark_used()
         if path is not None and tunnel_candidate(path) in withdrawn:
             self._look_around(at_s, every=True)
@@ -335,12 +336,13 @@ class Ladder:
         if state is None:
             return
         if packet_bytes:
-            self._carries(state, packet_bytes, now_s)
+            if state.carries(packet_bytes, now_s):
+                self._choose(now_s)
             return
         grade, via_before = state.grade, state.via
         if not any(each.grade for each in self._states.values()):
             self._look_around(now_s, every=True)  # it is there again, perhaps by other ways too
-        state.answer(now_s, rtt_s, via)
+        state.answer(now_s, rtt_s, via, active=self.active)
         self._was_direct |= is_direct(candidate)
         if candidate.kind is ProbeKind.LINK and not grade:
             for other, its in self._states.items():
@@ -355,13 +357,6 @@ class Ladder:
                 state.streaks.rested = True
                 stretch *= first_share
             state.next_s = rested_s(now_s, self._pause_s(candidate, state, rtt_s, stretch))
-
-    def _carries(self, state: ProbeState, packet_bytes: int, now_s: float) -> None:
-        known = state.mtu_bytes
-        if state.sizes is not None:
-            state.sizes.answered(packet_bytes, now_s)
-        if state.mtu_bytes != known:
-            self._choose(now_s)
 
     def _pause_s(
         self, candidate: Candidate, state: ProbeState, rtt_s: float, stretch: float

@@ -2,7 +2,8 @@
 
 All sizes are asked at once, so that one round trip tells; what got no answer is asked twice more.
 Now and then the size that is known and the next larger one are asked again, and all of them when
-that tells something new.
+that tells something new. Where the way may be another one, by which the same peer answers, that is
+done as soon as there is traffic: small packets pass, and nobody says that large ones do not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class SizeSearch:
     next_s: float
     known_bytes: int = 0
     """The largest that is carried; 0: not known."""
+    doubted: bool = False
+    """The way may be another one since that was found; asked again once it matters."""
     _found_bytes: int = 0
     """The largest that was answered in this search."""
     _rounds: int = 0
@@ -59,6 +62,12 @@ class SizeSearch:
         """The way may be another one: everything is asked."""
         self.next_s, self._found_bytes, self._rounds, self._every = now_s, 0, 0, True
 
+    def confirm(self, now_s: float) -> None:
+        """What is doubted is asked now."""
+        if self.doubted:
+            self.doubted = False
+            self.next_s, self._found_bytes, self._rounds = now_s, 0, 0
+
     def _open(self) -> tuple[int, ...]:
         sizes: tuple[int, ...] = SIZES_BYTES
         if self.known_bytes and not self._every:
@@ -76,11 +85,12 @@ class SizeSearch:
         self.next_s = now_s + (AGAIN_S if found else retry_s) * stretch
 
 
-def search_of(mtu_bytes: int, at_s: float, *, sure: bool, stretch: float) -> SizeSearch:
-    """Search on a way that carried so much. `sure`: the way is the same; else asked from `at_s` on.
+def search_of(mtu_bytes: int, at_s: float, stretch: float, *, holds: bool) -> SizeSearch:
+    """Search on a way that carried so much. `holds`: it does until it matters; else it is asked
+    from `at_s` on.
 
     The least may be what was taken while nothing was known, and is always asked.
     """
     if mtu_bytes <= LEAST_BYTES:
         return SizeSearch(at_s)
-    return SizeSearch(at_s + AGAIN_S * stretch if sure else at_s, mtu_bytes)
+    return SizeSearch(at_s + AGAIN_S * stretch if holds else at_s, mtu_bytes, doubted=True)

@@ -164,6 +164,18 @@ class ProbeState:
         if self.sizes is not None:
             self.sizes.begin(at_s)
 
+    def doubt_size(self) -> None:
+        """What it carries may be less, or more, although it answers."""
+        if self.sizes is not None:
+            self.sizes.doubted = True
+
+    def carries(self, packet_bytes: int, now_s: float) -> bool:
+        """A packet of that size was answered. Whether more is known by that."""
+        known = self.mtu_bytes
+        if self.sizes is not None:
+            self.sizes.answered(packet_bytes, now_s)
+        return self.mtu_bytes != known
+
     def is_idle(self, now_s: float) -> bool:
         """It was not asked just now."""
         return not self.waiting and self.sent_s + QUICK_S <= now_s
@@ -214,7 +226,8 @@ class ProbeState:
         self.next_s = now_s + min(delay_s, slowest_s) * stretch
         return lost
 
-    def answer(self, now_s: float, rtt_s: float, via: AnsweredBy) -> None:
+    def answer(self, now_s: float, rtt_s: float, via: AnsweredBy, *, active: bool) -> None:
+        """`active`: packets of any size go by it now, if it is used."""
         first = self.streaks.answered_s == -math.inf
         self.waiting, self.streaks.misses, self.streaks.in_vain = False, 0, 0
         self.streaks.answers += 1
@@ -226,7 +239,10 @@ class ProbeState:
                 self.sizes.begin(now_s)  # what was asked before may have been lost with the way
             if not self.proven:
                 self.streaks.proven_s = now_s
+                self.doubt_size()
             self.proven, self.urgent = True, False
+        if active and self.used and self.sizes is not None and self.mtu_bytes:
+            self.sizes.confirm(now_s)
 
 
 def pause_s(

@@ -93,6 +93,8 @@ class End:
         public = f"203.0.113.{number}"
         own = ip_address(public if kind is Nat.NONE else f"10.{number}.0.2")
         self.gateway = Gateway(kind, public, (own, TUNNEL_PORT))
+        self.mtu_bytes = 1500
+        """Of what it sends."""
         self.link = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface(own),))
         self.ladder = Ladder(leads=leads, active=True)
         self.strangers = UnprovenBudget()
@@ -281,7 +283,7 @@ class World:
     def source_at_peer(self, end: End, question: Question) -> Endpoint | None:
         """Where a packet seems to the other end to come from; None: it does not get there."""
         candidate, peer = question.candidate, end.other
-        if question.packet_bytes > self.mtu_bytes:
+        if question.packet_bytes > min(self.mtu_bytes, end.mtu_bytes):
             return None
         if candidate.kind is not ProbeKind.TUNNEL:
             return (end.gateway.private[0], PORT) if self.clear else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
 
@@ -14,7 +15,15 @@ from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import BESIDE_S, STANDBY_S, Question
 from limpet.paths.probe.messages import AnsweredBy
-from tests.unit.paths.ladder.ladder_world import PUNCHABLE, RELAYS, End, Nat, World, rungs
+from tests.unit.paths.ladder.ladder_world import (
+    PUNCHABLE,
+    RELAYS,
+    TUNNEL_PORT,
+    End,
+    Nat,
+    World,
+    rungs,
+)
 
 SILENCE_S = 3.0
 PAIRS = list(itertools.product(Nat, Nat))
@@ -307,6 +316,50 @@ def test_a_kept_path_of_which_it_was_not_known_what_it_carries_is_asked_at_once(
     world.run(3)
 
     assert [end.path.mtu_bytes for end in world.ends if end.path] == [1500, 1500]
+
+
+def test_a_node_that_starts_elsewhere_learns_what_its_kept_path_carries_there() -> None:
+    kept = World(Nat.NONE, Nat.NONE).run(5).ends[0].path
+    assert kept is not None
+    world = World(Nat.NONE, Nat.NONE)
+    world.mtu_bytes = 1400
+    for end in world.ends:
+        end.ladder = Ladder(replace(kept, endpoint=end.other.gateway.private))
+        end.settle()
+        end.ladder.set_active(0.0, active=False)
+    world.run(30)  # nobody would notice, and a thousand peers may start at a time
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1500, 1500]
+
+    for end in world.ends:
+        end.ladder.set_active(world.now_s, active=True)
+    world.run(5)
+
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1400, 1400]
+
+
+def test_who_is_relayed_to_a_peer_that_moved_learns_what_the_same_way_carries_now() -> None:
+    world = World(Nat.SYMMETRIC, Nat.SYMMETRIC).run(20)
+    moved, other = world.ends
+    moved.gateway.private = ip_address("10.9.0.2"), TUNNEL_PORT
+    other.mtu_bytes = 1400
+    other.settle_again()
+
+    world.run(5)
+
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1500, 1400]
+
+
+def test_a_way_that_was_lost_and_answers_again_is_asked_what_it_carries() -> None:
+    world = World(Nat.SYMMETRIC, Nat.SYMMETRIC)
+    world.relays = {RELAYS[0]}
+    world.run(20)
+    world.relays = set()
+    world.run(5)
+    world.relays, world.mtu_bytes = {RELAYS[0]}, 1400
+
+    world.run(20)
+
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1400, 1400]
 
 
 # When a relay is needed
