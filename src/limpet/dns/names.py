@@ -68,8 +68,7 @@ class ClusterNames:
         self._zone = tuple(label.encode() for label in domain.lower().split("."))
         self._own = own
         self.is_partial = False
-        """There may be Services that are not in the catalog: of no name it is said that it is not
-        there."""
+        """There may be Services, and endpoints, that are not in the catalog."""
         self._here = Here()
         self._headless: dict[ServiceName, HeadlessService | None] = {}
         """Every Service, and endpoints of those that have names below theirs."""
@@ -175,7 +174,7 @@ class ClusterNames:
         for _ in range(DNS_ALIASES.most):
             there = self._at(aliased)
             if there is None:
-                if self.is_partial:
+                if self.is_partial and self._may_be_lost(aliased):
                     return Found(wire.SERVFAIL, because="not all Services are known on this node")
                 of = None if found else self.service_named(name)
                 return Found(wire.NXDOMAIN, tuple(found), of=of)
@@ -196,6 +195,15 @@ class ClusterNames:
             if aliased[-len(self._zone) :] != self._zone:
                 return Found(wire.NOERROR, tuple(found), of=of, because=because, target=aliased)
         return Found(wire.SERVFAIL, because="aliases that lead to each other")
+
+    def _may_be_lost(self, name: Labels) -> bool:
+        """Whether it has the form of a Service's. Every other name is denied: musl asks for nothing
+        more of its search list once one entry was failed."""
+        key = self.service_named(name)
+        if key is None or key[0] not in self._namespaces:
+            return False
+        is_whole = len(name) == len(self._zone) + 3
+        return is_whole or (key in self._headless and not self._catalog.slices(*key))
 
     def _at(
         self, name: Labels, most: int = DNS_ADDRESSES.most

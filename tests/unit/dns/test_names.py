@@ -207,6 +207,34 @@ def test_a_name_of_the_cluster_with_a_search_domain_behind_it_is_nobodys() -> No
     assert short.look_up((b"web", b"svc", b"local", b"example"), wire.A) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("none.default.svc.cluster.local", "SERVFAIL"),
+        ("db-0.bare.default.svc.cluster.local", "SERVFAIL"),
+        ("bare.default.svc.cluster.local", "SERVFAIL"),
+        ("none.db.default.svc.cluster.local", NO_NAME),
+        ("in.other.default.svc.cluster.local", NO_NAME),
+        ("plc.lan.default.svc.cluster.local", NO_NAME),
+        ("plc.lan.svc.cluster.local", NO_NAME),
+        ("plc.lan.cluster.local", NO_NAME),
+        ("www.example.com.svc.cluster.local", NO_NAME),
+        ("www.example.com.cluster.local", NO_NAME),
+        (WEB, NO_ERROR),
+    ],
+)
+def test_only_what_may_be_a_service_that_was_lost_is_left_open(name: str, code: str) -> None:
+    """A pod's search list is tried before the name itself, and musl ends at the first failure."""
+    _, known = names(*ITEMS, Service("default", "bare", cluster_ips=("None",)))
+    known.is_partial = True
+    query = wire.parse_query(dns.message.make_query(name, "A").to_wire())
+
+    found = known.look_up(query.name, query.type)
+
+    assert found is not None
+    assert dns.rcode.to_text(dns.rcode.Rcode(found.code)) == code
+
+
 def test_an_alias_out_of_the_cluster_says_where_to_ask_on() -> None:
     _, known = names()
 
