@@ -377,7 +377,20 @@ def test_where_what_was_kept_is_damaged_pods_are_closed_until_a_person_has_seen_
     for verb in (("policy", "list"), ("policy", "delete", "closed")):
         asked = limpet(node, *verb)
         assert "policies.json: not what was kept" in asked.stdout + asked.stderr
+    refused = limpet(node, "policy", "apply", "-", text=CLOSED)
+    assert "delete it and apply all policies again while the agent runs" in refused.stderr
     assert kept.read_text() == "{}"
+    assert not knock(client, other)
+
+    kept.unlink()
+    refused = limpet(node, "policy", "delete", "closed")
+    assert refused.returncode == 1
+    assert not knock(client, other)
+    apply(node, CLOSED)
+    assert not knock(client, web)
+    assert knock(client, other)
+    assert "not what was kept" not in limpet(node, "policy", "list").stdout
+
     node.stop_agent()
     kept.unlink()
     node.start_agent()

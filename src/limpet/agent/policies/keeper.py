@@ -308,7 +308,7 @@ class OwnPolicies(Policies):
         return self.damage
 
     async def _change(self, verb: str, arguments: Arguments) -> Said:
-        if self.damage:
+        if self.damage and verb != "policy.apply":
             raise LimpetError(f"{verb.replace('.', ' ')}: {self.damage}")
         match verb:
             case "policy.apply":
@@ -334,9 +334,12 @@ class OwnPolicies(Policies):
     async def _turn(self, change: Callable[[Book], Book]) -> None:
         """On disk, then in force, when this returns. Raises: LimpetError."""
         async with self._changing:
-            book = change(self._book)
+            # A damaged file may have been put right since, or deleted: that holds with the change,
+            # so that no pod is open before it.
+            known = await asyncio.to_thread(kept_book, self._path) if self.damage else self._book
+            book = change(known)
             await asyncio.to_thread(_write, self._path, book)
-            self._book = book
+            self._book, self.damage = book, ""
             self._loop.run("policies were changed", self.part)
         if failures := self._loop.account(self.part).failures:
             raise LimpetError(
@@ -383,8 +386,9 @@ def kept_book(path: Path) -> Book:
         if isinstance(error, StorageError) and not is_rotten(error):
             raise
         raise DamagedBook(
-            f"read {path}: {error} (all pods of this node are closed: put it right, or delete it, "
-            "after which none of its policies holds, and apply them again; then restart the agent)"
+            f"read {path}: {error} (all pods of this node are closed: put it right and restart the "
+            "agent; or delete it and apply all policies again while the agent runs, since one that "
+            "starts without the file holds none)"
         ) from error
 
 
