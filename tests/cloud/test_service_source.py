@@ -18,7 +18,7 @@ from limpet.cloud.workloads.service_source import ServiceSource, _Untold, load_c
 from limpet.dns.kept_services import KeptServices
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.services.catalog import Catalog, left_out_in_words
-from limpet.services.kept import encode_items
+from limpet.services.kept import LOST, encode_items
 from limpet.services.values import (
     DOUBTED,
     READY,
@@ -247,6 +247,50 @@ def test_a_server_that_has_lost_its_data_does_not_make_a_damaged_file_whole(tmp_
     assert len(list(catalog.all_slices())) == 1
     assert catalog.service("shop", "other") is not None
     assert load_catalog(path).damage == "it has no end"
+
+
+def test_what_could_be_read_is_kept_as_a_part_until_all_was_told(tmp_path: Path) -> None:
+    """Else a name of what was lost would be denied, and nobody be told that anything was."""
+    path = tmp_path / "kept"
+    hear(path, SERVICE)
+    whole = path.read_bytes()
+    service, piece, end = whole.splitlines(keepends=True)
+    path.write_bytes(service + bytes(len(piece) - 1) + b"\n" + end)
+
+    keep_part(path)
+
+    assert path.read_bytes() == service + b'{"end":1,"version":1,"part":true}\n'
+    catalog = load_catalog(path)
+    assert catalog.damage == LOST
+    assert catalog.is_part_served, "the next agent goes on with it"
+    hear(path, SERVICE)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b'{"end":0,"version":2}\n', bytes(300)])
+def test_of_a_file_of_which_nothing_can_be_read_nothing_is_written_over(
+    tmp_path: Path, content: bytes
+) -> None:
+    """A later Limpet has all of it."""
+    path = tmp_path / "kept"
+    path.write_bytes(content)
+
+    keep_part(path)
+
+    assert path.read_bytes() == content
+
+
+def keep_part(path: Path) -> None:
+    """As an agent that begins after a boot, with nobody who tells anything."""
+    catalog = load_catalog(path)
+
+    async def scenario() -> None:
+        source = source_at("127.0.0.1:1", catalog, path)
+        source.keep_part()
+        source.start()
+        await source.stop()
+
+    asyncio.run(scenario())
 
 
 def test_what_cannot_be_read_any_more_goes_on_as_it_was_known_and_is_told(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ class ServiceSide:
             attached=attached,
             changed=lambda: loop.tell(PlaceChanged()),
         )
-        asked = ServicesContext(self._surroundings.now, self._here, sockets.forgotten)
+        asked = ServicesContext(
+            self._surroundings.now, self._here, sockets.forgotten, self._part_taken
+        )
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.sockets = sockets
@@ -106,10 +108,7 @@ class ServiceSide:
         self._gone.begin()
         self.part.look()
         self._loop.add(self.part)
-        was_damaged = bool(self.catalog.damage)
         self._loop.run("start", self.part)
-        if was_damaged and not self.catalog.damage:
-            self.source.keep()  # or the next agent would let stand what this one has made of it
         self.sockets.begin()
         if found := find_kube_proxy():
             _log.warning(
@@ -140,8 +139,14 @@ class ServiceSide:
 
     @property
     def failures(self) -> list[str]:
-        """Failures of the last round, in words."""
-        return self._loop.account(self.part).failures
+        """Failures of the last round, and Services that are lost, in words."""
+        failures = list(self._loop.account(self.part).failures)
+        if self.catalog.damage and self.catalog.is_part_served:
+            failures.append(
+                f"know all Services: {self.catalog.damage} (what could be read of {KEPT_FILE} is "
+                "served until the API server has told all)"
+            )
+        return failures
 
     async def connections(self, service: Service) -> Mapping[tuple[str, str, int], int]:
         """By protocol, address and port of the endpoint: those that the kernel tracks now, and
@@ -189,6 +194,10 @@ class ServiceSide:
         self.part.changed(names, why)
         if self._zone() != self.part.here.zone:
             self._loop.tell(PlaceChanged())
+
+    def _part_taken(self) -> None:
+        """Or the next agent would let stand what this one has made of it."""
+        self.source.keep_part()
 
     # What the part asks
 

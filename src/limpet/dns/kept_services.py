@@ -22,6 +22,7 @@ from limpet.services.kept import (
     KeptChange,
     decode_change,
     decode_item,
+    says_part,
     split_items,
 )
 from limpet.services.kept_here import HERE_FILE, as_of, decode_here
@@ -134,7 +135,10 @@ class KeptServices:
             file = self._file_news(stat, content)
         except ValueError as error:
             if self._stat is not None or isinstance(error, NewerFormatError):
-                hint = "the agent writes it anew when an API server has told all"
+                hint = (
+                    "the agent writes it again: after a boot what it could read, "
+                    "and all when an API server has told all"
+                )
                 raise StorageError("read", str(self.path), str(error), hint=hint) from error
             _log.warning("Services are known as far as they can be read", damage=str(error))
             file = _FileNews(stat, _readable(content), frozenset(), is_partial=True)
@@ -160,6 +164,8 @@ class KeptServices:
         if self._since:
             known = {key for key, about in self._lines.items() if about not in self._since}
         new = [(key, decode_item(line)) for key, line in lines.items() if key not in known]
+        if says_part(content):  # what is known beside it may be what was lost
+            return _FileNews(stat, new, frozenset(), is_partial=True)
         return _FileNews(stat, new, frozenset(self._lines.keys() - lines.keys()))
 
     def _apply_file(self, news: _FileNews) -> set[ServiceName]:

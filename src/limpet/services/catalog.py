@@ -37,6 +37,10 @@ class Catalog:
         self.damage = ""
         """Why there may be more than what was read from the disk, until an API server has told all;
         empty: there is not."""
+        self.has_part = False
+        """Some of a damaged file could be read, and may stand in its place."""
+        self.is_part_served = False
+        """What the kernel has was made of that."""
 
     # Asking
 

@@ -34,6 +34,11 @@ JOURNAL_FILE = "services-changes.jsonl"
 """In the folder that is gone with a boot: what was heard since the other file was written, in
 order, a line each."""
 _SERVICE, _SLICE, _END = b'["service",', b'["slice",', b'{"end":'
+_PART = b',"part":true'
+"""In the last line of a file of which others were lost: for a Limpet that does not know it the file
+is a damaged one."""
+LOST = "others were lost with a damaged file"
+"""What is wrong with such a file, and nothing else is."""
 _WORDS: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
     Service: ("namespace", "name", "type", "distribution"),
     ServicePort: ("name", "protocol"),
@@ -57,9 +62,9 @@ def encode_lines(items: Iterable[Item]) -> bytes:
     return b"".join(encode_item(item) + b"\n" for item in items)
 
 
-def encode_end(count: int) -> bytes:
-    """The last line of a file of so many items."""
-    return _end(count) + b"\n"
+def encode_end(count: int, *, is_part: bool = False) -> bytes:
+    """The last line of a file of so many items. `is_part`: there were others, which are lost."""
+    return _end(count, is_part) + b"\n"
 
 
 def encode_item(item: Item) -> bytes:
@@ -104,8 +109,9 @@ def decode_change(line: bytes) -> KeptChange:
 def read_items(content: bytes) -> tuple[list[Item], str]:
     """What can be read of a file that may be damaged, since each line stands for itself; and what
     is wrong with it, in words: nothing is. Raises: NewerFormatError."""
+    damage = ""
     try:
-        lines, damage = split_items(content), ""
+        lines = split_items(content)
     except NewerFormatError:
         raise
     except ValueError as error:
@@ -116,7 +122,7 @@ def read_items(content: bytes) -> tuple[list[Item], str]:
             items.append(decode_item(line))
         except ValueError as error:
             damage = damage or str(error)
-    return items, damage
+    return items, damage or (LOST if says_part(content) else "")
 
 
 def split_items(content: bytes) -> list[bytes]:
@@ -125,13 +131,18 @@ def split_items(content: bytes) -> list[bytes]:
     if len(lines) < 2 or lines.pop() or not (end := lines.pop()).startswith(_END):
         raise ValueError("it has no end")
     check_version(end)
-    if end != _end(len(lines)):
+    if end not in (_end(len(lines), False), _end(len(lines), True)):
         raise ValueError("it has another end")
     return lines
 
 
-def _end(count: int) -> bytes:
-    return _END + b'%d,"version":%d}' % (count, VERSION)
+def says_part(content: bytes) -> bool:
+    """Whether the file says of itself that others were lost."""
+    return content.endswith(_PART + b"}\n")
+
+
+def _end(count: int, is_part: bool) -> bytes:
+    return _END + b'%d,"version":%d%s}' % (count, VERSION, _PART if is_part else b"")
 
 
 def decode_item(line: bytes) -> Item:

@@ -9,7 +9,7 @@ import pytest
 from limpet.base.errors import StorageError
 from limpet.base.records.version import NewerFormatError
 from limpet.dns.kept_services import KeptHere, KeptServices
-from limpet.services.kept import KEPT_FILE, encode_items
+from limpet.services.kept import KEPT_FILE, encode_end, encode_items, encode_lines
 from limpet.services.kept_here import FORGET_AFTER_S, HERE_FILE, encode_here
 from limpet.services.rotation import Here
 from limpet.services.values import Service
@@ -54,6 +54,12 @@ def test_of_a_file_that_is_damaged_from_the_start_what_can_be_read_is_known(
     path.write_bytes(damaged[:-10])
     with pytest.raises(StorageError, match="when an API server has told all"):
         kept.read()
+    known_part = encode_lines(services[1:2]) + encode_end(1, is_part=True)
+    path.write_bytes(known_part)
+    assert kept.read() == set()
+    assert kept.is_partial
+    assert {each.name for each in kept.catalog} == {"a", "b"}, "nothing says that one is gone"
     path.write_bytes(whole)
     kept.read()
+    assert not kept.is_partial
     assert {each.name for each in kept.catalog} == {"a", "b", "c"}

@@ -6,7 +6,15 @@ import pytest
 
 from limpet.base.records.version import NewerFormatError
 from limpet.services.catalog import Item
-from limpet.services.kept import encode_items, read_items, split_items
+from limpet.services.kept import (
+    LOST,
+    encode_end,
+    encode_items,
+    encode_lines,
+    read_items,
+    says_part,
+    split_items,
+)
 from limpet.services.values import (
     Endpoint,
     EndpointPort,
@@ -62,6 +70,17 @@ def test_of_a_damaged_file_each_line_that_can_be_read_counts() -> None:
     assert read_items(b"") == ([], "it has no end")
     with pytest.raises(NewerFormatError):
         read_items(first + b'{"end":1,"version":2}\n')
+
+
+def test_a_file_says_of_itself_that_others_were_lost() -> None:
+    part = encode_lines(ITEMS) + encode_end(len(ITEMS), is_part=True)
+
+    assert says_part(part)
+    assert not says_part(encode_items(ITEMS))
+    assert read_items(part) == (ITEMS, LOST)
+    assert read_items(part[:-2]) == (ITEMS, "it has no end")
+    _, damage = read_items(bytes(20) + b"\n" + part.replace(b'"end":2', b'"end":3'))
+    assert damage.startswith("no Service and no EndpointSlice")
 
 
 def test_words_that_come_again_are_one_text_in_memory() -> None:

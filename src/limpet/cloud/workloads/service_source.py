@@ -41,6 +41,7 @@ from limpet.kubernetes.reflector_state import ObjectChanges, ObjectKey
 from limpet.services.catalog import Catalog, Item, called
 from limpet.services.doubted import CUT_S, DOUBT_S, has_doubts, with_doubts, without_doubts
 from limpet.services.kept import (
+    LOST,
     encode_end,
     encode_gone,
     encode_item,
@@ -69,6 +70,8 @@ def load_catalog(path: Path) -> Catalog:
         content = read_kept(path)
         if content is not None:
             items, catalog.damage = read_items(content)
+            catalog.has_part = bool(items)
+            catalog.is_part_served = catalog.damage == LOST
     except (StorageError, ValueError) as error:
         catalog.damage = str(error)
     for item in items:
@@ -282,16 +285,24 @@ class ServiceSource(WorkloadSource):
 
     # Keeping
 
+    def keep_part(self) -> None:
+        """What could be read of a damaged file is to stand in its place, as what it is. One of
+        which nothing could be read is left: a later Limpet, or a disk that is well again, may have
+        all of it."""
+        if self._catalog.has_part:
+            self.keep()
+
     async def _write(self) -> int:
         """As every source."""
         items: list[Item] = [*self._catalog, *self._catalog.all_slices()]
         noted = self._journal.end if self._journal is not None else 0
-        size_bytes = await asyncio.to_thread(self._write_items, items)
+        is_part = bool(self._catalog.damage)
+        size_bytes = await asyncio.to_thread(self._write_items, items, is_part)
         if self._journal is not None:
             self._journal.forget(noted)
         return size_bytes
 
-    def _write_items(self, items: list[Item]) -> int:
+    def _write_items(self, items: list[Item], is_part: bool) -> int:
         with refusals("make folder", self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
         # Not line by line: the room of 20,000 small objects is lost between those that stay.
@@ -299,7 +310,7 @@ class ServiceSource(WorkloadSource):
         for start in range(0, len(items), _AT_ONCE):
             pieces.append(encode_lines(items[start : start + _AT_ONCE]))
             time.sleep(REST_S)
-        content = b"".join([*pieces, encode_end(len(items))])
+        content = b"".join([*pieces, encode_end(len(items), is_part=is_part)])
         write_durably(self._path, content)
         give_memory_back()
         return len(content)

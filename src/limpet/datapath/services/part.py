@@ -47,6 +47,10 @@ def _nobody(_flows: StaleFlows) -> None:
     """There is none who has to be told."""
 
 
+def _not_kept() -> None:
+    """There is no file of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServicesContext:
     """What the part is told by: the node's pods, and what the node knows of others."""
@@ -55,6 +59,8 @@ class ServicesContext:
     here: Callable[[], Here]
     forgotten: Callable[[StaleFlows], None] = _nobody
     """Told of flows that stick to who serves no more, when the kernel has forgotten them."""
+    part_taken: Callable[[], None] = _not_kept
+    """Told where what could be read of a damaged file is served, as all that there is."""
 
 
 class ServicesPart(Part[ServicesState, Change | SocketChange]):
@@ -166,7 +172,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
     # A round
 
     def plan(self) -> ServicesState:
-        if self.catalog.damage:
+        if self.catalog.damage and not self.catalog.is_part_served:
             if self._kernel.has_former():
                 # Whatever could not be read would be taken out of it, and may be the way to the
                 # only one that knows.
@@ -175,7 +181,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
                     "the kernel goes on as it is until the API server has told them)"
                 )
             # After a boot what could be read is all that there is.
-            self.catalog.damage = ""
+            self.catalog.is_part_served = True
+            self._asked.part_taken()
         self._kernel.look_at_addresses()
         around = self._surroundings()
         if around != self._around:
