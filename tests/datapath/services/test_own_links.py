@@ -69,6 +69,30 @@ def test_no_service_takes_a_port_that_the_node_needs_at_an_address_of_whatever_l
         assert bed.part.troubles == {}
 
 
+def test_no_load_balancer_takes_ssh_at_an_address_of_the_node_and_one_beside_it_is_its_own(
+    bed: ServiceBed,
+) -> None:
+    """Those of k3s say the nodes' own addresses; kube-vip puts another there for a Service."""
+    one, _ = bed.pods
+    beside = ("192.0.2.80", "2001:db8::80")
+    bed.node.ip(*(f"address add {each} dev up0 nodad" for each in beside))
+    thief = replace(
+        WEB,
+        ports=(ServicePort("ssh", "TCP", 22), ServicePort("http", "TCP", 80)),
+        exposure=Exposure(load_balancer_ips=(*NODE, *beside)),
+    )
+    ports = (EndpointPort("ssh", "TCP", 8080), EndpointPort("http", "TCP", 8080))
+    bed.put(thief, *(replace(x, ports=ports) for x in slices(*endpoints_of(*one.addresses))))
+    with ExitStack() as stack:
+        pod = {version: listening(stack, one.netns, version, 8080) for version in (4, 6)}
+        for version, own, vip in zip((4, 6), NODE, beside, strict=True):
+            talk(bed.outside, own, 80, pod[version])
+            talk(bed.outside, vip, 80, pod[version])
+            talk(bed.outside, vip, 22, pod[version])
+            with ExitStack() as ssh:
+                talk(bed.outside, own, 22, listening(ssh, bed.node, version, 22))
+
+
 def test_a_client_stays_with_an_endpoint_that_is_a_process_of_the_node(bed: ServiceBed) -> None:
     """As a pod of the node's own network: what goes there never leaves the node."""
     one, two = bed.pods

@@ -65,6 +65,9 @@ class ServicesKernel:
         self._elements: dict[str, dict[bytes, bytes]] = {name: {} for name in MAPS}
         self.own: frozenset[Address] = frozenset()
         """Addresses of the node at whatever link, as `look_at_addresses` found them."""
+        self.lent: frozenset[Address] = frozenset()
+        """Those of them that stand beside the node's in a subnet, as kube-vip and keepalived put
+        there what is a Service's."""
         self.is_own_stale = True
         """They may be others by now."""
 
@@ -89,8 +92,19 @@ class ServicesKernel:
         with suppress(OSError):
             no_link = socket.if_nametoindex(IPVS_LINK)
         with RouteSocket() as route:
-            found = {each.packed for each in route.addresses() if each.ifindex != no_link}
-        self.own = frozenset(x for x in map(ip_address, found) if not x.is_link_local)
+            found = [each for each in route.addresses() if each.ifindex != no_link]
+        self.own = frozenset(
+            x for x in map(ip_address, {each.packed for each in found}) if not x.is_link_local
+        )
+        at_links = [(each.ifindex, each.interface) for each in found]
+        in_subnets = {
+            (link, x.version) for link, x in at_links if x.network.prefixlen < x.max_prefixlen
+        }
+        self.lent = frozenset(
+            x.ip
+            for link, x in at_links
+            if x.network.prefixlen == x.max_prefixlen and (link, x.version) in in_subnets
+        )
         self.is_own_stale = False
 
     @property

@@ -147,6 +147,7 @@ class Reserved:
         """Others."""
         self._own: frozenset[bytes] = frozenset()
         self._own_ports: frozenset[PortRange] = frozenset()
+        self._lent: frozenset[bytes] = frozenset()
         self._names_at: frozenset[bytes] = frozenset()
         self._pods: frozenset[Prefix] = frozenset()
         self._servers: frozenset[bytes] = frozenset()
@@ -158,7 +159,7 @@ class Reserved:
         """Cluster addresses of Services that another proxy serves."""
 
     def put(self, around: Surroundings) -> None:
-        before = self._nodes, self._own, self._own_ports, self._names_at, self._pods
+        before = self._looked_at
         self._nodes = frozenset(each.packed for each in around.nodes)
         pods = (*around.cluster, *around.pods)
         # Those by which pods know the node are as closed as pods' own, at each port.
@@ -168,10 +169,15 @@ class Reserved:
             if not any(each in x for x in pods if x.version == each.version)
         )
         self._own_ports = PORTS_OF_A_NODE | _IPSEC | around.own_ports
+        self._lent = frozenset(each.packed for each in around.lent)
         self._names_at = frozenset(each.packed for each in around.names_at)
         self._pods = frozenset(pods)
-        now = self._nodes, self._own, self._own_ports, self._names_at, self._pods
-        self._is_other |= before != now
+        self._is_other |= before != self._looked_at
+
+    @property
+    def _looked_at(self) -> tuple[object, ...]:
+        own = self._own, self._own_ports, self._lent
+        return *own, self._nodes, self._names_at, self._pods
 
     def look(self, catalog: Catalog) -> Collection[ServiceName]:
         """Who has to be planned anew, since these addresses are others than before."""
@@ -210,16 +216,19 @@ class Reserved:
 
     def refusal(self, address: bytes, protocol: str, port: int, *, is_external: bool) -> str:
         """Why no Service has that address and port, behind the address: `is a pod's …`; empty: one
-        may. What a controller of load balancers says may be an address of a node."""
+        may. What a controller of load balancers says may be an address of a node, but for ports
+        that a node needs: that of k3s says every node's address, at ports that tenants choose."""
         if names := self._elsewhere.of(address):
             return f"is {cluster_address_of(min(names))}"
         if is_external and address in self._servers:
             return "is an address of an API server, which no Service may have"
         if is_external and address in self._names_at and port == _NAMES:
             return "is where this node answers for names, at that port"
-        if is_external and address in self._own:
-            own = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)
-            return f"is this node's, which needs port {port}/{protocol} itself" if own else ""
+        is_needed = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)
+        if address in self._own and (is_external or address not in self._lent):
+            return f"is this node's, which needs port {port}/{protocol} itself" if is_needed else ""
+        if is_needed and address in self._nodes:
+            return f"is another node's address, which needs port {port}/{protocol} itself"
         if is_external and address in self._nodes:
             return "is another node's address: that node serves it, and no other does"
         found = ip_address(address)

@@ -270,9 +270,10 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self._kernel.is_own_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
 
     def damage(self) -> str:
-        before = self._kernel.own
+        before = self._kernel.own, self._kernel.lent
         self._kernel.look_at_addresses()
-        is_other = self._around is not None and self._kernel.own != before
+        now = self._kernel.own, self._kernel.lent
+        is_other = self._around is not None and now != before
         return "this node has other addresses" if is_other else ""
 
     def broke_off(self, error: Exception) -> None:
@@ -285,7 +286,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def _surroundings(self) -> Surroundings:
         around = self._asked.surroundings()
-        return replace(around, own=around.own | self._kernel.own)
+        return replace(around, own=around.own | self._kernel.own, lent=self._kernel.lent)
 
 
 def _end_programs(run_dir: Path, _route: RouteSocket) -> list[str]:

@@ -47,9 +47,11 @@ class Surroundings:
     """Addresses of other nodes. A packet for an external one of a Service that is one of these goes
     there: that node serves it."""
     own: frozenset[Address] = frozenset()
-    """Addresses of this node, which Services may have by their externalIPs ..."""
+    """Addresses of this node, which Services may have from outside ..."""
     own_ports: frozenset[PortRange] = frozenset()
     """... but for these ports."""
+    lent: frozenset[Address] = frozenset()
+    """Addresses of this node that may be there for a load balancer, at every port."""
     names_at: frozenset[Address] = frozenset()
     """Where pods ask this node for names."""
 

@@ -205,12 +205,16 @@ def test_no_external_address_is_one_of_a_node_an_api_server_or_a_pod_and_each_ch
     assert world.planner.troubles == {}
 
 
-def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs() -> None:
-    """As kube-proxy serves it, and no tenant takes the tunnels, the kubelet or ssh of a node."""
+@pytest.mark.parametrize("outer", [external, balanced])
+def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs(
+    outer: type,
+) -> None:
+    """As kube-proxy serves it, and no tenant takes the tunnels, the kubelet or ssh of a node: k3s
+    says every node's address of a load balancer, at whatever port its Service names."""
     own = "203.0.113.5"
     ports = tuple(ServicePort(str(number), "TCP", number) for number in (22, 80, 10250, 7471))
     udp = ServicePort("peers", "UDP", 7471)
-    world = World(*served(external(replace(THIEF, ports=(*ports, udp)), own)))
+    world = World(*served(outer(replace(THIEF, ports=(*ports, udp)), own)))
     world.surround(
         Surroundings(own=frozenset({ip_address(own)}), own_ports=frozenset({("UDP", 7471, 7471)}))
     )
@@ -238,6 +242,38 @@ def test_a_load_balancer_may_have_an_address_of_a_node() -> None:
     world = World(*served(balanced(THIEF, "203.0.113.5")))
     world.surround(Surroundings(nodes=frozenset({ip_address("203.0.113.5")})))
     assert world.leads_to("203.0.113.5") == ENDPOINTS["x"]
+
+
+def test_no_load_balancer_takes_what_other_nodes_are_reached_by() -> None:
+    """Packets between nodes, which each sends by the addresses that k3s says of all of them."""
+    node = "203.0.113.5"
+    asked = [("UDP", 8472), ("UDP", 7471), ("TCP", 10250), ("TCP", 443), ("TCP", 8472)]
+    ports = tuple(ServicePort(f"{protocol}-{port}", protocol, port) for protocol, port in asked)
+    world = World(*served(balanced(replace(THIEF, ports=ports), node)))
+    assert all(world.leads_to(node, *each) for each in asked)
+
+    world.surround(
+        Surroundings(
+            nodes=frozenset({ip_address(node)}), own_ports=frozenset({("UDP", 7471, 7471)})
+        )
+    )
+    found = [world.leads_to(node, *each) != "" for each in asked]
+    assert found == [False, False, False, True, True]
+    assert "is another node's address, which needs port" in world.planner.troubles[THIEF.key]
+
+
+def test_an_address_that_stands_on_the_node_for_a_load_balancer_is_that_ones_at_each_port() -> None:
+    """As kube-vip puts it there, for ssh of a forge, say."""
+    own, vip = "203.0.113.5", "203.0.113.80"
+    ports = (ServicePort("ssh", "TCP", 22), ServicePort("web", "TCP", 443))
+    world = World(*served(balanced(replace(THIEF, ports=ports), own, vip)))
+    both = frozenset(map(ip_address, (own, vip)))
+    world.surround(Surroundings(own=both, lent=frozenset({ip_address(vip)})))
+    assert [world.leads_to(own, "TCP", port) != "" for port in (22, 443)] == [False, True]
+    assert [world.leads_to(vip, "TCP", port) != "" for port in (22, 443)] == [True, True]
+
+    world.put(external(replace(THIEF, ports=ports), own, vip))
+    assert [world.leads_to(vip, "TCP", port) != "" for port in (22, 443)] == [False, True]
 
 
 def test_of_a_service_that_came_too_late_nothing_is_kept_when_it_goes_or_asks_no_more() -> None:
