@@ -171,6 +171,8 @@ class ReportRecord(msgspec.Struct, frozen=True):
     """Pods of the first part."""
     parts: tuple[PartMark, ...] = ()
     """Marks of every part, the first one too; as many as a power of two."""
+    knows_kept: bool = False
+    """All of it was written by controllers that know of pods which are not there any more."""
 
 
 class ReportPart(msgspec.Struct, frozen=True):

@@ -105,7 +105,8 @@ def merge_report(
             parts[part] = ReportPart(written, tuple(held))
     first = tuple(dealt[0]) if 0 in dealt or known is None else known.pods
     _check_bounds(marks)
-    record = ReportRecord(report.sequence, now_s, first, tuple(marks))
+    knows_kept = known is None or report.base is None or known.knows_kept
+    record = ReportRecord(report.sequence, now_s, first, tuple(marks), knows_kept)
     return Merged(record, parts, range(max(count, 1), before))
 
 

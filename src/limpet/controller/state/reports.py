@@ -141,9 +141,10 @@ class NodeReports:
     # What is known
 
     async def sequence(self, uid: str) -> int:
-        """-1: there is no report of it."""
+        """-1: there is no report of it, or one in which a controller of before has left something
+        out: the node tells all again."""
         record = _record(await self._store.get(REPORT, uid))
-        return record.sequence if record is not None else -1
+        return record.sequence if record is not None and record.knows_kept else -1
 
     async def get(self, uid: str) -> ReportedByNode | None:
         record = _record(await self._store.get(REPORT, uid))

@@ -20,7 +20,7 @@ from limpet.base.bounds import members
 from limpet.base.errors import StorageError
 from limpet.cluster.api import Code, InterfaceAddresses, PodReport
 from limpet.cluster.reported_pods import PodKey, pod_key
-from limpet.controller.registry.records import REPORT, REPORT_PART, ReportRecord
+from limpet.controller.registry.records import REPORT, REPORT_PART, PartMark, ReportRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state import report_parts
 from limpet.controller.state.reports import NodeReports
@@ -254,10 +254,26 @@ def test_a_record_of_before_there_were_parts_goes_on(tmp_path: Path) -> None:
     async def body(store: SqliteStore, reports: NodeReports) -> None:
         before = {"sequence": 4, "at_s": 1.0, "pods": pods(300)}
         await store.write([StorePut(REPORT, "a", msgspec.json.encode(before))])
-        assert await reports.sequence("a") == 4
         await put(reports, 5, [pod(900, "10.0.0.2")], 4)
         assert len(await known(reports)) == 301
         assert await reports.pages("a") > 1
+
+    run(tmp_path, body)
+
+
+def test_what_a_controller_of_before_has_left_out_is_asked_for_again(tmp_path: Path) -> None:
+    """It acknowledged pods that are gone as if they were there, and those never change again."""
+
+    async def body(store: SqliteStore, reports: NodeReports) -> None:
+        before = {"sequence": 4, "at_s": 1.0, "pods": pods(3), "parts": [PartMark(3, 300)]}
+        await store.write([StorePut(REPORT, "a", msgspec.json.encode(before))])
+        assert await reports.sequence("a") == -1
+        await put(reports, 5, [pod(900, "10.0.0.2")], 4)
+        assert await reports.sequence("a") == -1
+        await put(reports, 6, pods(3))
+        assert await reports.sequence("a") == 6
+        await put(reports, 7, [pod(900, "10.0.0.2")], 6)
+        assert await reports.sequence("a") == 7
 
     run(tmp_path, body)
 
