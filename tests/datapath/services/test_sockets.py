@@ -23,6 +23,7 @@ from limpet.base.addresses import packed
 from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.services.sockets.layout import FEW
 from limpet.datapath.services.sockets.pins_apply import (
+    LINKS,
     MAPS,
     NOTED,
     UNDER_WAY_S,
@@ -283,6 +284,30 @@ def test_no_answer_shows_an_endpoint_while_programs_come_and_go(
                 each.join()
     assert {answered[words] for words in answered.keys() - late} == {(address, 53)}
     assert set(answered) == set(sent)
+
+
+def test_programs_that_are_removed_serve_nobody_also_where_somebody_holds_their_links(
+    bed: SocketBed,
+) -> None:
+    """As an agent does that is ending, and the kernel until one of its workers has time."""
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    bpf = Bpf()
+    held = [bpf.pinned(path) for path in (bed.place.pins / LINKS).iterdir()]
+    try:
+        bed.end_agent()
+        assert remove_pins(bed.place.pins)
+        with (
+            two.netns.listening("0.0.0.0", 8080) as server,
+            one.netns.connected(ADDRESSES[0], 80) as client,
+        ):
+            server.accept()[0].close()
+            assert tracked(bed.node, ADDRESSES[0]) != "", "nftables has served it"
+            assert client.getpeername() == (ADDRESSES[0], 80)
+    finally:
+        for fd in held:
+            assert fd is not None
+            os.close(fd)
 
 
 def test_connected_datagram_sockets_are_ended_when_their_endpoint_leaves(bed: SocketBed) -> None:

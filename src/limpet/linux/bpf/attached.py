@@ -12,12 +12,13 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from limpet.base.errors import KernelError
 
-_LOOK_UP, _PROGRAM, _MAP, _INFO, _LINK, _NEXT_LINK, _DETACH = 1, 13, 14, 15, 30, 31, 34
-"""BPF_MAP_LOOKUP_ELEM, PROG_GET_FD_BY_ID, MAP_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD,
+_LOOK_UP, _PINNED, _PROGRAM, _MAP, _INFO, _LINK, _NEXT_LINK, _DETACH = 1, 7, 13, 14, 15, 30, 31, 34
+"""BPF_MAP_LOOKUP_ELEM, OBJ_GET, PROG_GET_FD_BY_ID, MAP_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD,
 LINK_GET_FD_BY_ID, LINK_GET_NEXT_ID, LINK_DETACH."""
 _CGROUP_LINK, _HASH = 3, 1
 """BPF_LINK_TYPE_CGROUP, BPF_MAP_TYPE_HASH."""
@@ -70,6 +71,23 @@ def detach(link_id: int) -> None:
         done = _bpf(_DETACH, bytearray(struct.pack("=I", link)))
         if done:
             raise KernelError("detach", "an eBPF program", -done)
+
+
+def detach_pinned(path: Path) -> None:
+    """The program of the link that is pinned there is called no more when this returns. One that is
+    only unpinned and closed goes later, by a worker of the kernel (`bpf_link_put`).
+
+    Raises: KernelError (EOPNOTSUPP, EINVAL: a kernel before 5.9).
+    """
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    link = _bpf(_PINNED, bytearray(struct.pack("=Q2I", ctypes.addressof(name), 0, 0)))
+    if link < 0:
+        raise KernelError("open", f"eBPF link {path}", -link)
+    try:
+        if done := _bpf(_DETACH, bytearray(struct.pack("=I", link))):
+            raise KernelError("detach", f"eBPF link {path}", -done)
+    finally:
+        os.close(link)
 
 
 def value_in(map_id: int, name: str, key: bytes, value_bytes: int) -> bytes | None:

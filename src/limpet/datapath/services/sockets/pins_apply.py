@@ -12,6 +12,7 @@ from pathlib import Path
 
 from limpet.base.errors import KernelError
 from limpet.datapath.services.sockets.layout import LAYOUT, NOTED_LAYOUT, NOTED_MAPS
+from limpet.linux.bpf.attached import detach_pinned
 from limpet.linux.bpf.place import is_bpffs
 
 _RUN_DIR = Path("/run/limpet")
@@ -70,11 +71,17 @@ def remove_links(pins: Path) -> None:
     links = pins / LINKS
     sending = [links / name for name in SENDING_PROGRAMS if (links / name).exists()]
     for path in sending:
-        path.unlink(missing_ok=True)
+        _remove_link(path)
     if sending:
         time.sleep(UNDER_WAY_S)
     for path in links.iterdir():
-        path.unlink(missing_ok=True)
+        _remove_link(path)
+
+
+def _remove_link(path: Path) -> None:
+    with suppress(KernelError):  # then it goes in a while, when nobody has it any more
+        detach_pinned(path)
+    path.unlink(missing_ok=True)
 
 
 def remove_pins(pins: Path, *, keep: Collection[str] = ()) -> bool:
