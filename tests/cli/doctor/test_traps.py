@@ -14,10 +14,16 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from limpet.agent.settings import parse_settings
+from limpet.agent.status.cluster import ClusterStatus
 from limpet.base.node_state import NodeState
-from limpet.cli.doctor.cluster.ways import examine_servers, examine_vtep_macs
+from limpet.cli.doctor.cluster.ways import (
+    examine_servers,
+    examine_vtep_macs,
+    examine_vxlan_packets,
+)
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.installed.cni_configs import bridges_in_use
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
@@ -37,6 +43,7 @@ from limpet.cli.doctor.pods.attached import examine_docker
 from limpet.cli.doctor.target import Installation
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from tests.beds.namespaces import Netns, NetnsFactory
+from tests.unit.cli.commands.test_path import CLUSTER
 from tests.waiting import wait_until
 
 POD_CIDRS = [ip_network("10.244.0.0/16"), ip_network("fd00:244::/32")]
@@ -224,6 +231,30 @@ def test_a_vxlan_device_whose_mac_was_rewritten_is_named(netns: Netns, tmp_path:
     assert found.id == "vtep-mac-changed"
     netns.ip(found.advice.partition(";")[0].removeprefix("ip "))
     assert in_(netns, lambda: examine_vtep_macs(settings)) == []
+
+
+def test_a_node_that_sends_by_vxlan_and_never_hears_by_it_is_named(netns: Netns) -> None:
+    counts = {"vxlan": 1, "unreached": 0, "apart": 0}
+    document = {**CLUSTER, "claims": [], "pod_cidrs": [], "segments": [], "peers": counts}
+    status = convert(document, ClusterStatus)
+    netns.ip(
+        "link add up0 type veth peer name up1",
+        "link set up1 up",
+        "link set up0 up",
+        "address add 192.0.2.1/24 dev up0",
+        f"neigh add 192.0.2.2 lladdr {MAC} dev up0",
+        "link add limvx4 group 0x6C696D04 type vxlan id 77 dstport 8999 remote 192.0.2.2 dev up0",
+        "link set limvx4 up",
+        "address add 10.244.1.1/24 dev limvx4",
+        f"neigh add 10.244.1.2 lladdr {MAC} dev limvx4",
+    )
+    assert ids(in_(netns, lambda: examine_vxlan_packets(status))) == []
+
+    with netns.open_socket(4, socket.SOCK_DGRAM) as opened:
+        for _ in range(50):
+            opened.sendto(b"to a pod", ("10.244.1.2", 53))
+
+    assert ids(in_(netns, lambda: examine_vxlan_packets(status))) == ["vxlan-unheard"]
 
 
 def test_what_is_left_of_limpet_where_it_is_not_installed_is_named(netns: Netns) -> None:

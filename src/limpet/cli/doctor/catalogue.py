@@ -69,7 +69,7 @@ KINDS: dict[str, FindingKind] = {
             "tunnel-missing wireguard-missing vxlan-id-taken route-overlaps ipv6-missing ipv6-off "
             "table-taken rule-taken endpoint-shared endpoint-stale nat-without-relay no-relay "
             "relays-silent relay-not-leading relay-role relay-not-greeted relay-ports-closed "
-            "relay-ports-taken relay-tls-port flannel-runs flannel-absent"
+            "relay-ports-taken relay-tls-port flannel-runs flannel-absent vxlan-unheard"
         ),
         doctor=(
             "not-as-planned sysctl-wrong tunnel-rule-missing own-link-down vtep-mac-changed "

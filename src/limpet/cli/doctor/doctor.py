@@ -22,6 +22,7 @@ from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports, port
 from limpet.cli.doctor.cluster.ways import (
     examine_servers,
     examine_vtep_macs,
+    examine_vxlan_packets,
     service_road_findings,
     way_findings,
 )
@@ -159,6 +160,7 @@ def _listen(
         return findings, target, status, False
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
+    findings += examine_vxlan_packets(cluster)
     findings += way_findings(cluster, settings.peers.endpoints)
     findings += service_road_findings(cluster, settings.source)
     findings += examine_relays(cluster, settings, agent_pid=pid)

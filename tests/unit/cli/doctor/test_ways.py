@@ -11,7 +11,11 @@ from msgspec import convert
 
 from limpet.agent.status.cluster import ClusterStatus
 from limpet.base.settings import SourceSettings
-from limpet.cli.doctor.cluster.ways import service_road_findings, way_findings
+from limpet.cli.doctor.cluster.ways import (
+    service_road_findings,
+    vxlan_findings,
+    way_findings,
+)
 from tests.unit.cli.commands.test_path import (
     CLUSTER,
     HUB,
@@ -80,6 +84,22 @@ def test_an_endpoint_that_is_not_ours_any_more_is_named(known: list[str], stale:
     told = found("8.8.4.4", relays={"endpoints": known})
     assert told == (["endpoint-stale"] if stale else [])
     assert found(relays={"endpoints": known}) == []
+
+
+@pytest.mark.parametrize(
+    ("peers", "received", "sent", "told"),
+    [(1, 0, 500, True), (1, 0, 3, False), (1, 1, 500, False), (0, 0, 500, False)],
+    ids=["dropped on the way", "hardly used", "heard", "of a former network"],
+)
+def test_vxlan_by_which_nothing_ever_comes_is_named(
+    peers: int, received: int, sent: int, told: bool
+) -> None:
+    counts = {"route": 1, "vxlan": peers, "unreached": 0, "apart": 0}
+    document = {**CLUSTER, "claims": [], "pod_cidrs": [], "segments": [], "peers": counts}
+
+    found = [*vxlan_findings(convert(document, ClusterStatus), received, sent)]
+
+    assert [each.id for each in found] == (["vxlan-unheard"] if told else [])
 
 
 POD = SourceSettings(source="kubernetes")

@@ -13,9 +13,13 @@ from limpet.base.ownership import VXLAN_GROUPS
 from limpet.base.settings import SourceSettings
 from limpet.cli.doctor.findings import Finding, error, warn
 from limpet.cli.output import counted
-from limpet.cluster.topology.transports import by_preference
+from limpet.cluster.topology.transports import VXLAN, by_preference
 from limpet.datapath.overlay.vtep import VTEP_FILE, kept_vtep_macs
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
+
+_UNHEARD_PACKETS = 20
+"""Sent by VXLAN without a single one that came: questions for names alone are as many."""
 
 
 def way_findings(
@@ -67,6 +71,34 @@ def _stale(known: Iterable[str], configured: list[tuple[Address, int]]) -> Itera
                 "correct tunnel_endpoints in the agent's configuration, or take it out: Limpet "
                 "finds public addresses by itself",
             )
+
+
+def examine_vxlan_packets(cluster: ClusterStatus) -> Iterator[Finding]:
+    """Whether what goes into VXLAN devices may be all that there is."""
+    received = sent = 0
+    with RouteSocket() as route:
+        for message in route.dump(link_codec.dump_links()):
+            if link_codec.parse_link(message).group in VXLAN_GROUPS.values():
+                its_received, its_sent = link_codec.parse_link_packets(message)
+                received, sent = received + its_received, sent + its_sent
+    yield from vxlan_findings(cluster, received, sent)
+
+
+def vxlan_findings(cluster: ClusterStatus, received: int, sent: int) -> Iterator[Finding]:
+    """`received`, `sent`: packets by VXLAN since its devices were made. Pure."""
+    peers, port = cluster.peers.get(VXLAN.name, 0), cluster.vxlan_port
+    if peers and not received and sent >= _UNHEARD_PACKETS:
+        yield warn(
+            "vxlan-unheard",
+            f"{counted(sent, 'packet')} left by VXLAN, to {counted(peers, 'node')} that "
+            "answer, and none has ever come in by it",
+            "what goes by VXLAN is proven at the port where nodes talk to each other: who drops "
+            f"UDP {port} alone (a firewall between subnets, a hypervisor with an overlay of its "
+            "own, a provider) takes what pods send there, and the nodes count as reached",
+            f"let UDP {port} through between these nodes, both ways: tcpdump -ni any udp port "
+            f"{port} at both ends says where it stops. Where that cannot be: another vxlan_port "
+            "(in the controller's configuration), or limpet network set --encryption all",
+        )
 
 
 def server_findings(addresses: Iterable[str], pod_cidrs: Iterable[Prefix]) -> Iterator[Finding]:
