@@ -19,17 +19,20 @@ from tests.cli.install.test_install import (
     CONFIG,
     CONFLIST,
     LIMPET,
+    SEGMENTS,
     assert_unchanged,
     cni,
     errors,
     furnish,
     limpet,
+    plain_machine,
     refusal,
     state_of,
 )
 from tests.clients.machine import OUTSIDE, Machine
 from tests.waiting import wait_until
 
+__all__ = ["plain_machine"]
 CONTROLLER = "192.0.2.1:7470"
 IDENTITY = "/var/lib/limpet/cluster/cluster.json"
 
@@ -175,6 +178,26 @@ def test_a_node_stays_the_same_unless_it_is_purged(machine: ServiceMachine, clou
     assert "limpet node remove n1" in said
     assert "limpet token create" in said
     assert_unchanged(before, machine)
+
+
+def test_a_purge_that_has_failed_finds_all_of_it_again(plain_machine: Machine) -> None:
+    """The configuration says where the node's key is."""
+    limpet(plain_machine, "install", *SEGMENTS, "--no-start")
+    script = f"""
+        mv /var/lib/limpet /opt/limpet
+        sed -i '1i state_dir = "/opt/limpet"' {CONFIG}
+        mkdir /opt/limpet/cluster
+        mount -t tmpfs none /opt/limpet/cluster
+    """
+    plain_machine.run("sh", "-euc", script)
+    refused = refusal(plain_machine, "uninstall", "--purge")[1]
+    assert "remove /opt/limpet/cluster" in refused
+
+    plain_machine.run("umount", "/opt/limpet/cluster")
+    limpet(plain_machine, "uninstall", "--purge")
+
+    assert not plain_machine.path("/opt/limpet/cluster").exists()
+    assert not plain_machine.path(CONFIG).exists()
 
 
 def test_a_machine_that_joined_before_it_was_installed_is_as_it_was_too(

@@ -101,7 +101,6 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     for folder in own_folders(settings.folders.data_dir):
         attempt(removal, partial(leave, folder))
     if purge:
-        take_back(manifest, manifest.of_role("config"), removal)
         # Where flannel's plugin goes on with them they stay, also what could not be given to it.
         for folder in () if to_flannel else own_folders(settings.folders.data_dir):
             attempt_steps(removal, partial(_remove_record, folder, was_called=was_called))
@@ -112,6 +111,9 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     if to_flannel and not removal.failures:
         attempt_steps(removal, lambda: finish_giving_back(state_dir, name))
     attempt(removal, partial(remove_timeline, state_dir))
+    if purge and not removal.failures:
+        # Last: it says where all else is that another attempt has to find.
+        take_back(manifest, manifest.of_role("config"), removal)
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
 
