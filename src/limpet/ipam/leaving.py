@@ -19,6 +19,12 @@ def own_folders(data_dir: Path) -> list[Path]:
     return sorted(journal.parent for journal in data_dir.glob(f"*/{JOURNAL}"))
 
 
+def only_network(data_dir: Path) -> str:
+    """Name of the one that has addresses on record by us; empty: none has, or several have."""
+    folders = own_folders(data_dir)
+    return folders[0].name if len(folders) == 1 else ""
+
+
 def settle(folder: Path) -> None:
     """Its files say all that its journal says: an agent that crashed has not left them so.
 

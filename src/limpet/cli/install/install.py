@@ -57,6 +57,7 @@ from limpet.cli.install.units.service import (
 from limpet.cluster.identity import load_identity
 from limpet.cni.conflist import CONFLIST
 from limpet.cni.protocol.ipam import OWN_TYPE
+from limpet.ipam.leaving import only_network
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""
@@ -211,12 +212,13 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> In
     folders = {file.role: Path(file.path).parent for file in manifest.files.values()}
     used = folders_in_use(find_runtimes(), folders.get("conflist"), folders.get("binary"))
     conflist = (options.paths.cni_conf_dir or used[0]) / CONFLIST
+    known = _name_in(conflist) or only_network(settings.folders.data_dir)
     return Installation(
         settings,
         granted_state(settings),
         conflist,
         options.paths.cni_bin_dir or used[1],
-        options.network_name or _name_in(conflist) or "limpet",
+        options.network_name or known or "limpet",
         allow_forward=options.asked.allow_forward or settings.pods.allow_forward,
         installed=bool(manifest.of_role("conflist")),
         joining=joining,

@@ -49,6 +49,13 @@ def test_a_record_of_which_nobody_holds_an_address_is_purged_later_as_well(left:
     assert not left.path(RECORDS).exists()
 
 
+def test_a_node_that_is_installed_again_goes_on_with_its_network(left: Machine) -> None:
+    """Pods that come back would get other addresses than those that are kept for them."""
+    said = limpet(left, "install", "--dry-run")
+
+    assert f"address records in {RECORDS} are adopted" in said
+
+
 @pytest.mark.parametrize("held", ["10.244.7.9", "fd00:7::9"])
 def test_the_package_does_not_purge_it_either(left: Machine, held: str) -> None:
     other = Path(RECORDS).with_name("limpet")

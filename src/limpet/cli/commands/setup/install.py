@@ -103,7 +103,7 @@ def install(
     network_name: Annotated[
         str | None,
         typer.Option(
-            show_default="the one that is installed, else limpet",
+            show_default="the one that is installed, or was, else limpet",
             help="Name of the network; by the name of one that was here before, its addresses are "
             "taken over.",
         ),
