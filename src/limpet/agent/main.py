@@ -331,9 +331,11 @@ class _Agent:
         )
 
     def _unrecorded(self) -> set[str]:
-        """Host ends of pods whose record is gone. Raises: KernelError."""
+        """Host ends of pods whose record is gone, or another plugin's. Raises: KernelError."""
         recorded = {each.link.host_ifname for each in self._attachments}
-        return {each for each in self._node.kernel.pod_links() - recorded if self._is_held(each)}
+        kernel = self._node.kernel
+        lost = {each for each in kernel.pod_links() - recorded if self._is_held(each)}
+        return lost | kernel.given_back_links()
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

@@ -124,6 +124,12 @@ class NodeKernel:
         """Names of the host ends of pods. Raises: KernelError."""
         return {link.ifname for link in self.route.links().values() if is_pod_link(link)}
 
+    def given_back_links(self) -> set[str]:
+        """Names of host ends that were given to another plugin while their pods ran: our name,
+        and no more our group. Raises: KernelError."""
+        links = self.route.links().values()
+        return {each.ifname for each in links if _is_named_as_of_pod(each)} - self.pod_links()
+
     def facts(self, wanted: Collection[str], *, own_forwarding: bool = False) -> NodeFacts:
         """What the plan depends on; `wanted`: names of bridges. `own_forwarding`: the node forwards
         IPv6 for us alone. Raises: KernelError."""
@@ -295,9 +301,12 @@ def _no_bridge(link: link_codec.LinkInfo) -> KernelError:
 
 def is_pod_link(link: link_codec.LinkInfo) -> bool:
     """A live host end of a pod: our name, our group, a veth."""
+    return link.group == POD_GROUP and _is_named_as_of_pod(link)
+
+
+def _is_named_as_of_pod(link: link_codec.LinkInfo) -> bool:
     return (
         link.kind == "veth"
         and link.ifname.startswith(POD_IFNAME_PREFIX)
         and not link.ifname.startswith(DYING_IFNAME_PREFIX)
-        and link.group == POD_GROUP
     )

@@ -72,7 +72,7 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
     cloud.machine.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
     limpet(cloud.machine, *TAKE_OVER, *joining(cloud))
     with cloud.machine.namespace("c1"):
-        cni(cloud.machine, "ADD", "c1")
+        gateway = cni(cloud.machine, "ADD", "c1")["ips"][0]["gateway"]
         of_pod = {each for each in links() if each.startswith("lim")} - {"limvx4", "limvx6"}
         assert len(of_pod) == 2, "its host end, and the link that limits what it sends"
 
@@ -81,6 +81,7 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
         assert cloud.machine.run("sysctl", "-n", "net.ipv4.ip_forward") == "1\n"
         limpet(cloud.machine, *TAKE_OVER)
         assert of_pod < links()
+        cloud.machine.ping_all([gateway], netns="c1")
         limpet(cloud.machine, "uninstall")
         limpet(cloud.machine, "uninstall", "--purge")
 

@@ -40,7 +40,7 @@ class PortPart(Part[PortTable, Change]):
         unrecorded: Callable[[], Collection[str]],
     ) -> None:
         """`pods`: live ones. `unrecorded`: host ends of others that nobody knows more of, since
-        their record is lost: they are not checked. Raises: LimpetError.
+        their record is lost or another plugin's: they are not checked. Raises: LimpetError.
         """
         self.why_not = ""
         """Why pods are not held to their addresses, where they should be; empty: they are."""
