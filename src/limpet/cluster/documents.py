@@ -33,6 +33,11 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Ed25519 over a context that names the kind, and the body."""
 
 
+def digest_of(sealed: Sealed) -> bytes:
+    """Equal documents of one kind have the same one, and no others."""
+    return hashlib.sha256(sealed.body + sealed.signature).digest()
+
+
 def weight_of(documents: Iterable[Sealed]) -> int:
     """How many they count as, where it is bounded how many are read: a large one for each KiB of
     it, as it is read before it is known who has signed it."""
@@ -90,8 +95,7 @@ class Document:
 
     @property
     def rank(self) -> Rank:
-        digest = hashlib.sha256(self.sealed.body + self.sealed.signature).digest()
-        return Rank(self.era, self.tombstone, self.version, digest)
+        return Rank(self.era, self.tombstone, self.version, digest_of(self.sealed))
 
     @property
     def revision(self) -> int:

@@ -66,6 +66,15 @@ def read_sealed(sealed: Sealed, kinds: Kinds) -> Document:
         raise SealError(f"read {kind.name}: {error!r}") from error
 
 
+def is_readable(sealed: Sealed, kinds: Kinds) -> bool:
+    """False: it is of a kind or a shape that this version does not know, or nonsense."""
+    try:
+        read_sealed(sealed, kinds)
+    except SealError:
+        return False
+    return True
+
+
 def is_of_a_later_key(sealed: Sealed, kinds: Kinds, era: int) -> bool:
     """Whether it says that a later key of the cluster than this one has signed it: it may count
     once the network that names that key was told."""

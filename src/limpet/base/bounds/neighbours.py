@@ -132,6 +132,13 @@ COMPARED_PER_S = Bound("... for long", 8_192, "documents a second", Above.DROPPE
 COMPARED_MEMBERS = Bound(
     "members for which a node counts these", 1_024, "members", Above.OLDEST_OUT
 )
+REFUSED_DOCUMENTS = Bound(
+    "documents that this version cannot read, and mostly does not ask for again",
+    16_384,
+    "documents",
+    Above.OLDEST_OUT,
+)
+"""Of a thousand nodes of a later version, and each one's pods."""
 HEARD_AT = Bound(
     "places that one member's probes come from in clear, and may be answered at",
     8,

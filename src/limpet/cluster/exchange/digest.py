@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
-from limpet.cluster.documents import Document, Key, Known, Sealed, weight_of
+from limpet.cluster.documents import Document, Key, Known, Sealed, digest_of, weight_of
 from limpet.cluster.exchange.messages import (
     BUCKET_BYTES,
     BUCKETS,
@@ -53,10 +53,13 @@ def bucket_of(mark: int) -> int:
     return mark % BUCKETS
 
 
+def item_digest(sealed: Sealed) -> int:
+    return int.from_bytes(digest_of(sealed)[:4], "big")
+
+
 def item_of(document: Document) -> Item:
-    rank = document.rank
-    version = rank.era * _ERA + rank.tombstone * _TOMBSTONE + rank.version
-    return Item(mark_of(document.key), version, int.from_bytes(rank.digest[:4], "big"))
+    version = document.era * _ERA + document.tombstone * _TOMBSTONE + document.version
+    return Item(mark_of(document.key), version, item_digest(document.sealed))
 
 
 class DocumentIndex:

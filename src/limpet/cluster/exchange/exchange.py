@@ -25,6 +25,7 @@ from limpet.cluster.exchange.messages import NONCE_BYTES, MessageError, Push, de
 from limpet.cluster.exchange.neighbours import Broadcast, Destination, Effect, Heard
 from limpet.cluster.membership import Membership
 from limpet.cluster.replica import Change, Outcome
+from limpet.cluster.seal import is_readable
 
 _log = structlog.get_logger("exchange")
 
@@ -59,7 +60,8 @@ class Exchange:
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
         self._room = ExchangeBudget()
-        self._changes = ChangeRates(membership.replica.known.kinds)
+        self._kinds = membership.replica.known.kinds
+        self._changes = ChangeRates(self._kinds)
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -195,6 +197,15 @@ class Exchange:
         for key in known[Outcome.FRESH]:
             self._changes.note(key, now_s)
         self._gossip.heard_again(known[Outcome.STALE], received.uid, link)
+        self._gossip.note_told(
+            received.uid,
+            is_fresh=Outcome.FRESH in outcomes,
+            unreadable=[
+                sealed
+                for sealed, what in zip(push.documents, outcomes, strict=True)
+                if what is Outcome.BAD and not is_readable(sealed, self._kinds)
+            ],
+        )
         late = outcomes.count(Outcome.LATER)
         self._counters["over_rate"] += late
         return not late

@@ -19,16 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address
-from limpet.base.bounds.neighbours import (
-    COMPARED_AT_ONCE,
-    COMPARED_MEMBERS,
-    COMPARED_PER_S,
-    SUSPECTED_MEMBERS,
-    SUSPICIONS_AT_ONCE,
-    SUSPICIONS_PER_MINUTE,
-)
-from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.documents import Key, Known, Source
+from limpet.base.bounds.neighbours import COMPARED_AT_ONCE
+from limpet.cluster.documents import Key, Known, Sealed, Source
+from limpet.cluster.exchange.comparisons import MOST_PUSHED, Comparisons
 from limpet.cluster.exchange.digest import DocumentIndex, make_listings, make_pushes
 from limpet.cluster.exchange.messages import (
     Digest,
@@ -65,8 +58,6 @@ _AGAIN_S = 0.5
 _NONCE_S = 10.0
 _NEWCOMER_S = (0.0, 1.0)
 _MOST_NONCES = 1024
-_MOST_WANTED, _MOST_PUSHED = 120, 128
-"""Documents in one answer; so many are asked for in a packet that no path fragments."""
 _SAY_AGAIN_S = (30.0, 60.0)
 """Between two times that we tell the links who we are: a switch may have been deaf for long."""
 _NOW_AND_THEN, _SAY_AGAIN, _COMPARE = "*", "!", "="
@@ -83,18 +74,6 @@ class _Rumour:
     not_to: set[str]
     heard: int = 0
     told: int = 0
-
-
-class ComparisonRates:
-    """How often, and with how many documents, a node compares for one member."""
-
-    def __init__(self) -> None:
-        self.suspicions = TokenBuckets(
-            SUSPICIONS_PER_MINUTE.most / 60, SUSPICIONS_AT_ONCE.most, most=SUSPECTED_MEMBERS.most
-        )
-        self.looked_at = TokenBuckets(
-            COMPARED_PER_S.most, COMPARED_AT_ONCE.most, most=COMPARED_MEMBERS.most
-        )
 
 
 class Gossip:
@@ -126,7 +105,7 @@ class Gossip:
         self._nonces: OrderedDict[bytes, tuple[str, Destination, float]] = OrderedDict()
         """To whom each was sent, where and when: it proves that one place, and no other that its
         member may name or forge."""
-        self._rates = ComparisonRates()
+        self._comparisons = Comparisons(below)
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
         self._set_timer(now_s + self._between(_SAY_AGAIN_S), (_SAY_AGAIN, ""))
@@ -217,6 +196,14 @@ class Gossip:
             if not rumour.links and rumour.heard >= _ENOUGH.get(rumour.origin, rumour.heard + 1):
                 del self._rumours[key]
 
+    def note_told(self, uid: str, *, is_fresh: bool, unreadable: Iterable[Sealed]) -> None:
+        """`uid` has told something: whether any was news, and what of it cannot be read here."""
+        if not self._neighbours.is_member(uid):
+            return
+        if is_fresh:
+            self._comparisons.note_fresh(uid)
+        self._comparisons.note_refused(unreadable)
+
     def receive(
         self, uid: str, place: Destination, ifindex: int, message: Message, now_s: float
     ) -> list[Effect]:
@@ -234,7 +221,7 @@ class Gossip:
         if is_new and isinstance(message, Push) and self._is_chosen():
             self._compare_later(uid, now_s + self._between(_NEWCOMER_S))
         looked_at = min(self._index.cost(message), COMPARED_AT_ONCE.most)
-        if not self._rates.looked_at.take(uid, now_s, looked_at):
+        if not self._comparisons.looked_at.take(uid, now_s, looked_at):
             self.counters["over_rate"] += 1
             return []
         return self._answer(uid, place, message, now_s)
@@ -242,7 +229,7 @@ class Gossip:
     def suspect(self, uid: str, now_s: float) -> None:
         """The node knows something newer, as it has said; it is compared with soon, but not for
         each time that it says so: a digest is large, and goes to whatever address it has told."""
-        if self._rates.suspicions.take(uid, now_s):
+        if self._comparisons.suspicions.take(uid, now_s):
             self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
 
     def tick(self, now_s: float) -> list[Effect]:
@@ -336,6 +323,8 @@ class Gossip:
             places.append(heard.place)
         if not places:
             return []
+        if not self._comparisons.begin(uid):
+            return []
         digests = (
             SendTo(uid, place, self._index.digest(self._issue(uid, place, now_s)))
             for place in places
@@ -369,19 +358,19 @@ class Gossip:
             case Listing():
                 answers = self._settle(uid, message, now_s)
             case Want():
-                answers = make_pushes(self._known, self._index.keys(message.marks[:_MOST_PUSHED]))
+                answers = make_pushes(self._known, self._index.keys(message.marks[:MOST_PUSHED]))
             case Push():
                 answers = []
         return self._affordable((SendTo(uid, place, answer) for answer in answers), now_s)
 
     def _settle(self, uid: str, listing: Listing, now_s: float) -> list[Message]:
         """Asks for what we lack, and sends what the other lacks."""
-        here, there = self._index.compare(listing)
+        settling = self._comparisons.settle(uid, self._index, listing)
         answers: list[Message] = []
-        if there:
-            answers.append(Want(listing.nonce, there[:_MOST_WANTED]))
-        answers += make_pushes(self._known, here[:_MOST_PUSHED])
-        if listing.more or len(here) > _MOST_PUSHED or len(there) > _MOST_WANTED:
+        if settling.wanted:
+            answers.append(Want(listing.nonce, settling.wanted))
+        answers += make_pushes(self._known, settling.told)
+        if settling.again:
             self._compare_later(uid, now_s + _AGAIN_S)
         return answers
 

@@ -16,6 +16,7 @@ from limpet.cluster.datagrams.udp_sockets import Arrival
 from limpet.cluster.datagrams.unproven_budget import UnprovenBudget
 from limpet.cluster.documents import Known, Sealed
 from limpet.cluster.exchange.change_rates import ChangeRates
+from limpet.cluster.exchange.digest import item_digest
 from limpet.cluster.exchange.exchange import ExchangeBudget
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.messages import (
@@ -343,7 +344,7 @@ def _gossip() -> Gossip:
 
 
 def _suspicions() -> TokenBuckets:
-    return _gossip()._rates.suspicions
+    return _gossip()._comparisons.suspicions
 
 
 _COMPARING = [grant(number).uid for number in (2, 3, 4)]
@@ -388,7 +389,7 @@ def _(amount: int) -> bool:
 
 @probe(neighbours.COMPARED_MEMBERS)
 def _(amount: int) -> bool:
-    room = _gossip()._rates.looked_at
+    room = _gossip()._comparisons.looked_at
     assert room.take(0, 0.0, neighbours.COMPARED_AT_ONCE.most)
     return is_remembered(amount, room)
 
@@ -409,6 +410,13 @@ def _(amount: int) -> bool:
 @probe(neighbours.SUSPECTED_MEMBERS)
 def _(amount: int) -> bool:
     return is_remembered(amount, _suspicions())
+
+
+@probe(neighbours.REFUSED_DOCUMENTS)
+def _(amount: int) -> bool:
+    comparisons = _gossip()._comparisons
+    comparisons.note_refused(Sealed("later", b"%d" % number, b"") for number in range(amount))
+    return item_digest(Sealed("later", b"0", b"")) in comparisons._refused
 
 
 @probe(neighbours.HEARD_AT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
@@ -101,6 +101,8 @@ class Host:
     def __init__(self, world: World, number: int, known: Known) -> None:
         self.number = number
         self.members = Members(number, known)
+        self.reads: Callable[[Sealed], bool] = lambda _sealed: True
+        """Not what only a later version can."""
         self.gossip = Gossip(
             self.members,
             known,
@@ -129,10 +131,13 @@ class Host:
         )
 
     def take(self, push: Push, from_uid: str, link: int | None, now_s: float) -> list[Effect]:
-        news, before = [_OPENED[sealed] for sealed in push.documents], self.known
+        unreadable = [sealed for sealed in push.documents if not self.reads(sealed)]
+        news, before = [_OPENED[each] for each in push.documents if self.reads(each)], self.known
         effects = self.learn(news, now_s, Source.NEIGHBOUR, from_uid, link)
         again = [each.key for each in news if before.find(each.key) == each]
         self.gossip.heard_again(again, from_uid, link)
+        is_fresh = self.known is not before
+        self.gossip.note_told(from_uid, is_fresh=is_fresh, unreadable=unreadable)
         return effects
 
 

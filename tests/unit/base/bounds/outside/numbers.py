@@ -45,9 +45,8 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "cloud/publisher.py": "_MOST_REPORTS",
         "cloud/requests.py": "_MOST_WAITS",
         "cluster/exchange/digest.py": "MOST_LISTINGS",
-        "cluster/exchange/gossip.py": (
-            "_MOST_AT_ONCE _MOST_NONCES _MOST_PUSHED _MOST_RUMOURS _MOST_WANTED"
-        ),
+        "cluster/exchange/comparisons.py": "MOST_PUSHED MOST_WANTED",
+        "cluster/exchange/gossip.py": ("_MOST_AT_ONCE _MOST_NONCES _MOST_RUMOURS"),
         "cluster/exchange/messages.py": "GOOD_BODY_BYTES",
         "cluster/exchange/neighbours.py": (
             "_ALL_BYTES _ALL_BYTES_PER_S _ASKED_BYTES _ASKED_BYTES_PER_S _PEER_BYTES "
