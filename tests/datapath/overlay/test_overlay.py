@@ -13,13 +13,14 @@ from queue import SimpleQueue
 
 import pytest
 
+from limpet.base.errors import StorageError
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.change import Drop, Put
 from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS
-from limpet.datapath.overlay.diff import diff_overlay
+from limpet.datapath.overlay.diff import LoosenLink, diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.overlay.state import FdbEntry
 from limpet.linux.netlink.socket import Notifications
@@ -161,6 +162,28 @@ def test_each_end_may_be_on_another_rung(two: OverlayBed) -> None:
     assert_connected(one, other)
     assert_connected(other, one)
     assert one.netns.sysctl("net/ipv4/conf/eth0/rp_filter") == "2"
+
+
+def test_a_disk_that_takes_nothing_costs_one_setting_and_no_route(two: OverlayBed) -> None:
+    one, _ = two.nodes
+    before = _state(one)
+    one.netns.sysctl("net/ipv4/conf/eth0/rp_filter", "1")
+    one.netns.ip(f"route flush table {ROUTE_TABLE} proto 148")
+
+    def refuse(path: str) -> None:
+        raise StorageError("write", "/var/lib/limpet/sysctls.json", f"read-only ({path})")
+
+    want = plan_overlay(one.view(two.entries())).state
+    with one.netns.entered():
+        changes = diff_overlay(want, one.kernel.observe(want))
+        failures = one.kernel.apply(changes, before_sysctl=refuse)
+
+    assert [str(each) for each in failures] == [
+        "write /var/lib/limpet/sysctls.json: read-only (net/ipv4/conf/eth0/rp_filter)"
+    ]
+    assert _state(one) == before
+    assert one.netns.sysctl("net/ipv4/conf/eth0/rp_filter") == "1"
+    assert [type(each) for each in one.settle(two.entries())] == [LoosenLink]
 
 
 @pytest.mark.parametrize("version", FAMILIES)

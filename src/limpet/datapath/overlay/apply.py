@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address
 
 from limpet.base.addresses import Address, InterfaceAddress
-from limpet.base.errors import KernelError
+from limpet.base.errors import KernelError, LimpetError, StorageError
 from limpet.base.ownership import (
     OVERLAY_PROTOCOL,
     ROUTE_TABLE,
@@ -266,13 +266,14 @@ class OverlayKernel:
         changes: Iterable[OverlayChange],
         *,
         before_sysctl: Callable[[str], None] = lambda path: None,
-    ) -> list[KernelError]:
+    ) -> list[LimpetError]:
         """Tries every change, many in one system call; returns the failures.
 
         Of what needs a link that is not there only the first one is among them.
-        `before_sysctl` is told the path of a setting that is about to change.
+        `before_sysctl` is told the path of a setting that is about to change; where it refuses
+        that, the setting stays, and all else is done.
         """
-        failures: dict[str, KernelError] = {}
+        failures: dict[str, LimpetError] = {}
         requests: list[wire.Request] = []
         for change in changes:
             try:
@@ -289,6 +290,8 @@ class OverlayKernel:
                         requests.append(self._request(change.what, drop=drop))
             except KernelError as error:
                 failures.setdefault(f"{error.operation} {error.what}", error)
+            except StorageError as error:
+                failures.setdefault(str(error), error)
         refused = [each for each in self._route.try_each(requests) if each is not None]
         return [*failures.values(), *refused]
 
