@@ -8,13 +8,22 @@ from functools import lru_cache
 from limpet.cluster.nodes import NodeEntry
 
 
+_MADE_HERE = b"\x0e\x4c"
+"""Its first bytes: locally administered, unicast."""
+
+
 @lru_cache(maxsize=1 << 14)
 def derived_vtep_mac(uid: str, version: int) -> str:
-    """MAC for a node that has none from before; locally administered, unicast.
+    """MAC for a node that has none from before.
 
     `version`: IP version of the underlay.
     """
-    return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
+    return (_MADE_HERE + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
+
+
+def is_made_of_another(uid: str, version: int, mac: str) -> bool:
+    """Whether it was made of a node's uid, and not of this one's."""
+    return mac.startswith(_MADE_HERE.hex(":")) and mac != derived_vtep_mac(uid, version)
 
 
 def is_its_own(entry: NodeEntry, version: int, mac: str) -> bool:

@@ -11,7 +11,7 @@ import structlog
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import StorageError
-from limpet.cluster.topology.vtep_mac import derived_vtep_mac
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac, is_made_of_another
 from limpet.datapath.overlay.state import UNICAST_MAC
 
 _log = structlog.get_logger("vtep")
@@ -26,16 +26,23 @@ def keep_vtep_macs(
     path: Path, uid: str, *, recorded: Mapping[int, str], existing: Mapping[int, str]
 ) -> dict[int, str]:
     """By IP version of the underlay: what is kept in `path`, else `recorded` (what the cluster
-    knows of this node), else that of an `existing` device, else made of the node's uid.
+    knows of this node), else that of an `existing` device, else made of the node's uid. A device
+    whose MAC is made of another uid is left from an identity that this machine had before, perhaps
+    as a copy of one that has it still.
 
     What was decided is on disk when this returns, where that takes it; else the next start decides
     by the record. A file of a later Limpet is left alone. Raises: StorageError: it cannot be read.
     """
     kept, is_ours = _read(path)
+    brought = {
+        version: mac
+        for version, mac in existing.items()
+        if not is_made_of_another(uid, version, mac)
+    }
     macs = {
         version: kept.get(version)
         or recorded.get(version)
-        or existing.get(version)
+        or brought.get(version)
         or derived_vtep_mac(uid, version)
         for version in VERSIONS
     }

@@ -28,6 +28,15 @@ def test_the_cluster_s_record_goes_before_the_device_s(tmp_path: Path) -> None:
     assert macs == {4: "02:00:00:00:00:01", 6: "02:00:00:00:00:06"}
 
 
+def test_a_copy_with_an_identity_of_its_own_does_not_keep_the_original_s(tmp_path: Path) -> None:
+    others = "b" * 24
+    existing = {version: derived_vtep_mac(others, version) for version in (4, 6)}
+
+    macs = keep_vtep_macs(tmp_path / "vtep.json", UID, recorded={}, existing=existing)
+
+    assert macs == {version: derived_vtep_mac(UID, version) for version in (4, 6)}
+
+
 def test_what_was_decided_is_never_changed_by_a_later_record(tmp_path: Path) -> None:
     path = tmp_path / "vtep.json"
     decided = keep_vtep_macs(path, UID, recorded={}, existing={})
