@@ -511,3 +511,21 @@ def test_the_gateway_is_the_one_of_the_best_default_route(make_netns: NetnsFacto
 
     assert found is not None
     assert found == ip_address("192.168.7.1")
+
+
+def test_where_the_best_default_route_has_no_gateway_no_other_s_is_asked(
+    make_netns: NetnsFactory,
+) -> None:
+    one, two = make_netns("one"), make_netns("two")
+    connect_namespaces(one, "eth0", two, "eth0")
+    connect_namespaces(one, "ppp0", two, "ppp0")
+    one.ip(
+        "addr add 192.168.8.2/24 dev eth0",
+        "route add default dev ppp0",
+        "route add default via 192.168.8.1 metric 700",
+    )
+    with one.entered():
+        assert default_gateway() is None
+    one.ip("route del default dev ppp0")
+    with one.entered():
+        assert str(default_gateway()) == "192.168.8.1"

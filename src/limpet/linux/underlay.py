@@ -121,16 +121,17 @@ def read_lan(patterns: Collection[str] = ()) -> list[Prefix]:
 def default_gateway() -> IPv4Address | None:
     """IPv4 gateway of the default route that counts; in the namespace of the thread.
 
-    Raises: KernelError.
+    None: there is no such route, or it has no gateway, as with PPP: of a router that another one
+    leads to no answer would come back to what this node sends. Raises: KernelError.
     """
     with RouteSocket() as route:
         found = [
             info
             for info in route.routes(table=route_codec.RT_TABLE_MAIN)
-            if info.family == wire.AF_INET and info.prefix_length == 0 and len(info.gateway) == 4
+            if info.family == wire.AF_INET and info.prefix_length == 0
         ]
     best = min(found, key=lambda info: info.metric, default=None)
-    return IPv4Address(best.gateway) if best is not None else None
+    return IPv4Address(best.gateway) if best is not None and len(best.gateway) == 4 else None
 
 
 def is_beyond(address: str) -> bool:
