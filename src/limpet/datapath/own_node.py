@@ -113,12 +113,12 @@ class OwnNode:
         """
         if not self.is_stale:
             return False
-        self.is_stale = False
         network = self._membership.network
         not_in = network.pod_cidrs if network is not None else ()
         links = read_underlay(self._route, patterns=self._settings.links, not_in=not_in)
         networks = dict.fromkeys((*_prefixes(links), *read_networks(self._route, not_in=not_in)))
         open_links = read_open_links(self._route, not_in=not_in)
+        self.is_stale = False  # only now: where reading is refused it is still to be done
         before = self._read
         self._read = _Links(links, open_links, tuple(networks))
         changed = links != before.to_peers

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_interface
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.beds.member import member_without_disk
 from tests.unit.cluster_values import node_key, seal_presence
 
 from limpet.base.addresses import UnderlayLink
@@ -15,10 +17,13 @@ from limpet.base.bounds.members import (
     PRESENCE_ENDPOINTS,
     SEQUENCE,
 )
+from limpet.base.errors import KernelError
+from limpet.base.settings import PeerSettings
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed
-from limpet.datapath.own_node import best_addresses, best_endpoints
+from limpet.datapath.own_node import OwnNode, best_addresses, best_endpoints
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.ladder.candidates import CandidateFacts
 
 MOST = PRESENCE_ADDRESSES.most
@@ -90,3 +95,15 @@ def test_a_node_that_says_all_that_it_may_is_heard() -> None:
     sealed = seal_presence(presence, node_key(1))
     assert len(sealed.body) <= PRESENCE_BODY.most
     assert read_sealed(sealed, KINDS).value == presence
+
+
+def test_links_that_could_not_be_read_are_read_the_next_time() -> None:
+    events: list[object] = []
+    route = RouteSocket()
+    route.close()
+    own = OwnNode(member_without_disk(), PeerSettings(), route, events.append)
+    for _ in range(2):
+        with pytest.raises((KernelError, OSError)):
+            own.read_links()
+    assert own.is_stale
+    assert events == []
