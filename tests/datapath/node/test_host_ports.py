@@ -34,6 +34,26 @@ def test_a_host_port_takes_nothing_that_other_nodes_send(make_netns: NetnsFactor
     bed.close()
 
 
+def test_a_host_port_at_ipv6_localhost_answers_who_asks_from_another_address_of_the_node(
+    make_netns: NetnsFactory,
+) -> None:
+    """So Kubernetes' conformance suite asks in clusters whose first family is IPv6."""
+    bed = NodeBed(make_netns)
+    outside = bed.outside()
+    pod = bed.pod("one", 2, ports=(HostPortMapping(8080, 80, "tcp", ip_address("::1")),))
+    with pod.netns.listening("::", 80) as server:
+        with bed.node.connected("::1", 8080, source=NODE[1]) as client:
+            accepted, peer = server.accept()
+            with accepted:
+                accepted.sendall(b"from the pod")
+                assert client.recv(64) == b"from the pod"
+                assert peer[0] == NODE[1]
+        for asks, address in ((bed.node, "::1"), (outside, NODE[1])):
+            with pytest.raises(ConnectionRefusedError):
+                asks.connected(address, 8080).__enter__()
+    bed.close()
+
+
 @pytest.mark.parametrize("at", NODE)
 def test_a_host_port_takes_no_port_by_which_the_node_itself_is_reached(
     make_netns: NetnsFactory, at: str

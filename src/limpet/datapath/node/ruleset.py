@@ -200,10 +200,11 @@ def _masquerade(unfiltered: Collection[int]) -> list[str]:
 
 
 _MARK = f"{MASQUERADE_MARK:#010x}"
-# Nothing leads ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left alone, a client
-# of "localhost" is refused at once there, and goes on to 127.0.0.1.
+# Nothing leads what comes from ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left
+# alone, a client of "localhost" is refused at once there, and goes on to 127.0.0.1. One that has
+# chosen another address of the node gets its answer.
 _HOST_PORTS = f"""\
-		ip6 daddr ::1 return
+		ip6 saddr ::1 ip6 daddr ::1 return
 		ip saddr @pods4 meta mark set meta mark | {_MARK}
 		ip saddr 127.0.0.0/8 meta mark set meta mark | {_MARK}
 		ip6 saddr @pods6 meta mark set meta mark | {_MARK}
