@@ -94,6 +94,9 @@ def test_it_is_told_how_many_of_its_endpoints_are_ready_here(make_netns: NetnsFa
         assert (await ask("127.0.0.1", PORT))[:2] == (200, "1")
         world.put(piece("web", Endpoint("10.244.1.1", node="far")))
         assert (await ask("127.0.0.1", PORT))[:2] == (503, "0")
+        world.put(piece("web", *(Endpoint(f"10.244.0.{n}", node="here") for n in (3, 4))))
+        world.put(EndpointSlice("shop", "web-6", "web", 6, (), (Endpoint("fd00::1", node="here"),)))
+        assert (await ask("::1", PORT))[:2] == (200, "2"), "a pod of both families is one"
         await world.health.stop()
 
     with make_netns().entered():

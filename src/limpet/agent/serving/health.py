@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 
@@ -185,15 +186,15 @@ def health_port(service: Service) -> int:
 
 
 def local_endpoints(catalog: Catalog, name: ServiceName, here: Here) -> int:
-    """Number of this node's endpoints that are ready, or in doubt, and whose containers are
-    there."""
-    return len(
-        {
+    """Number of this node's endpoints that are ready, or in doubt, and whose containers are there,
+    in the family that has more: a pod with an address of each is one."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for piece in catalog.slices(*name):
+        found[piece.version] |= {
             endpoint.address
-            for piece in catalog.slices(*name)
             for endpoint in piece.endpoints
             if (endpoint.is_ready or endpoint.is_doubted)
             and endpoint.node == here.node
             and endpoint.address not in here.gone
         }
-    )
+    return max(map(len, found.values()), default=0)
