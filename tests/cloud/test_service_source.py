@@ -249,6 +249,34 @@ def test_a_server_that_has_lost_its_data_does_not_make_a_damaged_file_whole(tmp_
     assert load_catalog(path).damage == "it has no end"
 
 
+def test_a_server_that_listed_none_is_asked_for_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache at the edge fills up after it was asked, and what it tells one by one is not all."""
+    monkeypatch.setattr(crowding, "FIRST_S", 0.05)
+    path = tmp_path / "kept"
+    hear(path, SERVICE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b'{"end"')])
+    catalog = load_catalog(path)
+
+    async def scenario() -> None:
+        server = Server()
+        server.slices = []
+        server.has_endpoints.set()
+        async with serving(server.serve, None) as at:
+            source = source_at(at, catalog, path)
+            source.start()
+            await until(lambda: source.is_connected)
+            assert catalog.damage
+            server.slices = [SLICE]
+            await until(lambda: not catalog.damage)
+            await source.stop()
+
+    asyncio.run(scenario())
+    assert path.read_bytes() == whole
+
+
 def test_what_could_be_read_is_kept_as_a_part_until_all_was_told(tmp_path: Path) -> None:
     """Else a name of what was lost would be denied, and nobody be told that anything was."""
     path = tmp_path / "kept"

@@ -1,4 +1,5 @@
-"""When kinds of objects are listed again of which something had no room: others may be gone."""
+"""When kinds of objects are listed again of which something had no room, or the list said none and
+was not believed: others may be gone."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ class Crowding:
         self._random = random
         self._timer = Timer(noun, self._list_again)
         self._kinds: set[str] = set()
-        """Kinds of which something was not kept since they were listed last."""
+        """Kinds of which something was not kept, or believed, since they were listed last."""
         self._pause_s = FIRST_S
 
     def note(self, kind: str) -> None:
-        """Something of it was not kept."""
+        """Something of it was not kept, or not believed."""
         self._kinds.add(kind)
         if not self._timer.is_set:
             self._timer.set_in(self._pause_s * (1 + self._random()))

@@ -248,6 +248,7 @@ class ServiceSource(WorkloadSource):
         self._crowded.hear_list()
         if not self._listed[kind].some:
             _log.warning("the API server lists none, which is not believed", kind=kind)
+            self._crowded.note(kind)  # what comes by events says of no other that it is gone
             return []
         return [key for key in (*changes.gone, *kept) if key not in there]
 
