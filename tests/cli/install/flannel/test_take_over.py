@@ -77,7 +77,7 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
         assert len(of_pod) == 2, "its host end, and the link that limits what it sends"
 
         said = limpet(cloud.machine, "uninstall")
-        assert "2 links of pods: given back to flannel" in said
+        assert "links of pods, 2: given back to flannel" in said
         assert cloud.machine.run("sysctl", "-n", "net.ipv4.ip_forward") == "1\n"
         limpet(cloud.machine, *TAKE_OVER)
         assert of_pod < links()

@@ -28,7 +28,6 @@ from limpet.cli.install.flannel.devices import read_devices, remove_devices, res
 from limpet.cli.install.flannel.found import SUBNET_FILE, Flannel
 from limpet.cli.install.flannel.main_first import drop_main_first, put_main_first
 from limpet.cli.install.flannel.rules import remove_rules, restore_rules, save_rules
-from limpet.cli.output import counted
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -155,7 +154,7 @@ def _give_back_pods(route: RouteSocket) -> list[str]:
     for link in links:
         gone = (errno.ENODEV,)  # with its pod
         route.apply(link_codec.set_link(link.ifindex, what=link.ifname, group=0, ignore_errno=gone))
-    return [f"{counted(len(links), 'link')} of pods: given back to flannel"] if links else []
+    return [f"links of pods, {len(links)}: given back to flannel"] if links else []
 
 
 def finish_giving_back(state_dir: Path, name: str) -> list[str]:
