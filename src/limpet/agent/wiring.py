@@ -206,7 +206,7 @@ class ClusterSide:
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
         self.courier.start()
-        self.probing.own.ipv6_last = not self.peer_parts.tunnels.wireguard.kernel.has_kernels
+        self._look_who_tunnels()
         self._set_links(self.peer_parts.own.links)
         self._tell_tunnelled()
         self.exchange.start()
@@ -215,6 +215,10 @@ class ClusterSide:
         self.session.start()
         self.kubernetes.start()
         self.happenings.start()
+
+    def _look_who_tunnels(self) -> None:
+        """The device may be a userspace tunnel's of before. Raises: KernelError."""
+        self.probing.own.ipv6_last = self.peer_parts.tunnels.wireguard.kernel.is_userspace
 
     async def close(self) -> None:
         self.happenings.stop()
@@ -293,6 +297,7 @@ class ClusterSide:
                 self.session.paths_changed(soon=by_paths)
             case TunnelsChanged():
                 nat_traversal.tunnels_changed()
+                self._look_who_tunnels()
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)

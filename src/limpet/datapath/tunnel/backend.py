@@ -64,6 +64,12 @@ class TunnelBackendKernel(ABC):
         return True
 
     @property
+    def is_userspace(self) -> bool:
+        """Whether packets go by the program: it serves the device that there is, also where the
+        kernel can do it by now, or would serve one. Raises: KernelError."""
+        return self.runs_program or not self.has_kernels
+
+    @property
     @abstractmethod
     def made_by(self) -> str:
         """`kernel`, `userspace`, `strongswan` or `strongswan-kernel`."""

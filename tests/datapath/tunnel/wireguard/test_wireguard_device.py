@@ -317,3 +317,19 @@ def test_a_family_of_generic_netlink_is_found_by_its_name() -> None:
         assert kernel_wire.parse_family(answer) == 0x10
         with pytest.raises(KernelError, match="netlink family lwg-none: ENOENT"):
             netlink.query(kernel_wire.get_family("lwg-none"))
+
+
+class KernelThatCameLater(TunnelWithoutKernel):
+    """The kernel has got WireGuard since the program was started."""
+
+    has_kernels = True
+
+
+def test_a_device_of_the_programs_stays_so_when_the_kernel_has_got_wireguard(lone: Lone) -> None:
+    assert lone.kernel().is_userspace
+    lone.settle(lone.kernel(), lone.want)
+    with lone.netns.entered():
+        later = KernelThatCameLater(lone.route, log=lone.folder / "log", ifname=lone.ifname)
+        assert not later.is_userspace
+        later.observe(lone.want)
+        assert later.is_userspace
