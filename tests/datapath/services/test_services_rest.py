@@ -266,6 +266,12 @@ def test_what_the_kernel_holds_goes_on_where_the_disk_has_lost_what_was_known(
     assert bed.catalog.is_part_served, "after a boot what could be read is all that there is"
     assert bed.catalog.damage == "it has no end", "and is not taken for all that there was"
 
+    bed.part.close()
+    bed.part = bed.new_part()
+    assert bed.run() == 1, "the next agent goes on with that part, and forgets flows of UDP"
+    with ExitStack() as stack:
+        talk(bed.node, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
 
 def test_of_a_table_in_which_nothing_is_left_nothing_stays(make_netns: NetnsFactory) -> None:
     """An agent that never heard of a Service, or another program, may have left it so."""
