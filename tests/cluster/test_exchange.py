@@ -16,6 +16,7 @@ from limpet.cluster.datagrams.peer_datagram import BodyKind
 from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.exchange import gossip
+from limpet.cluster.exchange.digest import item_digest
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import BUCKETS, SUM_BYTES, Digest, Push, encode
@@ -267,6 +268,34 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
             assert stranger.uid not in one.membership.snapshot.nodes
             assert stranger.uid not in one.exchange.heard
         finally:
+            stranger.courier.stop()
+
+    with_nodes(tmp_path, 1, scenario)
+
+
+def test_what_a_member_tells_and_nobody_here_reads_is_remembered_and_of_a_stranger_it_is_not(
+    tmp_path: Path,
+) -> None:
+    async def scenario(one: Node) -> None:
+        one.start()
+        one.hear_from_cloud(told(2))
+        member, stranger = Post(one.host.bed.host(2)), Post(one.host.bed.host(9))
+        later, forged = Sealed("later", b"{}", bytes(64)), seal_grant(grant(3), node_key(9))
+        strange = Sealed("later", b"[]", bytes(64))
+        try:
+            for teller, push in ((stranger, (strange,)), (member, (later, forged))):
+                teller.courier.send(
+                    BodyKind.EXCHANGE,
+                    encode(Push(push)),
+                    to_uid=one.uid,
+                    address=ip_address("192.0.2.1"),
+                    port=PORT,
+                )
+            await until(lambda: one.membership.replica.counters["neighbour_bad"] == 3)
+            assert one.exchange._gossip is not None
+            assert [*one.exchange._gossip._comparisons._refused] == [item_digest(later)]
+        finally:
+            member.courier.stop()
             stranger.courier.stop()
 
     with_nodes(tmp_path, 1, scenario)

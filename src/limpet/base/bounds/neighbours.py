@@ -138,7 +138,7 @@ REFUSED_DOCUMENTS = Bound(
     "documents",
     Above.OLDEST_OUT,
 )
-"""Of a thousand nodes of a later version, and each one's pods."""
+"""As many as a thousand nodes of a later version have, with their pods."""
 HEARD_AT = Bound(
     "places that one member's probes come from in clear, and may be answered at",
     8,

@@ -60,8 +60,7 @@ class Exchange:
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
         self._room = ExchangeBudget()
-        self._kinds = membership.replica.known.kinds
-        self._changes = ChangeRates(self._kinds)
+        self._changes = ChangeRates(membership.replica.known.kinds)
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -197,13 +196,14 @@ class Exchange:
         for key in known[Outcome.FRESH]:
             self._changes.note(key, now_s)
         self._gossip.heard_again(known[Outcome.STALE], received.uid, link)
+        kinds = self._membership.replica.known.kinds
         self._gossip.note_told(
             received.uid,
             is_fresh=Outcome.FRESH in outcomes,
             unreadable=[
                 sealed
                 for sealed, what in zip(push.documents, outcomes, strict=True)
-                if what is Outcome.BAD and not is_readable(sealed, self._kinds)
+                if what is Outcome.BAD and not is_readable(sealed, kinds)
             ],
         )
         late = outcomes.count(Outcome.LATER)
