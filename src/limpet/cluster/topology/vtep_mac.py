@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from limpet.cluster.nodes import NodeEntry
 
-
 _MADE_HERE = b"\x0e\x4c"
 """Its first bytes: locally administered, unicast."""
 
