@@ -26,6 +26,7 @@ from limpet.cni import server
 from limpet.cni.server import CniServer
 from limpet.cni.shim_binary import shim_path
 from limpet.datapath.loop import Loop
+from limpet.datapath.node.forward_keeper import FORWARD_FILE
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, Netns, PodLink, PodName
@@ -425,6 +426,29 @@ def test_a_resolv_conf_is_read_before_anything_is_made(node: LabNode, tmp_path: 
     assert pod.add(conf=conf).document["dns"]["nameservers"] == ["192.0.2.53"]
     own = {**conf, "dns": {"nameservers": ["192.0.2.54"]}}
     assert node.pod("two").add(conf=own).document["dns"]["nameservers"] == ["192.0.2.54"]
+
+
+def test_rules_in_anothers_chain_go_when_the_agent_starts_without_allow_forward(
+    node: LabNode,
+) -> None:
+    def others() -> str:
+        return node.run("nft", "list", "table", "ip", "others")
+
+    drops = "type filter hook forward priority 0; policy drop;"
+    node.run("nft", f"add table ip others; add chain ip others through {{ {drops} }}")
+    node.pod("one").add()
+    node.stop_agent()
+    node.settings["allow_forward"] = True
+    node.start_agent()
+    wait_until(lambda: others().count('comment "limpet"') == 2)
+    node.stop_agent()
+    node.settings["allow_forward"] = False
+
+    node.start_agent()
+
+    wait_until(lambda: not (node.run_dir / FORWARD_FILE).exists(), "they are removed")
+    assert "accept" not in others()
+    assert "policy drop" in others()
 
 
 def test_a_runtime_is_told_where_this_node_answers_names_unless_the_network_says_otherwise(

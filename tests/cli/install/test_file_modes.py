@@ -54,7 +54,7 @@ _INSTALLED = {
     *("/root/backup", "/root/limpet-bugreport.tar.gz", "/root/harbour.tar"),
     *("/run/limpet/agent.sock", "/run/limpet/controller.sock", "/run/limpet/dns.sock"),
     *("/run/limpet/dns-held.sock", "/run/limpet/services-changes.jsonl", "/run/limpet/here.json"),
-    "/run/limpet/attachments/*.json",
+    *("/run/limpet/attachments/*.json", "/run/limpet/forward-rules"),
     *("/var/lib/limpet/policies.json", "/var/lib/limpet/policies-of-kubernetes.jsonl"),
     "/var/lib/limpet/*.damaged",
     *("/var/lib/limpet/controller", "/var/lib/limpet/controller/*"),
@@ -201,7 +201,8 @@ def keep_what_an_api_server_says(machine: ServiceMachine) -> None:
         )
         settings = {"source": "kubernetes", "kubernetes_server": api.url}
         settings |= dict.fromkeys(("services", "policies", "dns"), "on")
-        machine.write(CONFIG, "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+        lines = [f'{key} = "{value}"\n' for key, value in settings.items()]
+        machine.write(CONFIG, "".join(["allow_forward = true\n", *lines]))
         machine.run("systemctl", "restart", "limpet-agent")
         for kept in ("policies-of-kubernetes.jsonl", "cluster/services.jsonl"):
             wait_until(machine.path(f"/var/lib/limpet/{kept}").exists, f"{kept} is kept")

@@ -38,6 +38,7 @@ from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_
 from limpet.cli.needed_settings import needed_settings
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
+from limpet.datapath.node.forward_keeper import FORWARD_FILE
 from limpet.datapath.node.owned import pod_links
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
@@ -52,7 +53,10 @@ from limpet.timeline.file import FOLDER, remove_all
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
-_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE, JOURNAL_FILE)
+_RUN_FILES = (
+    *("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE, JOURNAL_FILE),
+    FORWARD_FILE,
+)
 
 
 @dataclass(slots=True)

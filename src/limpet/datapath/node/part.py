@@ -65,14 +65,16 @@ class NodePart(Part[NodePlan, Change]):
         guards: PodGuards,
         originals: Originals,
         names_at: tuple[Address, ...] = (),
+        forward: ForwardKeeper | None = None,
     ) -> None:
-        """`names_at`: where pods ask the node for names."""
+        """`names_at`: where pods ask the node for names. `forward`: None: others' FORWARD chains
+        are theirs alone."""
         self.settings = settings
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
         self.uplink_mtu_bytes = 1500
         self.guards = guards
-        self.forward = ForwardKeeper() if settings.allow_forward else None
+        self.forward = forward
         self._loop = loop
         self._kernel = kernel
         self._pods = pods
