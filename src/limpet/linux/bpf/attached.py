@@ -29,7 +29,7 @@ _PROGRAM_INFO = struct.Struct("=52xIQ16s")
 _MAP_INFO = struct.Struct("=I4xII8x16s")
 """type, bytes of a key and of a value, name. Source: struct bpf_map_info."""
 _MOST_MAPS = 64
-"""Of one program. Source: include/linux/bpf_verifier.h, MAX_USED_MAPS."""
+"""A program may have so many. Source: include/linux/bpf_verifier.h, MAX_USED_MAPS."""
 _CALLS = {
     8: {
         "x86_64": 321,
