@@ -152,6 +152,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ipam/hostlocal.py": "_NAME_LIMIT_BYTES",
         "kubernetes/kinds/resources.py": "MAX_OBJECT_NAME_CHARACTERS",
         "kubernetes/kinds/services.py": "_MOST_PORT",
+        "linux/bpf/attached.py": "_MOST_MAPS",
         "linux/netlink/traffic_control.py": ("_LARGEST_PACKET_BYTES _MOST_QUEUED_BYTES _TBF_BURST"),
         "relay/stream/codec.py": "MAX_CHANNEL",
     },
