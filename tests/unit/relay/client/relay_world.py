@@ -85,7 +85,9 @@ class SimRelay:
             case Hello():
                 self.places[uid] = source
                 seen = Seen(message.nonce, source, max(0, self.quota - self.count(uid)))
-                waiting = [peer for peer, its in self.streams if its == uid]
+                waiting = [
+                    peer for peer, its in self.streams if its == uid and self._is_pair(uid, peer)
+                ]
                 return [(uid, seen), *((uid, self._told(uid, peer)) for peer in waiting)]
             case AskPair():
                 return self._pair(uid, message)
@@ -119,6 +121,9 @@ class SimRelay:
             (uid, Pair(ask.nonce, ask.peer, port, Refusal.NONE, LIFETIME_S)),
             (ask.peer, self._told(ask.peer, uid)),
         ]
+
+    def _is_pair(self, uid: str, peer: str) -> bool:
+        return frozenset({uid, peer}) in self.pairs
 
     def _told(self, uid: str, peer: str) -> Pair:
         """What the node hears of a pair that the peer has asked for."""
