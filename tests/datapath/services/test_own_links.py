@@ -75,22 +75,34 @@ def test_no_load_balancer_takes_ssh_at_an_address_of_the_node_and_one_beside_it_
     """Those of k3s say the nodes' own addresses; kube-vip puts another there for a Service."""
     one, _ = bed.pods
     beside = ("192.0.2.80", "2001:db8::80")
-    bed.node.ip(*(f"address add {each} dev up0 nodad" for each in beside))
+    # As leases of DHCPv6 are, and addresses of nodes that routers are told of.
+    leased, routed = ("192.0.2.77", "2001:db8::77"), ("100.64.0.5", "fd7a::5")
+    ends = "valid_lft 3600 preferred_lft 3600"
+    bed.node.ip(
+        *(f"address add {each} dev up0 nodad" for each in beside),
+        *(f"address add {each} dev up0 nodad {ends}" for each in leased),
+        *(f"address add {each} dev lo" for each in routed),
+    )
+    bed.outside.ip(
+        "route add 100.64.0.0/10 via 192.0.2.1", "-6 route add fd7a::/16 via 2001:db8::1"
+    )
     thief = replace(
         WEB,
         ports=(ServicePort("ssh", "TCP", 22), ServicePort("http", "TCP", 80)),
-        exposure=Exposure(load_balancer_ips=(*NODE, *beside)),
+        exposure=Exposure(load_balancer_ips=(*NODE, *beside, *leased, *routed)),
     )
     ports = (EndpointPort("ssh", "TCP", 8080), EndpointPort("http", "TCP", 8080))
     bed.put(thief, *(replace(x, ports=ports) for x in slices(*endpoints_of(*one.addresses))))
     with ExitStack() as stack:
         pod = {version: listening(stack, one.netns, version, 8080) for version in (4, 6)}
-        for version, own, vip in zip((4, 6), NODE, beside, strict=True):
-            talk(bed.outside, own, 80, pod[version])
+        for version, vip in zip((4, 6), beside, strict=True):
             talk(bed.outside, vip, 80, pod[version])
             talk(bed.outside, vip, 22, pod[version])
-            with ExitStack() as ssh:
-                talk(bed.outside, own, 22, listening(ssh, bed.node, version, 22))
+            ssh = listening(stack, bed.node, version, 22)
+            for each in (NODE, leased, routed):
+                own = each[version == 6]
+                talk(bed.outside, own, 80, pod[version])
+                talk(bed.outside, own, 22, ssh)
 
 
 def test_a_client_stays_with_an_endpoint_that_is_a_process_of_the_node(bed: ServiceBed) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from itertools import product
 
 import structlog
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE as _SCRATCH
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -43,6 +43,7 @@ from limpet.linux.conntrack import (
     forget_udp,
     forget_unanswered_tcp,
 )
+from limpet.linux.netlink.address_codec import IFA_F_PERMANENT, AddressInfo
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements
@@ -66,8 +67,7 @@ class ServicesKernel:
         self.own: frozenset[Address] = frozenset()
         """Addresses of the node at whatever link, as `look_at_addresses` found them."""
         self.lent: frozenset[Address] = frozenset()
-        """Those of them that stand beside the node's in a subnet, as kube-vip and keepalived put
-        there what is a Service's."""
+        """Those of them that are a Service's, as `_lent` tells."""
         self.is_own_stale = True
         """They may be others by now."""
 
@@ -96,15 +96,7 @@ class ServicesKernel:
         self.own = frozenset(
             x for x in map(ip_address, {each.packed for each in found}) if not x.is_link_local
         )
-        at_links = [(each.ifindex, each.interface) for each in found]
-        in_subnets = {
-            (link, x.version) for link, x in at_links if x.network.prefixlen < x.max_prefixlen
-        }
-        self.lent = frozenset(
-            x.ip
-            for link, x in at_links
-            if x.network.prefixlen == x.max_prefixlen and (link, x.version) in in_subnets
-        )
+        self.lent = _lent(found)
         self.is_own_stale = False
 
     @property
@@ -303,3 +295,22 @@ class ServicesKernel:
 def count_connections(asked: Collection[FlowEnd]) -> Mapping[FlowEnd, int]:
     """Connections begun to one of `asked`, by the endpoint that answers. Raises: LimpetError."""
     return count_flows(asked)
+
+
+def _lent(found: Iterable[AddressInfo]) -> frozenset[Address]:
+    """Addresses by themselves that stand for good in the subnet of another one of their link: there
+    kube-vip and keepalived put a Service's. A node's own by themselves are leases of DHCPv6, which
+    end, or on `lo` and tunnels, where no subnet has them."""
+    at_links: dict[int, list[InterfaceAddress]] = {}
+    for each in found:
+        at_links.setdefault(each.ifindex, []).append(each.interface)
+    return frozenset(
+        ip_address(each.packed)
+        for each in found
+        if each.flags & IFA_F_PERMANENT
+        and each.prefix_length == each.interface.max_prefixlen
+        and any(
+            x.network.prefixlen < x.max_prefixlen and each.interface.ip in x.network
+            for x in at_links[each.ifindex]
+        )
+    )
