@@ -1,0 +1,1 @@
+"""Kinds of documents and their formats, through every room that handles documents."""

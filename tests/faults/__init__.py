@@ -1,0 +1,1 @@
+"""Kills, storms and foreign programs: run by `make test-storms`."""

@@ -1,0 +1,1 @@
+"""Packages of Debian and Fedora, built and installed: run by `make test-packages`."""

@@ -1,5 +1,6 @@
 """What parts of an agent tell: frozen values. Who hears each, in which order, is said in
-`agent.wiring`; what is new in the cluster's documents is told as `cluster.membership.News`."""
+`agent.wiring`, and of policies and port security in `agent.main`; what is new in the cluster's
+documents is told as `cluster.membership.News`."""
 
 from __future__ import annotations
 

@@ -27,6 +27,12 @@ class ServicePort(Struct, frozen=True, gc=False, array_like=True):
     node_port: int = 0
     """At each node's own addresses; 0: none."""
 
+    @property
+    def words(self) -> str:
+        """`http 80:30080/TCP`, as kubectl has it."""
+        number = f"{self.port}:{self.node_port}" if self.node_port else str(self.port)
+        return f"{self.name + ' ' if self.name else ''}{number}/{self.protocol}"
+
 
 class Exposure(Struct, frozen=True, gc=False, array_like=True):
     """How a Service is reached from outside of the cluster, and whether this node does it."""

@@ -1,0 +1,1 @@
+"""What tells a person of a network at fault: netcheck, ping, pairs."""

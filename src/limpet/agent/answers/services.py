@@ -25,7 +25,7 @@ from limpet.kubernetes.kinds.services import HEADLESS_LABEL, PROXY_LABEL
 from limpet.services.catalog import Catalog, left_out_in_short, left_out_in_words
 from limpet.services.mode import ServicesDecision
 from limpet.services.rotation import Here, OfferedPorts, endpoint_words, rotate
-from limpet.services.values import Service, ServicePort
+from limpet.services.values import Service
 
 if TYPE_CHECKING:  # in memory only where Services are on
     from limpet.agent.services import ServiceSide
@@ -154,7 +154,7 @@ class ServiceAdmin:
         return ServiceWay(
             name="/".join(service.key),
             address=str(address),
-            ports=[_words(port) for port in service.ports],
+            ports=[port.words for port in service.ports],
             served=[ServedPort(number=each.port, protocol=each.protocol) for each in service.ports],
             endpoints=[
                 each
@@ -199,7 +199,7 @@ def _endpoints(
             for candidate in found:
                 endpoint, target_port = candidate
                 yield EndpointStatus(
-                    port=_words(port),
+                    port=port.words,
                     service_port=port.port,
                     protocol=port.protocol,
                     address=endpoint.address,
@@ -228,7 +228,7 @@ def _line(service: Service, side: ServiceSide) -> ServiceLine:
         name=service.name,
         type=service.type,
         addresses=list(service.cluster_ips) or list(filter(None, [service.external_name])),
-        ports=[_words(port) for port in service.ports],
+        ports=[port.words for port in service.ports],
         endpoints=len(known),
         used=len(used),
         trouble=side.part.troubles.get(service.key, ""),
@@ -250,11 +250,6 @@ def _all_left_out(side: ServiceSide) -> list[str]:
 def count_left_out(side: ServiceSide) -> int:
     """Objects of which something is left out, those among them that cannot be read at all."""
     return len(side.catalog.incomplete) + len(side.source.unread)
-
-
-def _words(port: ServicePort) -> str:
-    number = f"{port.port}:{port.node_port}" if port.node_port else str(port.port)
-    return f"{port.name + ' ' if port.name else ''}{number}/{port.protocol}"
 
 
 def services_status(

@@ -12,7 +12,6 @@ from limpet.picture.workloads import Endpoint, Service
 from limpet.services import values
 from limpet.services.catalog import Catalog, left_out_in_short
 from limpet.services.rotation import Candidate, Here, OfferedPorts, rotate
-from limpet.services.values import ServicePort
 
 MOST_SERVICES, _MOST_ENDPOINTS = 500, 32
 """More of them say nothing to whoever looks, and a picture is sent whole."""
@@ -39,7 +38,7 @@ def _service(
         name="/".join(service.key),
         type=service.type,
         addresses=tuple(addresses),
-        ports=tuple(map(_words, service.ports)),
+        ports=tuple(port.words for port in service.ports),
         endpoints=tuple(ends[:_MOST_ENDPOINTS]),
         endpoints_in_rotation=sum(each.in_rotation for each in ends),
         endpoints_total=len(ends),
@@ -61,7 +60,7 @@ def _endpoints(
                 shown = f"[{endpoint.address}]" if version == 6 else endpoint.address
                 yield Endpoint(
                     address=f"{shown}:{number}",
-                    port=_words(port),
+                    port=port.words,
                     pod=f"{service.namespace}/{endpoint.pod}" if endpoint.pod else "",
                     node=uids.get(endpoint.node, endpoint.node),
                     in_rotation=is_used,
@@ -78,8 +77,3 @@ def _why(candidate: Candidate, here: Here) -> str:
     if endpoint.is_terminating:
         return "it is ending"
     return "others are preferred" if endpoint.is_ready else "it is not ready"
-
-
-def _words(port: ServicePort) -> str:
-    number = f"{port.port}:{port.node_port}" if port.node_port else str(port.port)
-    return f"{port.name + ' ' if port.name else ''}{number}/{port.protocol}"

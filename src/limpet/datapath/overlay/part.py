@@ -37,7 +37,7 @@ class _Look(IntEnum):
     EVERY_KEY = 1
     """All of what was read and notified."""
     KERNEL = 2
-    """What was notified does not tell all: it is read anew."""
+    """Dump the kernel next round: a notification was lost or ambiguous."""
 
 
 class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
