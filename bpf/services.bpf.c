@@ -150,7 +150,7 @@ struct {
 	__uint(max_entries, 1 << 14);
 	__type(key, struct answer);
 	__type(value, struct kept); /* who was asked last by who answers there */
-} answers SEC(".maps");
+} awaited SEC(".maps");
 
 /*
  * Sockets that are connected, until they are closed: the agent counts them, and ends those whose
@@ -450,8 +450,8 @@ static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 			/* It may be an endpoint itself, whose answers are its own from now on. */
 			answer.socket = cookie;
 			answer.target = asked;
-			if (bpf_map_lookup_elem(&answers, &answer))
-				bpf_map_delete_elem(&answers, &answer);
+			if (bpf_map_lookup_elem(&awaited, &answer))
+				bpf_map_delete_elem(&awaited, &answer);
 			return;
 		}
 		bpf_map_update_elem(&flows, &flow, &found, BPF_ANY);
@@ -459,12 +459,12 @@ static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 	answer.socket = cookie;
 	answer.target = found;
 	fresh.until_ns = bpf_ktime_get_coarse_ns() + AWAITED_NS;
-	told = bpf_map_lookup_elem(&answers, &answer);
+	told = bpf_map_lookup_elem(&awaited, &answer);
 	if (told && is_same(&told->target, &asked)) {
 		told->until_ns = fresh.until_ns;
 	} else {
 		fresh.target = asked;
-		bpf_map_update_elem(&answers, &answer, &fresh, BPF_ANY);
+		bpf_map_update_elem(&awaited, &answer, &fresh, BPF_ANY);
 	}
 	write_address(ctx, is_ipv4, &found);
 }
@@ -480,6 +480,7 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 	struct target wanted;
 	struct kept *asked;
 	struct peer *peer = NULL;
+	__u64 now_ns;
 
 	if (!sk)
 		return;
@@ -492,9 +493,11 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 	} else {
 		if (!is_datagram)
 			return;
-		asked = bpf_map_lookup_elem(&answers, &answer);
-		if (!asked || asked->until_ns < bpf_ktime_get_coarse_ns())
+		asked = bpf_map_lookup_elem(&awaited, &answer);
+		now_ns = bpf_ktime_get_coarse_ns();
+		if (!asked || asked->until_ns < now_ns)
 			return;
+		asked->until_ns = now_ns + AWAITED_NS; /* a stream may be asked for once */
 		wanted = asked->target;
 	}
 	write_address(ctx, is_ipv4, &wanted);

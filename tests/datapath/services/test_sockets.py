@@ -7,6 +7,7 @@ import ctypes
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from limpet.datapath.services.sockets.pins_apply import (
     remove_pins,
 )
 from limpet.datapath.teardown import remove_kernel_state
-from limpet.linux.bpf.library import Bpf
+from limpet.linux.bpf.library import Bpf, BpfMap
 from limpet.services.values import (
     SERVING,
     TERMINATING,
@@ -216,13 +217,28 @@ def test_answers_of_one_endpoint_are_said_to_be_of_whom_a_datagram_socket_asked_
                 words, peer = server.recvfrom(64)
                 server.sendto(words, peer)
                 assert asks.recvfrom(64)[1][:2] == asked
-            # Two minutes later it speaks for itself, or another pod has its address.
-            noted = Bpf().pinned_map(bed.place.pins / NOTED / "answers")
+            noted = Bpf().pinned_map(bed.place.pins / NOTED / "awaited")
             assert noted is not None
             with closing(noted):
-                noted.put([(key, value[:-8] + bytes(8)) for key, value in noted.read().items()])
+                # What is asked for once may be a stream: each of it is awaited for two minutes.
+                soon_ns = time.monotonic_ns() + 10**9 * int(PATIENCE_S)
+                put_times(noted, soon_ns)
+                server.sendto(b"streamed", peer)
+                assert asks.recvfrom(64)[1][:2] == web
+                assert max(times_of(noted)) > soon_ns + 10**9 * 30
+                # Two minutes later it speaks for itself, or another pod has its address.
+                put_times(noted, 0)
             server.sendto(b"unasked", peer)
             assert asks.recvfrom(64)[1][:2] == itself
+
+
+def put_times(noted: BpfMap, until_ns: int) -> None:
+    until = until_ns.to_bytes(8, sys.byteorder)
+    noted.put([(key, value[:-8] + until) for key, value in noted.read().items()])
+
+
+def times_of(noted: BpfMap) -> list[int]:
+    return [int.from_bytes(value[-8:], sys.byteorder) for value in noted.read().values()]
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 LAYOUT = 4
 """Another number for every change of the maps that the agent fills: they are pinned by it, and a
 new agent fills its own from nothing."""
-NOTED_LAYOUT = 3
+NOTED_LAYOUT = 2
 """Another number for every change of the maps that programs write: what stands there of open
 sockets is known nowhere else, so whoever changes it once others use it writes how the former is
 taken along."""
@@ -16,7 +16,7 @@ FRONTENDS, SLOTS, MEMBERS, NAMESPACES = "frontends", "slots", "members", "namesp
 CONNECTED, PEERS, FLOWS = "connected", "peers", "flows"
 """Places of connected sockets, by cookie; whom they asked for, and whom they got, by place; of
 sockets of UDP that are not connected, by cookie and who is asked."""
-NOTED_MAPS = (CONNECTED, PEERS, "locks", FLOWS, "answers", "clients")
+NOTED_MAPS = (CONNECTED, PEERS, "locks", FLOWS, "awaited", "clients")
 """Maps that programs write."""
 PLACES, SETS = 8, 1 << 13
 """A connected socket has one of the places of the set that its cookie says."""
