@@ -309,10 +309,12 @@ def test_while_nothing_was_ever_heard_of_the_cluster_nobody_is_told_that_a_name_
     place.start()
 
     assert ask(place.node, WEB).rcode() == dns.rcode.SERVFAIL
-    place.started[-1].terminate()
-    assert place.started[-1].wait(PATIENCE_S) == 0
-    (place.cluster / KEPT_FILE).write_bytes(encode_items(ITEMS)[:-9])
-    place.start()
+    for content in (b"", bytes(300), encode_items(ITEMS)[:-9]):
+        place.started[-1].terminate()
+        assert place.started[-1].wait(PATIENCE_S) == 0
+        (place.cluster / KEPT_FILE).write_bytes(content)
+        place.start()
+        assert ask(place.node, none).rcode() == dns.rcode.SERVFAIL
     assert values(ask(place.node, WEB)) == ["10.96.0.10"]
     assert ask(place.node, none).rcode() == dns.rcode.SERVFAIL
     place.keep(*ITEMS)

@@ -140,8 +140,11 @@ class KeptServices:
                     "and all when an API server has told all"
                 )
                 raise StorageError("read", str(self.path), str(error), hint=hint) from error
+            items = _readable(content)
+            if not items:  # as where there is no file
+                return None
             _log.warning("Services are known as far as they can be read", damage=str(error))
-            file = _FileNews(stat, _readable(content), frozenset(), is_partial=True)
+            file = _FileNews(stat, items, frozenset(), is_partial=True)
         return CatalogNews(file, *self._changes(journal, 0))
 
     def apply(self, news: CatalogNews) -> set[ServiceName]:

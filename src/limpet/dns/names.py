@@ -200,10 +200,13 @@ class ClusterNames:
         """Whether it has the form of a Service's. Every other name is denied: musl asks for nothing
         more of its search list once one entry was failed."""
         key = self.service_named(name)
-        if key is None or key[0] not in self._namespaces:
+        if key is None:
+            return False
+        has_endpoints = bool(self._catalog.slices(*key))
+        if key[0] not in self._namespaces and not has_endpoints:
             return False
         is_whole = len(name) == len(self._zone) + 3
-        return is_whole or (key in self._headless and not self._catalog.slices(*key))
+        return is_whole or (key in self._headless and not has_endpoints)
 
     def _at(
         self, name: Labels, most: int = DNS_ADDRESSES.most

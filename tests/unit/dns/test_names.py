@@ -235,6 +235,16 @@ def test_only_what_may_be_a_service_that_was_lost_is_left_open(name: str, code: 
     assert dns.rcode.to_text(dns.rcode.Rcode(found.code)) == code
 
 
+def test_a_service_whose_endpoints_alone_are_known_is_one_that_was_lost() -> None:
+    _, known = names(*(each for each in ITEMS if isinstance(each, EndpointSlice)))
+    known.is_partial = True
+
+    found = known.look_up(wire.split_name(_wire(DB)), wire.A)
+
+    assert found is not None
+    assert found.code == wire.SERVFAIL
+
+
 def test_an_alias_out_of_the_cluster_says_where_to_ask_on() -> None:
     _, known = names()
 

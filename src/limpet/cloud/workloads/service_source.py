@@ -245,10 +245,12 @@ class ServiceSource(WorkloadSource):
             self._refuse(what.__name__, key, cause)
         if there is None:
             return changes.gone
-        self._crowded.hear_list()
-        if not self._listed[kind].some:
-            _log.warning("the API server lists none, which is not believed", kind=kind)
+        is_believed = self._listed[kind].some
+        if not is_believed:
             self._crowded.note(kind)  # what comes by events says of no other that it is gone
+        self._crowded.hear_list()
+        if not is_believed:
+            _log.warning("the API server lists none, which is not believed", kind=kind)
             return []
         return [key for key in (*changes.gone, *kept) if key not in there]
 

@@ -44,6 +44,8 @@ class _Record:
     """The last one has found a difference."""
     brought: bool = False
     """It has brought one of the two sides something."""
+    wanted: set[int] = field(default_factory=set)
+    """Marks of what it was asked for since the last one began."""
     told: dict[Key, int] = field(default_factory=dict)
     """What the member was sent since it lacked it, with its bucket, until that is listed again."""
 
@@ -81,12 +83,15 @@ class Comparisons:
         if record.differs and not record.brought:
             record.in_vain += 1
         record.differs = record.brought = False
+        record.wanted.clear()
         return record.in_vain < _IN_VAIN or self._below(_SELDOM) == 0
 
-    def note_fresh(self, uid: str) -> None:
-        """What the member told counts, and was not known."""
+    def note_fresh(self, uid: str, keys: Iterable[Key]) -> None:
+        """What the member told counts, and was not known. News that it tells by itself says nothing
+        of what a comparison brings."""
         record = self._record(uid)
-        record.in_vain, record.brought = 0, True
+        if any(mark_of(key) in record.wanted for key in keys):
+            record.in_vain, record.brought = 0, True
 
     def note_refused(self, documents: Iterable[Sealed]) -> None:
         """Documents that this version cannot read."""
@@ -117,6 +122,7 @@ class Comparisons:
         unknown = tuple(mark for mark in there if digests[mark] not in self._refused)
         more = listing.more or len(here) > MOST_PUSHED or len(unknown) > MOST_WANTED
         wanted = (*self._one(refused), *unknown)[:MOST_WANTED]
+        record.wanted.update(wanted)
         return Settling(told, wanted, again=more and not is_in_vain)
 
     def _look_at_what_was_told(self, uid: str, here: Iterable[Key], listing: Listing) -> None:
@@ -125,7 +131,7 @@ class Comparisons:
         for key in seen:
             del record.told[key]
         if not missing.issuperset(seen):
-            self.note_fresh(uid)
+            record.in_vain, record.brought = 0, True
 
     def _one(self, those: tuple[T, ...]) -> tuple[T, ...]:
         return (those[self._below(len(those))],) if those else ()

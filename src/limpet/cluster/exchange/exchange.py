@@ -199,7 +199,7 @@ class Exchange:
         kinds = self._membership.replica.known.kinds
         self._gossip.note_told(
             received.uid,
-            is_fresh=Outcome.FRESH in outcomes,
+            fresh=known[Outcome.FRESH],
             unreadable=[
                 sealed
                 for sealed, what in zip(push.documents, outcomes, strict=True)

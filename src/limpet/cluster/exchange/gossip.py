@@ -196,12 +196,11 @@ class Gossip:
             if not rumour.links and rumour.heard >= _ENOUGH.get(rumour.origin, rumour.heard + 1):
                 del self._rumours[key]
 
-    def note_told(self, uid: str, *, is_fresh: bool, unreadable: Iterable[Sealed]) -> None:
-        """`uid` has told something: whether any was news, and what of it cannot be read here."""
+    def note_told(self, uid: str, *, fresh: Iterable[Key], unreadable: Iterable[Sealed]) -> None:
+        """`uid` has told something: what of it was news, and what of it cannot be read here."""
         if not self._neighbours.is_member(uid):
             return
-        if is_fresh:
-            self._comparisons.note_fresh(uid)
+        self._comparisons.note_fresh(uid, fresh)
         self._comparisons.note_refused(unreadable)
 
     def receive(

@@ -277,7 +277,7 @@ class Cluster:
         unreadable = self._registry.unreadable
         found = {name for kind, name in unreadable if kind in (NODE, PRESENCE)}
         is_unknown = is_uid(uid) and not self.name_of(uid)
-        if is_unknown and await self.reports.sequence(uid) >= 0:
+        if is_unknown and await self.reports.has(uid):
             found.add(uid)
         return found
 

@@ -146,6 +146,10 @@ class NodeReports:
         record = _record(await self._store.get(REPORT, uid))
         return record.sequence if record is not None and record.knows_kept else -1
 
+    async def has(self, uid: str) -> bool:
+        """There is a report of it, of whatever controller."""
+        return _record(await self._store.get(REPORT, uid)) is not None
+
     async def get(self, uid: str) -> ReportedByNode | None:
         record = _record(await self._store.get(REPORT, uid))
         if record is None:

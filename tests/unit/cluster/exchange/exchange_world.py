@@ -136,8 +136,8 @@ class Host:
         effects = self.learn(news, now_s, Source.NEIGHBOUR, from_uid, link)
         again = [each.key for each in news if before.find(each.key) == each]
         self.gossip.heard_again(again, from_uid, link)
-        is_fresh = self.known is not before
-        self.gossip.note_told(from_uid, is_fresh=is_fresh, unreadable=unreadable)
+        fresh = [each.key for each in news if self.known.find(each.key) != before.find(each.key)]
+        self.gossip.note_told(from_uid, fresh=fresh, unreadable=unreadable)
         return effects
 
 

@@ -41,6 +41,18 @@ def test_what_the_other_cannot_read_is_not_told_and_asked_for_without_an_end() -
     assert len(world.hosts[2].known.of("grant")) == 2
 
 
+def test_news_that_come_by_themselves_make_no_comparison_worth_more() -> None:
+    """A pod that comes every ten seconds had thousands of documents compared again."""
+    world = mixed(1_000)
+    world.run(60.0)
+    started_s = world.now_s
+    for number in range(24):
+        world.change(1, node(3 + number), Source.CLOUD)
+        world.run(10.0)
+    assert world.bytes_since(started_s) / 240.0 < 6_000
+    assert grant(26).uid in world.hosts[2].known.of("presence")
+
+
 def test_among_what_cannot_be_read_what_can_is_found_all_the_same() -> None:
     world = mixed(300)
     world.run(60.0)
@@ -51,7 +63,7 @@ def test_among_what_cannot_be_read_what_can_is_found_all_the_same() -> None:
     world.weather = Weather()
     world.run(90.0)
     for host in world.hosts.values():
-        assert {grant(number).uid for number in (3, 4)} <= host.known.of("presence").keys()
+        assert {grant(number).uid for number in (3, 4)} <= host.known.of("presence")
 
 
 def test_what_can_be_read_after_a_restart_is_told_at_once() -> None:

@@ -268,6 +268,7 @@ def test_what_a_controller_of_before_has_left_out_is_asked_for_again(tmp_path: P
         before = {"sequence": 4, "at_s": 1.0, "pods": pods(3), "parts": [PartMark(3, 300)]}
         await store.write([StorePut(REPORT, "a", msgspec.json.encode(before))])
         assert await reports.sequence("a") == -1
+        assert await reports.has("a")
         await put(reports, 5, [pod(900, "10.0.0.2")], 4)
         assert await reports.sequence("a") == -1
         await put(reports, 6, pods(3))
