@@ -197,16 +197,13 @@ class ClusterNames:
         return Found(wire.SERVFAIL, because="aliases that lead to each other")
 
     def _may_be_lost(self, name: Labels) -> bool:
-        """Whether it has the form of a Service's. Every other name is denied: musl asks for nothing
-        more of its search list once one entry was failed."""
-        key = self.service_named(name)
-        if key is None:
+        """Every other name is denied: musl ends its search list at the first that is failed."""
+        if (key := self.service_named(name)) is None:
             return False
         has_endpoints = bool(self._catalog.slices(*key))
-        if key[0] not in self._namespaces and not has_endpoints:
-            return False
-        is_whole = len(name) == len(self._zone) + 3
-        return is_whole or (key in self._headless and not has_endpoints)
+        if len(name) == len(self._zone) + 3:
+            return has_endpoints or key[0] in self._namespaces
+        return key in self._headless and not has_endpoints
 
     def _at(
         self, name: Labels, most: int = DNS_ADDRESSES.most

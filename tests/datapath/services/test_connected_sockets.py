@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import struct
@@ -124,6 +125,7 @@ def test_sockets_whose_endpoint_left_while_programs_were_away_are_ended_when_the
 def test_an_attempt_to_attach_that_fails_leaves_no_descriptor(bed: SocketBed) -> None:
     """There is one each 30 s as long as what is wrong lasts."""
     with bed.node.entered(), open(os.devnull, "rb") as nothing:
+        gc.collect()  # what earlier tests have left
         before = _descriptors()
         with closing(SocketKernel(bed.place, PodNamespaces(lambda: ()))) as kernel:
             kernel.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import ip_address
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.node_state import NodeState
 from limpet.cluster.membership import Membership
 from limpet.datapath.services.apply import ServicesKernel
@@ -33,13 +33,15 @@ class ServiceSurroundings:
         self._node = node
         self._probing = probing
         self._others: frozenset[Address] = frozenset()
+        self._reached: frozenset[Endpoint] = frozenset()
         self.look()
 
     def look(self) -> None:
         """Others count where their signatures have answered: who could name any address would take
         Services' addresses away."""
-        found = (each.underlay for each in self._probing.paths.values())
-        self._others = frozenset(each for each in found if each is not None)
+        paths = self._probing.paths.values()
+        self._others = frozenset(x.underlay for x in paths if x.underlay is not None)
+        self._reached = frozenset(end for path in paths for end in path.ends)
 
     def now(self) -> Surroundings:
         node, presence = self._node(), self._membership.presence
@@ -50,6 +52,7 @@ class ServiceSurroundings:
             is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
             node_ports=self._node_ports,
             nodes=self._others,
+            reached=self._reached,
             own=frozenset(presence.addresses if presence is not None else ()),
             own_ports=node.own_ports,
             names_at=self._names_at,

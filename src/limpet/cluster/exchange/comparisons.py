@@ -109,6 +109,7 @@ class Comparisons:
         record = self._record(uid)
         if not (here or there or listing.more):
             record.in_vain = 0
+            record.told.clear()
             return Settling((), (), again=False)
         record.differs = True
         self._look_at_what_was_told(uid, here, listing)

@@ -33,6 +33,15 @@ class PeerPath:
     that it is there still: what an end is in or, where routers are between, what the node's own
     address towards it is in. Empty: it was kept by a Limpet of before they were."""
 
+    @property
+    def ends(self) -> tuple[Endpoint, ...]:
+        """Where its packets go on the underlay: address and UDP port, 0 where there is none in
+        particular."""
+        plain = (*self.next_hops, *filter(None, [self.underlay]))
+        at = self.endpoint
+        tunnel = (at,) if at is not None and not at[0].is_loopback else ()
+        return (*((each, 0) for each in plain), *tunnel)
+
     def left_on(self, links: Collection[UnderlayLink]) -> PeerPath | None:
         """What of it leads to the peer where the node is now; None: nothing, it was moved.
 

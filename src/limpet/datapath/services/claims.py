@@ -145,6 +145,8 @@ class Reserved:
     def __init__(self) -> None:
         self._nodes: frozenset[bytes] = frozenset()
         """Others."""
+        self._reached: dict[bytes, set[int]] = {}
+        """UDP ports by which nodes are reached, by address."""
         self._own: frozenset[bytes] = frozenset()
         self._own_ports: frozenset[PortRange] = frozenset()
         self._lent: frozenset[bytes] = frozenset()
@@ -161,6 +163,9 @@ class Reserved:
     def put(self, around: Surroundings) -> None:
         before = self._looked_at
         self._nodes = frozenset(each.packed for each in around.nodes)
+        self._reached = {each.packed: set() for each, _ in around.reached}
+        for reached_at, port in around.reached:
+            self._reached[reached_at.packed].add(port)
         pods = (*around.cluster, *around.pods)
         # Those by which pods know the node are as closed as pods' own, at each port.
         self._own = frozenset(
@@ -177,7 +182,7 @@ class Reserved:
     @property
     def _looked_at(self) -> tuple[object, ...]:
         own = self._own, self._own_ports, self._lent
-        return *own, self._nodes, self._names_at, self._pods
+        return *own, self._nodes, self._reached, self._names_at, self._pods
 
     def look(self, catalog: Catalog) -> Collection[ServiceName]:
         """Who has to be planned anew, since these addresses are others than before."""
@@ -227,7 +232,8 @@ class Reserved:
         is_needed = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)
         if address in self._own and (is_external or address not in self._lent):
             return f"is this node's, which needs port {port}/{protocol} itself" if is_needed else ""
-        if is_needed and address in self._nodes:
+        ports = self._reached.get(address)
+        if ports is not None and (is_needed or (protocol == "UDP" and port in ports)):
             return f"is another node's address, which needs port {port}/{protocol} itself"
         if is_external and address in self._nodes:
             return "is another node's address: that node serves it, and no other does"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.node_state import PortRange
 
 VERSIONS = (4, 6)
@@ -46,6 +46,9 @@ class Surroundings:
     nodes: frozenset[Address] = frozenset()
     """Addresses of other nodes. A packet for an external one of a Service that is one of these goes
     there: that node serves it."""
+    reached: frozenset[Endpoint] = frozenset()
+    """Where packets for other nodes go by whatever way, their relays too: address and UDP port, 0
+    where there is none in particular. Ports that nodes need are theirs at these addresses."""
     own: frozenset[Address] = frozenset()
     """Addresses of this node, which Services may have from outside ..."""
     own_ports: frozenset[PortRange] = frozenset()

@@ -63,7 +63,7 @@ def test_among_what_cannot_be_read_what_can_is_found_all_the_same() -> None:
     world.weather = Weather()
     world.run(90.0)
     for host in world.hosts.values():
-        assert {grant(number).uid for number in (3, 4)} <= host.known.of("presence")
+        assert {grant(number).uid for number in (3, 4)} <= host.known.of("presence").keys()
 
 
 def test_what_can_be_read_after_a_restart_is_told_at_once() -> None:

@@ -248,18 +248,18 @@ def test_no_load_balancer_takes_what_other_nodes_are_reached_by() -> None:
     """Packets between nodes, which each sends by the addresses that k3s says of all of them."""
     node = "203.0.113.5"
     asked = [("UDP", 8472), ("UDP", 7471), ("TCP", 10250), ("TCP", 443), ("TCP", 8472)]
+    asked += [("UDP", 51820)]  # the tunnel's port of that node, or of its relay
     ports = tuple(ServicePort(f"{protocol}-{port}", protocol, port) for protocol, port in asked)
     world = World(*served(balanced(replace(THIEF, ports=ports), node)))
     assert all(world.leads_to(node, *each) for each in asked)
 
-    world.surround(
-        Surroundings(
-            nodes=frozenset({ip_address(node)}), own_ports=frozenset({("UDP", 7471, 7471)})
-        )
-    )
-    found = [world.leads_to(node, *each) != "" for each in asked]
-    assert found == [False, False, False, True, True]
-    assert "is another node's address, which needs port" in world.planner.troubles[THIEF.key]
+    exchange = frozenset({("UDP", 7471, 7471)})
+    for port in (0, 51820):
+        reached = frozenset({(ip_address(node), port)})
+        expected = [False, False, False, True, True, not port]
+        world.surround(Surroundings(reached=reached, own_ports=exchange))
+        assert [world.leads_to(node, *each) != "" for each in asked] == expected
+        assert "is another node's address, which needs port" in world.planner.troubles[THIEF.key]
 
 
 def test_an_address_that_stands_on_the_node_for_a_load_balancer_is_that_ones_at_each_port() -> None:

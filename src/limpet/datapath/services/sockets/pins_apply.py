@@ -46,6 +46,10 @@ def forget_other_layouts(pins: Path) -> None:
     for folder in _map_folders(pins):
         if folder.name not in (MAPS, NOTED):
             shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        for path in (pins / NOTED).iterdir():
+            if path.name not in NOTED_MAPS:
+                path.unlink(missing_ok=True)
 
 
 def forget_other_links(pins: Path, programs: Collection[str]) -> None:
