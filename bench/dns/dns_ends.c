@@ -1,7 +1,9 @@
 /* Either end of the measure of names, so cheap that neither is what is measured:
 
        dns_ends client ADDRESS KIND PER_SECOND NAMES SECONDS    asks, and prints what came of it
-       dns_ends upstream ADDRESS                                knows every name
+       dns_ends upstream ADDRESS                                knows every name, and tells who sends
+                                                                it nothing at all how many questions
+                                                                for kept names it has had
 
    Questions leave at a fixed rate whatever became of those before (PER_SECOND 0: as many as are
    answered, WINDOW under way). An answer has taken until the kernel had it, which notes the time:
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -211,6 +214,7 @@ static int answer(const char *address)
 	static const uint8_t record[] = {0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0x0e, 0x10, 0, 4, 192, 0, 2, 80};
 	struct sockaddr_in at;
 	int made = open_socket(address, &at);
+	uint64_t kept = 0;
 
 	if (bind(made, (struct sockaddr *)&at, sizeof at))
 		err(1, "bind %s", address);
@@ -224,6 +228,8 @@ static int answer(const char *address)
 					  (struct sockaddr *)&client, &size);
 		size_t end = HEADER;
 
+		if (length == 0)
+			sendto(made, &kept, sizeof kept, 0, (struct sockaddr *)&client, size);
 		if (length < HEADER + 5)
 			continue;
 		while (end < (size_t)length && message[end])
@@ -231,6 +237,7 @@ static int answer(const char *address)
 		end += 5;
 		if (end > (size_t)length)
 			continue;
+		kept += !strncasecmp((char *)message + HEADER + 1, "kept-", 5);
 		memcpy(message + 2, (uint8_t[]){0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0}, 10);
 		memcpy(message + end, record, sizeof record);
 		sendto(made, message, end + sizeof record, 0, (struct sockaddr *)&client, size);

@@ -6,13 +6,19 @@
 Client and upstream are a program in C (`dns_ends.c`), so that neither is what is measured.
 Questions come at a fixed rate, whatever becomes of those before, as those of many pods do; and then
 as fast as they are answered. Processor time is that of the process that answers.
+
+Names are kept when the upstream hears nothing of them: they are asked until that is so, unmeasured,
+before each turn, since other names were asked meanwhile, which take their places, and CoreDNS keeps
+none for longer than 30 s. A turn in which the upstream does hear of one measures nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,7 +39,12 @@ from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Servic
 SERVICES = 1000
 RATE = 2000
 _QUESTIONS_S = 4
+_PASS_S = SERVICES / RATE
+"""In which a client asks each name once."""
+_PASSES = 10
 _UPSTREAM = "127.0.0.9"
+_COUNT = struct.Struct("=Q")
+_TOLD_S = 10.0
 _OURS, _COREDNS = "169.254.20.10", "127.0.0.10"
 _Found = dict[tuple[str, str, str], list[float]]
 """Samples by side, kind of names, and what they are of."""
@@ -74,7 +85,13 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
                 for rate in (RATE, 0):
                     for side, pid in pids.items():
                         client = [ends, "client", side, kind, rate, SERVICES, _QUESTIONS_S]
-                        _measure(found, netns, list(map(str, client)), side, pid)
+                        turn = list(map(str, client))
+                        if kind == "kept":
+                            _have_kept(netns, ends, side)
+                        before = _asked_of_upstream(netns)
+                        _measure(found, netns, turn, side, pid)
+                        if kind == "kept" and (more := _asked_of_upstream(netns) - before):
+                            raise RuntimeError(f"{side} did not keep {more} names")
         bed.notes += [
             f"dns: {sum(found[side, kind, 'lost']):.0f} of {words} were never answered by {side}"
             for side in pids
@@ -92,6 +109,30 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
             resident.get(_COREDNS, ()),
         ),
     ]
+
+
+def _have_kept(netns: Netns, ends: Path, side: str) -> None:
+    """Names are asked until that side answers all of them from what it keeps.
+
+    More than once: who has no room gives up another name for each, which may be one of these.
+    """
+    client = [str(each) for each in (ends, "client", side, "kept", RATE, SERVICES, _PASS_S)]
+    for _ in range(_PASSES):
+        before = _asked_of_upstream(netns)
+        with netns.inside():
+            subprocess.run(client, stdout=subprocess.DEVNULL, check=True)
+        if _asked_of_upstream(netns) == before:
+            return
+    raise RuntimeError(f"{side} does not keep {SERVICES} names")
+
+
+def _asked_of_upstream(netns: Netns) -> int:
+    """How many questions for kept names the upstream has had."""
+    with netns.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.settimeout(_TOLD_S)
+        made.sendto(b"", (_UPSTREAM, 53))
+        count: int = _COUNT.unpack(made.recv(_COUNT.size))[0]
+    return count
 
 
 def _measure(found: _Found, netns: Netns, client: list[str], side: str, pid: int) -> None:
