@@ -37,6 +37,7 @@ itself."""
 _RESET = struct.pack("ii", 1, 0)
 """A connection that is closed so leaves nothing: no port waits for stray packets of it."""
 _PATIENCE_S, _REQUEST_S = 300.0, 10.0
+_CONNECTED_S, _ANSWERED_S = 0.01, 0.2
 _ASK_AGAIN_S = 0.001
 _NFT_NEW_GENERATION = 10 << 8 | 15
 """NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: something of nftables has changed."""
@@ -44,9 +45,10 @@ _NFT_NEW_GENERATION = 10 << 8 | 15
 
 class _Client:
     def __init__(self) -> None:
-        self._own_ports = itertools.cycle(range(20_000, 32_000))
+        self._own_ports = itertools.cycle(range(2_000, 32_000))
         """Not those that the kernel gives: of what was asked while nobody served, it remembers for
-        two minutes that it leads nowhere, and who got the same port then would get there."""
+        two minutes that it leads nowhere, and who got the same port then would get there. A
+        client that nobody answers comes round after five minutes."""
 
     async def answer(self, asked: dict[str, Any]) -> Any:
         return getattr(self, asked.pop("do"))(**asked) if asked else {}
@@ -69,12 +71,18 @@ class _Client:
         return count / (now_s - began_s)
 
     def await_name(self, address: str, port: int, name: str) -> float:
-        """When somebody of this name answers there first; asked again and again."""
+        """When somebody of this name answers there first; asked again and again.
+
+        While nobody serves there, nobody refuses either: how long a connection is waited for is how
+        exact this is. Who serves has it made by the kernel at once, and may wait for a processor
+        before the answer.
+        """
         end_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end_s:
             try:
                 own = ("", next(self._own_ports))
-                with socket.create_connection((address, port), 0.2, own) as client:
+                with socket.create_connection((address, port), _CONNECTED_S, own) as client:
+                    client.settimeout(_ANSWERED_S)
                     if client.recv(1) == name.encode():
                         return time.monotonic()
             except OSError:
