@@ -185,7 +185,8 @@ def _figures(rows: dict[tuple[str, int], _Row]) -> Iterator[Figure]:
             )
 
         few = rows["policies", POLICIES[0]]
-        yield compared(f"{POLICIES[0]}", f"{POLICIES[0]} policies (reference: none)", few, none)
+        title = f"{POLICIES[0]} policies (reference: none)"
+        yield compared(f"{POLICIES[0]}", title, few, none, target)
         for count in POLICIES[1:]:
             title = f"{count:,} policies (reference: {POLICIES[0]})"
             yield compared(f"{count}", title, rows["policies", count], few, target)
