@@ -5,7 +5,8 @@
 
 Client and upstream are a program in C (`dns_ends.c`), so that neither is what is measured.
 Questions come at a fixed rate, whatever becomes of those before, as those of many pods do; and then
-as fast as they are answered. Processor time is that of the process that answers.
+as fast as they are answered. Processor time is that of the process that answers; memory is that of
+its keeper too, of which each node of a DaemonSet has one.
 
 Names are kept when the upstream hears nothing of them: they are asked until that is so, unmeasured,
 before each turn, since other names were asked meanwhile, which take their places, and CoreDNS keeps
@@ -32,7 +33,7 @@ from bench.bed import Bed
 from bench.dns.coredns import start_coredns
 from bench.figures import Figure, Target
 from bench.nodes.netns import Netns
-from bench.nodes.resident import cpu_s, resident_mb
+from bench.nodes.resident import cpu_s, own_mb, resident_mb
 from limpet.services.kept import KEPT_FILE, encode_items
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
@@ -66,7 +67,8 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
         netns = Netns("dns")
         undo.callback(netns.close)
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
-        pids = {_OURS: _start(netns, folder, undo)}
+        ours, keeper = _start(netns, folder, undo)
+        pids = {_OURS: ours}
         ends = _build_ends(folder)
         _start_upstream(netns, ends, undo)
         names = [f"web-{number}" for number in range(SERVICES)]
@@ -99,11 +101,19 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
             if sum(found[side, kind, "lost"])
         ]
         resident = {side: [resident_mb(pid)] for side, pid in pids.items()}
+        keeper_mb = own_mb(keeper)
     return [
         *(each for kind, words in _KINDS for each in _figures(kind, words, found)),
         Figure(
             "dns-memory",
-            f"dns: resident, {SERVICES} Services",
+            f"dns: resident, {SERVICES} Services, with its keeper",
+            "MB",
+            [each + keeper_mb for each in resident[_OURS]],
+            resident.get(_COREDNS, ()),
+        ),
+        Figure(
+            "dns-memory-systemd",
+            "... under systemd, which needs no keeper",
             "MB",
             resident[_OURS],
             resident.get(_COREDNS, ()),
@@ -191,8 +201,9 @@ def _start_upstream(netns: Netns, ends: Path, undo: ExitStack) -> None:
         raise RuntimeError("the upstream has ended")
 
 
-def _start(netns: Netns, folder: Path, undo: ExitStack) -> int:
-    """The process that answers."""
+def _start(netns: Netns, folder: Path, undo: ExitStack) -> tuple[int, int]:
+    """The process that answers, and its keeper: what is there where systemd does not start it, as
+    in the pod of a DaemonSet."""
     cluster = folder / "state" / "cluster"
     cluster.mkdir(parents=True)
     items: list[Service | EndpointSlice] = []
@@ -214,7 +225,8 @@ def _start(netns: Netns, folder: Path, undo: ExitStack) -> int:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     undo.callback(process.wait)
     undo.callback(process.terminate)
-    return wait_until(lambda: _answering(process.pid, folder), "the process answers")
+    answering = wait_until(lambda: _answering(process.pid, folder), "the process answers")
+    return answering, process.pid
 
 
 def _answering(keeper: int, folder: Path) -> int:

@@ -28,6 +28,12 @@ def resident_mb(pid: int) -> float:
     return resident_kib(pid) * 1024 / 1e6
 
 
+def own_mb(pid: int) -> float:
+    """What a process has resident now beside pages of files, which others have too where they run
+    the same programs; in MB of 10^6 bytes."""
+    return _field_kib(pid, "status", "RssAnon") * 1024 / 1e6
+
+
 def peak_resident_mb(pid: int) -> float:
     """The most resident memory that a process has had so far, in MB of 10^6 bytes."""
     return _field_kib(pid, "status", "VmHWM") * 1024 / 1e6
