@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -12,6 +13,8 @@ from bench.nodes.launch import Command
 _PTRACE_CONT, _PTRACE_DETACH, _PTRACE_SEIZE = 7, 17, 0x4206
 _PTRACE_O_TRACEEXIT = 0x40
 _STOPPED_AT_EXIT = signal.SIGTRAP | 6 << 8
+_LOOK_EACH_S, _SETTLED, _SETTLING_S = 0.1, 5, 20.0
+_NOTHING_MB = 0.25
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -37,6 +40,41 @@ def own_mb(pid: int) -> float:
 def peak_resident_mb(pid: int) -> float:
     """The most resident memory that a process has had so far, in MB of 10^6 bytes."""
     return _field_kib(pid, "status", "VmHWM") * 1024 / 1e6
+
+
+def kernel_mb() -> float:
+    """Memory of the kernel now, in MB of 10^6 bytes, but for what has a cache of its kind (files,
+    connections): objects, tables and counters, in which policies are too.
+
+    It is of the whole machine: a memory cgroup is told of what nftables and eBPF keep, and not of
+    what ipset keeps. Objects are counted one by one, since new ones fill pages that are partly
+    empty first; what is larger than two pages is in the sum of all slabs only.
+    """
+    with open("/proc/meminfo") as lines:
+        kib = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    objects = slabs = 0
+    with open("/proc/slabinfo") as lines:
+        for fields in map(str.split, list(lines)[2:]):
+            name, (active, _, size, _, pages) = fields[0], map(int, fields[1:6])
+            slabs += int(fields[-2]) * pages * resource.getpagesize()
+            if name.startswith("kmalloc-") and not name.startswith("kmalloc-rcl-"):
+                objects += active * size
+    others = sum(kib[name] for name in ("Slab", "VmallocUsed", "Percpu")) * 1024 - slabs
+    return (objects + others) / 1e6
+
+
+def settled_kernel_mb() -> float:
+    """Memory of the kernel once what was freed a moment ago no longer counts: its workers give much
+    of that back later."""
+    least = kernel_mb()
+    unchanged = 0
+    end_s = time.monotonic() + _SETTLING_S
+    while unchanged < _SETTLED and time.monotonic() < end_s:
+        time.sleep(_LOOK_EACH_S)
+        now = kernel_mb()
+        unchanged = unchanged + 1 if now > least - _NOTHING_MB else 0
+        least = min(least, now)
+    return kernel_mb()
 
 
 def cpu_s(pid: int) -> float:

@@ -205,17 +205,20 @@ def _figures(rows: dict[tuple[str, int], _Row]) -> Iterator[Figure]:
         title = f"{size:,} ipBlocks to the kernel"
         yield Figure(f"policies-program-{size}", title, "CPU ms", [took.cpu_ms])
         yield Figure(f"policies-memory-{size}", f"{title}, most memory", "MB", [took.megabytes])
+        title = f"{size:,} ipBlocks in the kernel"
+        yield Figure(f"policies-kernel-{size}", title, "MB", [took.kernel_megabytes])
 
 
 def _table(rows: Sequence[_Row]) -> str:
     heads = ("egress filtering", "first packet, CPU us", "standing, CPU us", "connects/s", "Gbit/s",
-             "to program, CPU ms", "MB")  # fmt: skip
+             "to program, CPU ms", "MB", "in force, kernel MB")  # fmt: skip
     lines = []
     for row in rows:
         looks = [f"{median(each):.3g}" if each else "-" for each in row.looks.values()]
         took = row.took
-        cost = [f"{took.cpu_ms:.0f}", f"{took.megabytes:.0f}"] if took is not None else ["-", "-"]
-        lines.append((row.name, *looks, *cost))
+        costs = (took.cpu_ms, took.megabytes, took.kernel_megabytes) if took is not None else ()
+        told = [str(round(each)) for each in costs] or ["-", "-", "-"]
+        lines.append((row.name, *looks, *told))
     found = text_table(heads, lines)
     missing = [f"not there: {row.name}: {row.why}" for row in rows if row.wires is None]
     return "\n".join([found, *missing])

@@ -20,6 +20,7 @@ from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 
 from bench.nodes.netns import Netns
+from bench.nodes.resident import settled_kernel_mb
 from bench.policies.egress.wires import POD, Wires, Within, run
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
@@ -47,10 +48,12 @@ _PREFIX = struct.Struct("=I4s")
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What it took to program it: processor time, and the most memory of the process."""
+    """What it took to program it: processor time, and the most memory of the process; and the
+    kernel's memory for as long as it is in force."""
 
     cpu_ms: float
     megabytes: float
+    kernel_megabytes: float
 
 
 class Ways:
@@ -234,6 +237,7 @@ def _programmed(program: Callable[[], None]) -> Took:
     Raises: RuntimeError with its words.
     """
     reader, writer = os.pipe()
+    before_mb = settled_kernel_mb()
     child = os.fork()
     if child == 0:
         try:
@@ -247,7 +251,7 @@ def _programmed(program: Callable[[], None]) -> Took:
     found = json.loads(text or '{"error": "it died"}')
     if "error" in found:
         raise RuntimeError(found["error"])
-    return Took(**found)
+    return Took(**found, kernel_megabytes=settled_kernel_mb() - before_mb)
 
 
 def _told(program: Callable[[], None]) -> dict[str, float | str]:
