@@ -42,6 +42,7 @@ from limpet.cni.verbs import Node
 from limpet.datapath.event import BridgeMade, Event, LinksChanged, PodsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.bridges import Bridges
 from limpet.datapath.node.forward_keeper import forward_keeper
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
@@ -193,7 +194,7 @@ class _Agent:
                 retired=reaper.put,
             ),
             originals=originals,
-            names_at=settings.dns.listen,
+            bridges=Bridges(settings.dns.listen, settings.folders.run_dir),
             forward=forward_keeper(settings.folders.run_dir, is_wanted=settings.pods.allow_forward),
         )
         self._loop.add(node_part)

@@ -245,6 +245,28 @@ def test_a_bridge_that_somebody_took_away_is_named_while_no_agent_runs(doctor: D
     assert not {"not-as-planned", "agent-silent"} & doctor.found().keys()
 
 
+def test_a_right_node_without_pods_is_as_planned_whatever_was_on_it_before(doctor: Doctor) -> None:
+    """Bridges of networks stay without pods, and chains of hostPorts behind the last of them: only
+    the agent knew of them."""
+    node = doctor.node
+    ipam = {"type": "limpet", "ranges": [[{"subnet": "10.60.0.0/24"}]]}
+    mapping = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    networks: dict[str, dict[str, object]] = {
+        "plain": {},
+        "second": {"name": "second", "bridge": "limsec0", "ipam": ipam},
+        "open": {"runtimeConfig": {"portMappings": [mapping]}},
+    }
+    for name, more in networks.items():
+        pod, conf = node.pod(name), {**DEFAULT_CONF, **more}
+        pod.add(conf=conf)
+        pod.delete(conf=conf)
+        node.stop_agent()
+        found = doctor.found()
+        assert "agent-silent" in found
+        assert found.get("not-as-planned") is None, name
+        node.start_agent()
+
+
 def test_the_clock_of_a_machine_that_starts_without_a_battery_is_named(
     doctor: Doctor, tmp_path: Path
 ) -> None:

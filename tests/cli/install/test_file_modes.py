@@ -40,6 +40,7 @@ _NODE = {
     "/etc/systemd/system/limpet-*.service",
     "/etc/systemd/system/multi-user.target.wants/limpet-*.service",
     *("/run/limpet", "/run/limpet/agent.lock", "/run/limpet/attachments"),
+    "/run/limpet/plan.json",
     *("/var/lib/cni", "/var/lib/cni/networks", "/var/lib/cni/networks/*"),
     "/var/lib/cni/networks/*/*",
     *("/var/lib/limpet", "/var/lib/limpet/installed.json", "/var/lib/limpet/sysctls.json"),

@@ -22,11 +22,11 @@ import pytest
 from limpet.lab.command import LabError, run_command
 from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
-from limpet.lab.world.node import LabNode
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from limpet.lab.world.pod import LabPod, pings
 from limpet.lab.world.world import World
 from tests.clients.machine import CHECKOUT, RUNTIMES
-from tests.lab.bed import echo, echoing, everybody_reaches_everybody, routes
+from tests.lab.bed import echo, echoing, everybody_reaches_everybody, findings, routes
 from tests.waiting import wait_until
 
 WORLD = """
@@ -238,6 +238,34 @@ def test_a_prefix_that_is_taken_away_is_no_longer_reached_and_another_can_not_be
     assert pings(edge.netns, cloud[0].addresses[1].ip)
 
     command("node", "set", "hub", "--add-behind", BEHIND[0])
+    everybody_reaches_everybody(world)
+
+
+def test_a_right_node_is_told_from_a_wrong_one_by_what_its_agent_goes_by(world: World) -> None:
+    """By prefixes behind other nodes where it is silent, and by the ports that it has read when its
+    settings have others by now."""
+    crane = world.machine("crane-2")
+    wait_until(lambda: routes_behind(crane) == set(BEHIND))
+    crane.stop_agent()
+    found = findings(crane)
+    assert "agent-silent" in found
+    assert found.get("not-as-planned") is None
+    crane.start_agent()
+
+    mapping = {"hostPort": 7999, "containerPort": 80, "protocol": "udp"}
+    pod, conf = crane.pod("open"), {**DEFAULT_CONF, "runtimeConfig": {"portMappings": [mapping]}}
+    pod.add(conf=conf)
+    before = dict(crane.settings)
+    crane.settings["peer_port"] = 7999
+    crane.write_config()
+    try:
+        assert findings(crane).get("host-port-of-node") is None
+    finally:
+        crane.settings = before
+        crane.write_config()
+        pod.delete(conf=conf)
+        pod.remove()
+        del crane.pods["open"]
     everybody_reaches_everybody(world)
 
 

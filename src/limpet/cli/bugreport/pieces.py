@@ -162,7 +162,7 @@ def _plan(settings: Settings) -> str:
     from limpet.cli.doctor.pods.attached import read_pods
 
     state = find_installed(settings, None, None).state
-    changes = pending_changes(settings.pods.bridge, state, read_pods(settings))
+    changes = pending_changes(settings, state, read_pods(settings))
     return _json({"pending": [words_of(each) for each in changes]})
 
 

@@ -18,7 +18,7 @@ from limpet.cli.doctor.cluster.membership import (
     examine_policies,
     examine_vxlan,
 )
-from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports, ports_of
+from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports
 from limpet.cli.doctor.cluster.ways import (
     examine_servers,
     examine_vtep_macs,
@@ -37,7 +37,7 @@ from limpet.cli.doctor.installed.installation import (
 )
 from limpet.cli.doctor.installed.leftovers import examine_own_leftovers
 from limpet.cli.doctor.machine.links import examine_bridges
-from limpet.cli.doctor.machine.planned import examine_planned
+from limpet.cli.doctor.machine.planned import examine_planned, own_ports
 from limpet.cli.doctor.machine.settings import examine_folders, examine_sysctls, planned_sysctls
 from limpet.cli.doctor.machine.storage import examine_storage
 from limpet.cli.doctor.machine.traps import (
@@ -101,7 +101,7 @@ def _pods(
     target: Installation, status: Status | None, pods: list[Attachment], *, silent: bool
 ) -> Iterator[Piece]:
     settings = target.settings
-    yield lambda: host_port_findings(pods, target.state.own_ports)
+    yield lambda: host_port_findings(pods, own_ports(settings))
     yield lambda: examine_leaks(settings)
     yield lambda: lasting(lambda: list(examine_neighbours(pods)))
     if status is not None:
@@ -109,7 +109,7 @@ def _pods(
         links = [] if status.cluster is None else [each.mtu_bytes for each in status.cluster.links]
         yield lambda: mtu_findings(pods, mtu_bytes, links, is_set=is_set)
     if silent:
-        yield lambda: examine_planned(settings.pods.bridge, target.state, pods)
+        yield lambda: examine_planned(settings, target.state, pods)
     if not target.in_lab:
         yield examine_docker
 
@@ -153,7 +153,6 @@ def _listen(
         tuple(ip_network(each.prefix) for each in status.segments),
         tuple(ip_network(each) for each in status.cluster_cidrs),
         in_cluster=bool(cluster),
-        own_ports=ports_of(cluster, settings) if cluster else frozenset(),
     )
     target = replace(target, state=state)
     if not cluster:

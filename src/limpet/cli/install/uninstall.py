@@ -38,6 +38,7 @@ from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_
 from limpet.cli.needed_settings import needed_settings
 from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
+from limpet.datapath.node.basis import BASIS_FILE
 from limpet.datapath.node.forward_keeper import FORWARD_FILE
 from limpet.datapath.node.owned import pod_links
 from limpet.datapath.node.plan import bridge_of_segments
@@ -55,7 +56,7 @@ _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
 _RUN_FILES = (
     *("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE, JOURNAL_FILE),
-    FORWARD_FILE,
+    *(FORWARD_FILE, BASIS_FILE),
 )
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import CniCode, CniError
+from limpet.base.node_state import NodeState
+from limpet.datapath.node.basis import BASIS_FILE, BasisFile, PlanBasis
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 
 
 class Bridges:
     """A prefix is on one bridge: the node has one route to it."""
 
-    def __init__(self, names_at: tuple[Address, ...] = ()) -> None:
-        self.names_at = names_at
-        """Where pods ask the node for names: no hostPort is there."""
+    def __init__(self, names_at: tuple[Address, ...] = (), run_dir: Path | None = None) -> None:
+        """`names_at`: where pods ask the node for names: no hostPort is there. `run_dir`: where is
+        kept what the plan goes by; None: nowhere."""
+        self._names_at = names_at
+        self._file = None if run_dir is None else BasisFile(run_dir / BASIS_FILE)
         self.specs: dict[str, BridgeSpec] = {}
         """What each network asked for last; it may have no pod now."""
         self.found: dict[str, tuple[int, str]] = {}
@@ -44,6 +49,15 @@ class Bridges:
         self.specs = {name: old for name, old in self.specs.items() if not _shared(old, spec)}
         self.specs[network] = spec
         return True
+
+    def basis(self, state: NodeState) -> PlanBasis:
+        """What a plan goes by from now on, where the node is this; it is kept in the file too."""
+        basis = PlanBasis(
+            state, tuple(self.specs.values()), self.host_ports_expected, self._names_at
+        )
+        if self._file is not None:
+            self._file.keep(basis)
+        return basis
 
     def look(self, found: Mapping[str, tuple[int, str]]) -> bool:
         """These are there now; True: some are new, or have another MAC. One that somebody else made

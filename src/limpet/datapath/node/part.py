@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeGuard
 
-from limpet.base.addresses import Address
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
@@ -22,7 +20,7 @@ from limpet.datapath.node.bridges import Bridges
 from limpet.datapath.node.diff import Change, MissingPort, diff_node
 from limpet.datapath.node.forward_keeper import ForwardKeeper
 from limpet.datapath.node.owned import owned_by_node
-from limpet.datapath.node.plan import plan_node
+from limpet.datapath.node.plan import bridges_of, plan_by
 from limpet.datapath.node.pod.attachment import BridgeSpec
 from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
@@ -64,11 +62,10 @@ class NodePart(Part[NodePlan, Change]):
         pods: PodKeeper,
         guards: PodGuards,
         originals: Originals,
-        names_at: tuple[Address, ...] = (),
+        bridges: Bridges | None = None,
         forward: ForwardKeeper | None = None,
     ) -> None:
-        """`names_at`: where pods ask the node for names. `forward`: None: others' FORWARD chains
-        are theirs alone."""
+        """`forward`: None: others' FORWARD chains are theirs alone."""
         self.settings = settings
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
@@ -79,7 +76,7 @@ class NodePart(Part[NodePlan, Change]):
         self._kernel = kernel
         self._pods = pods
         self._originals = originals
-        self._bridges = Bridges(names_at)
+        self._bridges = bridges or Bridges()
         self._troubles: list[str] = []
 
     @staticmethod
@@ -175,25 +172,15 @@ class NodePart(Part[NodePlan, Change]):
     # A round
 
     def plan(self) -> NodePlan:
-        specs = self._bridges.specs.values()
-        wanted = {self.settings.bridge, *(spec.ifname for spec in specs)}
-        wanted |= {pod.bridge.ifname for pod in self._pods if pod.bridge is not None}
+        basis = self._bridges.basis(self.node)
+        wanted = bridges_of(self.settings.bridge, basis, self._pods)
         own_forwarding = self._originals.was(FORWARDING) == "0"
         facts = self._kernel.facts(wanted, own_forwarding=own_forwarding)
         self.uplink_mtu_bytes = (
             self.node.underlay_mtu_bytes or facts.uplink_mtu_bytes or self.uplink_mtu_bytes
         )
         self._bridges.unusable = facts.no_bridges
-        exists = self.node.in_cluster or self.settings.bridge in facts.own_bridges
-        self.want = plan_node(
-            self.settings.bridge,
-            self.node,
-            self._pods,
-            specs,
-            replace(facts, own_bridge_exists=exists),
-            localhost_ports=self._bridges.host_ports_expected,
-            names_at=self._bridges.names_at,
-        )
+        self.want = plan_by(self.settings.bridge, basis, self._pods, facts)
         return self.want
 
     def state(self, want: NodePlan) -> NodePlan:

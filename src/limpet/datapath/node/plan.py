@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Interface, ip_interface
 
 from limpet.base.addresses import (
@@ -16,6 +16,7 @@ from limpet.base.addresses import (
 )
 from limpet.base.node_state import PORTS_OF_A_NODE, NodeState
 from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE_METRIC
+from limpet.datapath.node.basis import PlanBasis
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
@@ -44,6 +45,28 @@ class NodeFacts:
     """Links that listen to router advertisements: forwarding must not end that."""
     uplink_mtu_bytes: int | None = None
     """The smallest MTU of the links with a default route in main; None without any."""
+
+
+def bridges_of(bridge: str, basis: PlanBasis, attachments: Iterable[Attachment]) -> set[str]:
+    """Names of all that a plan may be of; `bridge`: that of the segments."""
+    wanted = {bridge, *(spec.ifname for spec in basis.bridges)}
+    return wanted | {each.bridge.ifname for each in attachments if each.bridge is not None}
+
+
+def plan_by(
+    bridge: str, basis: PlanBasis, attachments: Iterable[Attachment], facts: NodeFacts
+) -> NodePlan:
+    """As `plan_node`; `facts` are of `bridges_of`."""
+    exists = basis.state.in_cluster or bridge in facts.own_bridges
+    return plan_node(
+        bridge,
+        basis.state,
+        attachments,
+        basis.bridges,
+        replace(facts, own_bridge_exists=exists),
+        localhost_ports=basis.host_ports_expected,
+        names_at=basis.names_at,
+    )
 
 
 def plan_node(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from limpet.agent.node_state import own_ports
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
 from limpet.base.errors import LimpetError
-from limpet.base.node_state import PortRange
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import InboundPort
 from limpet.cli.output import counted
@@ -40,13 +38,6 @@ def inbound_ports(cluster: ClusterStatus, settings: Settings) -> tuple[InboundPo
         ports = sorted({port for _, port in settings.relay.tls_listen})
         found += [InboundPort(port, harm, protocol="tcp") for port in ports]
     return tuple(found)
-
-
-def ports_of(cluster: ClusterStatus, settings: Settings) -> frozenset[PortRange]:
-    """Ports of this node that no hostPort takes, beside those that every node has."""
-    tunnels = [each.port for each in (cluster.tunnel, cluster.ipsec) if each is not None]
-    relay = settings.relay if cluster.nat_traversal.relaying is not None else None
-    return own_ports(settings.peers, relay, (cluster.vxlan_port, *tunnels))
 
 
 def examine_relays(

@@ -6,39 +6,53 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from limpet.base.node_state import NodeState
+from limpet.agent.settings import Settings
+from limpet.base.node_state import NodeState, PortRange
 from limpet.cli.doctor.findings import Finding, error
 from limpet.datapath.change import Drop, Put
 from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.basis import BASIS_FILE, PlanBasis, read_basis
 from limpet.datapath.node.diff import Change, MissingPort, PutRuleset, PutSysctl, diff_node
-from limpet.datapath.node.plan import plan_node
+from limpet.datapath.node.plan import bridges_of, plan_by
 from limpet.datapath.node.pod.attachment import Attachment
 
 _MOST_NAMED = 4
 
 
-def pending_changes(bridge: str, state: NodeState, pods: Iterable[Attachment]) -> list[Change]:
+def own_ports(settings: Settings) -> frozenset[PortRange]:
+    """Ports of this node that no hostPort takes, beside those that every node has: as the agent
+    goes by them, whatever its settings say by now."""
+    kept = read_basis(settings.folders.run_dir / BASIS_FILE)
+    return frozenset() if kept is None else kept.state.own_ports
+
+
+def pending_changes(
+    settings: Settings, state: NodeState, pods: Iterable[Attachment]
+) -> list[Change]:
     """What the agent's next round would do for `pods`; nothing where there is no bridge of ours.
 
-    Raises: LimpetError.
+    `state`: counts where no agent has kept what it plans by. Raises: LimpetError.
     """
-    attached = list(pods)
+    bridge, attached = settings.pods.bridge, list(pods)
+    kept = read_basis(settings.folders.run_dir / BASIS_FILE)
+    basis = kept or PlanBasis(replace(state, in_cluster=False))
     with closing(NodeKernel()) as kernel:
-        facts = kernel.facts([bridge])
-        if not attached and bridge not in facts.own_bridges:
+        facts = kernel.facts(bridges_of(bridge, basis, attached))
+        if kept is None and not attached and bridge not in facts.own_bridges:
             return []
-        facts = replace(facts, own_bridge_exists=bridge in facts.own_bridges or bool(attached))
-        want = plan_node(bridge, state, attached, facts=facts)
+        want = plan_by(bridge, basis, attached, facts)
         changes = diff_node(want, kernel.observe(want))
-    if any(pod.port_mappings for pod in attached):
-        # Which ports no hostPort takes is told by the cluster, and the table goes by it.
-        changes = [each for each in changes if not isinstance(each, PutRuleset)]
+    if kept is None:
+        # The agent may know of more: of what it wants besides nothing can be said.
+        changes = [each for each in changes if not isinstance(each, PutRuleset | Drop)]
     return changes
 
 
-def examine_planned(bridge: str, state: NodeState, pods: Iterable[Attachment]) -> Iterator[Finding]:
+def examine_planned(
+    settings: Settings, state: NodeState, pods: Iterable[Attachment]
+) -> Iterator[Finding]:
     """For a node whose agent does not answer: nobody mends what is not as planned."""
-    changes = pending_changes(bridge, state, pods)
+    changes = pending_changes(settings, state, pods)
     if changes:
         named = "; ".join(map(words_of, changes[:_MOST_NAMED]))
         more = f"; and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""

@@ -38,11 +38,18 @@ def read_pods(settings: Settings) -> list[Attachment]:
 
 
 def _recorded(folder: Path) -> Iterator[Attachment]:
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.json"), key=_made):
         try:
             yield decode_attachment(read_regular(path))
         except (OSError, ValueError):
             continue  # it has gone, or the agent tells of it
+
+
+def _made(path: Path) -> tuple[int, Path]:
+    try:
+        return path.lstat().st_mtime_ns, path
+    except OSError:
+        return 0, path  # it has gone
 
 
 def examine_leaks(settings: Settings) -> Iterator[Finding]:
