@@ -13,6 +13,7 @@ from limpet.agent.status.services import EndpointStatus, ServiceAnswer, ServiceL
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, counted, put, put_table, say, show, show_table
+from limpet.services.values import NONE
 
 _FEW = 5
 """Names that are said of many."""
@@ -58,7 +59,7 @@ def service_show(
     show(
         answer,
         output,
-        f"{line.namespace}/{line.name}: {line.type}, {addresses}, {', '.join(line.ports)}",
+        f"{line.namespace}/{line.name}: {', '.join([line.type, addresses, *line.ports])}",
         *_behaviour(answer),
     )
     if not output.is_document:
@@ -66,10 +67,20 @@ def service_show(
         if answer.endpoints:
             put_table([_endpoint_row(each) for each in answer.endpoints])
         else:
-            put("no endpoint: whoever asks is refused")
+            put(no_endpoint_words(line))
         _say_trouble(line)
         _say_all([*without_programs_lines([line]), *answer.left_out])
         _say_failed(answer.failed)
+
+
+def no_endpoint_words(line: ServiceLine) -> str:
+    """What becomes of who asks a Service of which no endpoint is listed. Pure."""
+    if line.type == "ExternalName":
+        name = ", ".join(line.addresses)
+        return f"none by its nature: its name leads to {name} (`limpet dns query`)"
+    if line.addresses == [NONE]:
+        return "none to choose from: its name leads to all pods that it has (`limpet dns query`)"
+    return "no endpoint: whoever asks is refused"
 
 
 def _say_trouble(line: ServiceLine) -> None:
