@@ -6,9 +6,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace as replace_surroundings
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,14 @@ from limpet.datapath.services.plan import Planner
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.services.catalog import Catalog
 from limpet.services.values import (
+    Endpoint,
     EndpointPort,
     EndpointSlice,
     Exposure,
     Service,
     ServicePort,
 )
-from tests.beds.namespaces import NetnsFactory, talk
+from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import GATEWAYS, NODE, OUTSIDE
 from tests.beds.policies.policy_bed import init_ack_of, packet_of, raw_socket
 from tests.beds.services.service_bed import (
@@ -40,10 +41,23 @@ from tests.beds.services.service_bed import (
     slices,
 )
 from tests.beds.services.socket_bed import SocketBed
-from tests.datapath.services.test_services_part import accept, family, is_refused, listening
+from tests.datapath.services.test_services_part import (
+    accept,
+    family,
+    is_refused,
+    listening,
+    reach_by_overlay,
+)
 from tests.waiting import PATIENCE_S, wait_until
 
 TABLE = ("inet", "limpet_services")
+RANGES = (ip_network("10.96.0.0/16"), ip_network("fd96::/112"))
+ELSEWHERE = ("203.0.113.9", "2001:db8:9::9")
+"""Of the host outside, and in no prefix of the cluster's."""
+SERVERS = EndpointSlice(
+    "default", "kubernetes", "kubernetes", 4, (), (Endpoint("10.96.3.3"), Endpoint(OUTSIDE[0]))
+)
+"""One is where nobody looks for an API server."""
 
 
 @pytest.fixture
@@ -281,3 +295,118 @@ def test_of_a_table_in_which_nothing_is_left_nothing_stays(make_netns: NetnsFact
         assert kernel.remove()
         assert not kernel.remove()
     assert TABLE[1] not in node.run("nft", "list", "tables")
+
+
+def test_what_is_for_a_cluster_address_that_no_service_has_does_not_leave_the_node(
+    either: ServiceBed,
+) -> None:
+    bed = either
+    one, two = bed.pods
+    bed.surroundings = replace_surroundings(bed.surroundings, services=RANGES)
+    stand_at(bed, *ADDRESSES, *ELSEWHERE)
+    bed.run()
+    # Not before it knows the cluster's API servers, which have to be reached in any case.
+    asked = ADDRESSES[0]
+    assert heard_at(bed, one.netns, asked, ELSEWHERE[0]) == [asked.encode(), b"elsewhere"]
+    bed.put(SERVERS, WEB, *slices(*endpoints_of(*two.addresses)))
+    for address in ADDRESSES:
+        with ExitStack() as stack:
+            server = listening(stack, two.netns, family(address))
+            for client in (one.netns, bed.node):
+                talk(client, address, 80, server)
+    bed.round([*bed.catalog.remove_service("shop", "web")])
+    for client in (one.netns, bed.node):
+        for address, elsewhere in zip(ADDRESSES, ELSEWHERE, strict=True):
+            assert heard_at(bed, client, address, elsewhere) == [b"elsewhere"]
+    bed.put(WEB)
+    with ExitStack() as stack:
+        for address in ADDRESSES:
+            server = listening(stack, two.netns, family(address))
+            for client in (one.netns, bed.node):
+                talk(client, address, 80, server)
+    assert bed.run() == 0
+
+
+def test_who_has_an_address_among_services_that_were_said_too_wide_is_reached(
+    bed: ServiceBed,
+) -> None:
+    """A person has typed them: pods, links of the node, other nodes and API servers lie there."""
+    one, _ = bed.pods
+    bed.surroundings = replace_surroundings(
+        bed.surroundings,
+        services=(ip_network("0.0.0.0/1"), ip_network("128.0.0.0/1"), ip_network("::/0")),
+        nodes=frozenset({ip_address("10.96.4.4")}),
+    )
+    reached = ("192.0.2.9", "2001:db8::9", "10.96.3.3", "10.96.4.4")
+    stand_at(bed, *reached, *ELSEWHERE)
+    reach_by_overlay(bed)
+    bed.put(SERVERS)
+    for client in (one.netns, bed.node):
+        for address in (*reached, "10.244.9.9", "fd00:9::9"):
+            lost = ELSEWHERE[family(address) == 6]
+            assert heard_at(bed, client, lost, address) == [b"elsewhere"]
+    with ExitStack() as stack:
+        for address in (*GATEWAYS, *NODE):
+            server = listening(stack, bed.node, family(address), port=7000)
+            talk(bed.node, address, 7000, server)
+            talk(one.netns, address, 7000, server)
+            server.close()
+
+
+def test_a_cluster_address_that_is_left_to_another_proxy_or_to_the_node_itself_is_reached(
+    bed: ServiceBed,
+) -> None:
+    """As of `service-proxy-name`, or while kube-proxy serves too, and of NodeLocal DNSCache."""
+    one, two = bed.pods
+    bed.surroundings = replace_surroundings(bed.surroundings, services=RANGES)
+    lead = "".join(
+        f"add rule inet others {chain} {ip} daddr {address} tcp dport 80 dnat {ip} to {end}\n"
+        for chain in ("prerouting", "output")
+        for ip, address, end in zip(
+            ("ip", "ip6"),
+            ADDRESSES,
+            (f"{two.addresses[0]}:8080", f"[{two.addresses[1]}]:8080"),
+            strict=True,
+        )
+    )
+    hooks = "".join(
+        f"add chain inet others {hook} {{ type nat hook {hook} priority -100; }}\n"
+        for hook in ("prerouting", "output")
+    )
+    bed.node.run("nft", f"add table inet others\n{hooks}{lead}")
+    cached = ("10.96.0.10", "fd96::a")
+    bed.node.ip("address add 10.96.0.10/32 dev lo", "-6 address add fd96::a/128 dev lo nodad")
+    bed.put(replace(WEB, exposure=Exposure(is_others=True)), SERVERS)
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = listening(stack, two.netns, family(address))
+            local = listening(stack, bed.node, family(address), port=5300)
+            for client in (one.netns, bed.node, bed.outside):
+                talk(client, address, 80, server)
+            for client in (one.netns, bed.node):
+                talk(client, cached[number], 5300, local)
+
+
+def stand_at(bed: ServiceBed, *addresses: str) -> None:
+    """The host outside, the node's default gateway, has these, too."""
+    for each in addresses:
+        length = 128 if family(each) == 6 else 32
+        bed.outside.ip(f"address add {each}/{length} dev wan0{' nodad' * (length == 128)}")
+
+
+def heard_at(bed: ServiceBed, client: Netns, address: str, elsewhere: str) -> list[bytes]:
+    """What the host outside hears of a datagram to the one, and of a later one to the other."""
+    version = family(address)
+    with (
+        bed.outside.open_socket(version, socket.SOCK_DGRAM) as server,
+        client.open_socket(version, socket.SOCK_DGRAM) as sender,
+    ):
+        server.bind(("::" if version == 6 else "0.0.0.0", 5140))
+        server.settimeout(PATIENCE_S)
+        with suppress(PermissionError):  # said to a process of the node
+            sender.sendto(address.encode(), (address, 5140))
+        sender.sendto(b"elsewhere", (elsewhere, 5140))
+        found = [server.recv(64)]
+        while found[-1] != b"elsewhere":
+            found.append(server.recv(64))
+        return found

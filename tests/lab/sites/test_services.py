@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -19,7 +20,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
 from limpet.services.kept_here import HERE_FILE, decode_here
-from limpet.services.values import EndpointSlice, Exposure, Service
+from limpet.services.values import Endpoint, EndpointSlice, Exposure, Service
 from tests.beds.namespaces import Netns
 from tests.dns.test_process import Serving, ask, values
 from tests.lab.bed import a_world
@@ -31,6 +32,7 @@ from tests.waiting import wait_until
 TOPOLOGY = """
 [controller]
 pod_cidrs = ["10.251.0.0/16", "fd00:251::/48"]
+service_cidrs = ["10.96.0.0/16"]
 [cloud]
 addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
 nodes = { hub = 1 }
@@ -47,6 +49,9 @@ HEALTH_PORT = 31234
 ZONED = {"10.96.0.10": "hinted", "10.96.0.11": "preferred"}
 """Services of the endpoints of both sites, by their address."""
 TAKEN = 50
+API_SERVER = EndpointSlice(
+    "default", "kubernetes", "kubernetes", 4, (), (Endpoint("203.0.113.10"),)
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.machine("crane-1").settings |= names
         for name in ("crane-1", *SERVERS):
             told = [*web(*pods[1:]), *pair, *balanced, *headless, *zoned(pods[1:])]
-            told += outer(world, pods[1])
+            told += [*outer(world, pods[1]), API_SERVER]
             tell(world.machine(name), told)
         yield world
 
@@ -125,6 +130,21 @@ def test_a_service_has_an_address_of_this_node_and_of_no_neighbour_as_an_externa
         "of-nobody": "",
     }
     wait_until(lambda: troubles() == wanted, "the neighbour's is its own")
+
+
+def test_nothing_goes_out_for_a_cluster_address_that_no_service_has(world: World) -> None:
+    """By the network's `service_cidrs`, which the controller has signed."""
+    node = Netns(world.machine("crane-1").name)
+
+    def is_sent(address: str) -> bool:
+        with node.open_socket(4, socket.SOCK_DGRAM) as sender:
+            try:
+                return sender.sendto(b"words", (address, 5140)) > 0
+            except PermissionError:
+                return False
+
+    wait_until(lambda: not is_sent("10.96.0.200"), "the node knows what is of Services")
+    assert is_sent("10.97.0.200")
 
 
 def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(

@@ -44,7 +44,7 @@ class ServiceSurroundings:
         self._reached = frozenset(end for path in paths for end in path.ends)
 
     def now(self) -> Surroundings:
-        node, presence = self._node(), self._membership.presence
+        node, presence, network = self._node(), self._membership.presence, self._membership.network
         return Surroundings(
             pods=node.segments,
             cluster=node.cluster_cidrs,
@@ -56,6 +56,7 @@ class ServiceSurroundings:
             own=frozenset(presence.addresses if presence is not None else ()),
             own_ports=node.own_ports,
             names_at=self._names_at,
+            services=network.service_cidrs if network is not None else (),
         )
 
 

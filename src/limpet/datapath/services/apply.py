@@ -11,7 +11,7 @@ from itertools import product
 
 import structlog
 
-from limpet.base.addresses import Address, InterfaceAddress
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE as _SCRATCH
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -68,6 +68,8 @@ class ServicesKernel:
         """Addresses of the node at whatever link, as `look_at_addresses` found them."""
         self.lent: frozenset[Address] = frozenset()
         """Those of them that are a Service's, as `_lent` tells."""
+        self.links: frozenset[Prefix] = frozenset()
+        """Subnets that the node's links are in."""
         self.is_own_stale = True
         """They may be others by now."""
 
@@ -97,6 +99,8 @@ class ServicesKernel:
             x for x in map(ip_address, {each.packed for each in found}) if not x.is_link_local
         )
         self.lent = _lent(found)
+        networks = (each.interface.network for each in found)
+        self.links = frozenset(x for x in networks if x.prefixlen < x.max_prefixlen)
         self.is_own_stale = False
 
     @property

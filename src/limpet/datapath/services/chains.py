@@ -45,15 +45,17 @@ class Leaving:
 
     def __init__(self) -> None:
         self._around = Surroundings()
-        self._texts: dict[bool, str] = {}
-        """By whether Services remember who asked."""
+        self._texts: dict[tuple[bool, frozenset[bytes]], str] = {}
+        """By whether Services remember who asked, and addresses of API servers."""
 
     def put(self, around: Surroundings) -> None:
         self._around = around
         self._texts.clear()
 
-    def text(self, elements: Elements) -> str:
-        is_affine = any(elements[name] for name in _AFFINE)
-        if is_affine not in self._texts:
-            self._texts[is_affine] = surroundings_text(self._around, is_affine=is_affine)
-        return self._texts[is_affine]
+    def text(self, elements: Elements, servers: frozenset[bytes] = frozenset()) -> str:
+        """`servers`: addresses of API servers, packed."""
+        key = is_affine, _ = any(elements[name] for name in _AFFINE), servers
+        if key not in self._texts:
+            self._texts.clear()
+            self._texts[key] = surroundings_text(self._around, servers, is_affine=is_affine)
+        return self._texts[key]

@@ -152,7 +152,7 @@ class Reserved:
         self._lent: frozenset[bytes] = frozenset()
         self._names_at: frozenset[bytes] = frozenset()
         self._pods: frozenset[Prefix] = frozenset()
-        self._servers: frozenset[bytes] = frozenset()
+        self.servers: frozenset[bytes] = frozenset()
         """API servers."""
         self._is_other = False
         """They are others than when `look` was called last."""
@@ -191,8 +191,8 @@ class Reserved:
             for piece in catalog.slices(*_API_SERVER)
             for endpoint in piece.endpoints
         )
-        is_other = self._is_other or servers != self._servers
-        self._servers, self._is_other = servers, False
+        is_other = self._is_other or servers != self.servers
+        self.servers, self._is_other = servers, False
         return self._outer.names if is_other else ()
 
     def note(self, name: ServiceName, service: Service | None) -> set[ServiceName]:
@@ -225,7 +225,7 @@ class Reserved:
         that a node needs: that of k3s says every node's address, at ports that tenants choose."""
         if names := self._elsewhere.of(address):
             return f"is {cluster_address_of(min(names))}"
-        if is_external and address in self._servers:
+        if is_external and address in self.servers:
             return "is an address of an API server, which no Service may have"
         if is_external and address in self._names_at and port == _NAMES:
             return "is where this node answers for names, at that port"

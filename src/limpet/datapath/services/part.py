@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE, NFT_SERVICES_TABLE
 from limpet.datapath.event import ServingNodesChanged
@@ -270,9 +271,9 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self._kernel.is_own_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
 
     def damage(self) -> str:
-        before = self._kernel.own, self._kernel.lent
+        before = self._own()
         self._kernel.look_at_addresses()
-        now = self._kernel.own, self._kernel.lent
+        now = self._own()
         is_other = self._around is not None and now != before
         return "this node has other addresses" if is_other else ""
 
@@ -286,7 +287,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def _surroundings(self) -> Surroundings:
         around = self._asked.surroundings()
-        return replace(around, own=around.own | self._kernel.own, lent=self._kernel.lent)
+        own, lent, links = self._own()
+        return replace(around, own=around.own | own, lent=lent, links=links)
+
+    def _own(self) -> tuple[frozenset[Address], frozenset[Address], frozenset[Prefix]]:
+        return self._kernel.own, self._kernel.lent, self._kernel.links
 
 
 def _end_programs(run_dir: Path, _route: RouteSocket) -> list[str]:

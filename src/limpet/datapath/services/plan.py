@@ -124,7 +124,7 @@ class Planner:
         self._around.put(around)
 
     def want(self) -> ServicesState:
-        text = self._leaving.text(self.elements)
+        text = self._leaving.text(self.elements, self._around.reserved.servers)
         tables = {name: self.elements[name] for name in MAPS}
         sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
         return ServicesState(_BASE, text, self._chains.texts, tables, sockets)

@@ -3,21 +3,28 @@
 A packet that begins a flow is looked up once by address, protocol and port; the verdict names a
 chain for the number of endpoints that there are, which draws one of them from a second map. So the
 cost is the same for one Service and for 10,000, and a changed endpoint is a few elements. Packets
-of flows that are known do not come here: chains of type nat are asked for the first one only.
+of flows that are known do not come here: chains of type nat are asked for the first one only. What
+was led nowhere, by others neither, and is for an address that only a Service can have is dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from ipaddress import collapse_addresses, ip_network
+from ipaddress import collapse_addresses, ip_address, ip_network
 from typing import NamedTuple
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Prefix, bounds_by_version, bounds_of, is_within
 from limpet.base.ownership import NFT_SERVICES_TABLE, SERVICE_MARK
 from limpet.datapath.services.elements import CLIENT_SEEDS, MOST_HASH, MOST_SLOTS
-from limpet.datapath.services.state import PREFIX_SETS, PROTOCOLS, VERSIONS, Surroundings
+from limpet.datapath.services.state import (
+    PREFIX_NAMES,
+    PREFIX_SETS,
+    PROTOCOLS,
+    VERSIONS,
+    Surroundings,
+)
 
 LOCAL_SLOTS = MOST_SLOTS
 """Slots from there on are of endpoints of this node, for traffic that must not leave it."""
@@ -87,6 +94,7 @@ class Pick(NamedTuple):
 
 REFUSE, HAIRPIN = "refuse", "hairpin"
 AT_NODE, LEAVE, ARRIVE = "at_node", "leave", "arrive"
+NOBODYS = "nobodys"
 SURROUNDING = frozenset((AT_NODE, LEAVE, ARRIVE, *(f"set {name}" for name in PREFIX_SETS)))
 """Chains and sets that what is around the pods decides."""
 
@@ -147,14 +155,24 @@ def base_text() -> str:
     return "\n".join(lines) + "\n" + _BASE + "}\n"
 
 
-def surroundings_text(around: Surroundings, *, is_affine: bool = False) -> str:
+def surroundings_text(
+    around: Surroundings, servers: Collection[bytes] = (), *, is_affine: bool = False
+) -> str:
     """Commands that set what follows from the node's pods, whatever was there.
 
-    `is_affine`: there are Services that remember who asked; of no others a new connection is looked
-    up for it."""
+    `servers`: addresses of API servers; until they are known nothing is dropped, since one may be
+    where only Services should be. `is_affine`: there are Services that remember who asked; of no
+    others a new connection is looked up for it."""
     table = f"inet {NFT_SERVICES_TABLE}"
     lines = []
-    for name, prefixes in (("cluster", (*around.cluster, *around.pods)), ("pods", around.pods)):
+    ranges = around.services if servers else ()
+    sets: dict[str, Sequence[Prefix]] = {
+        "cluster": (*around.cluster, *around.pods),
+        "pods": around.pods,
+        "ranges": ranges,
+        "spared": _spared(around, ranges, servers),
+    }
+    for name, prefixes in sets.items():
         for version in VERSIONS:
             merged = _merged(prefixes, version)
             lines.append(f"flush set {table} {name}{version}")
@@ -191,6 +209,22 @@ def surroundings_text(around: Surroundings, *, is_affine: bool = False) -> str:
     rules += [f"ip6 saddr {_LOCAL_ONLY} ip6 daddr != {_LOCAL_ONLY} masquerade"]
     rules += ["fib saddr . oif type local return", "masquerade"]
     return "\n".join([*lines, *(f"add rule {table} {LEAVE} {rule}" for rule in rules)]) + "\n"
+
+
+def _spared(
+    around: Surroundings, ranges: Collection[Prefix], servers: Iterable[bytes]
+) -> list[Prefix]:
+    """Subnets of this node's links, other nodes and API servers in these ranges, which somebody may
+    have said too wide."""
+    bounds = bounds_by_version(ranges)
+    others = (*around.nodes, *map(ip_address, servers))
+    found = [ip_network(x.packed) for x in others if is_within(int(x), bounds[x.version])]
+    # A link's subnet that is wider than a range leaves it to Services, as routes would.
+    return found + [
+        link
+        for link in around.links
+        if all(is_within(each, bounds[link.version]) for each in bounds_of(link))
+    ]
 
 
 def sources_of(ranges: Iterable[str], version: int) -> tuple[str, ...]:
@@ -237,7 +271,7 @@ def _maps(version: int) -> list[str]:
         for name, kind in zip(names, kinds, strict=True):
             body = [f"typeof {kind}", f"size {_MOST_CLIENTS}", "flags dynamic,timeout"]
             lines += _block(f"map {name}", body)
-    for name in ("cluster", "pods"):
+    for name in PREFIX_NAMES:
         lines += _block(f"set {name}{version}", [f"type {address}", "flags interval", "auto-merge"])
     return lines
 
@@ -307,5 +341,20 @@ _BASE = f"""\
 	chain postrouting {{
 		type nat hook postrouting priority 90; policy accept;
 		ct status dnat jump {LEAVE}
+	}}
+
+	chain {NOBODYS} {{
+		ip daddr @ranges4 ip daddr != @spared4 ip daddr != @cluster4 fib daddr type != local drop
+		ip6 daddr @ranges6 ip6 daddr != @spared6 ip6 daddr != @cluster6 fib daddr type != local drop
+	}}
+
+	chain forward {{
+		type filter hook forward priority 0; policy accept;
+		ct state new jump {NOBODYS}
+	}}
+
+	chain send {{
+		type filter hook output priority 0; policy accept;
+		ct state new jump {NOBODYS}
 	}}
 """

@@ -19,7 +19,8 @@ MAPS = tuple(
     )
 )
 """Maps whose elements are planned; those of `affinity_…` are put there by packets."""
-PREFIX_SETS = tuple(f"{name}{version}" for name in ("cluster", "pods") for version in VERSIONS)
+PREFIX_NAMES = ("cluster", "pods", "ranges", "spared")
+PREFIX_SETS = tuple(f"{name}{version}" for name in PREFIX_NAMES for version in VERSIONS)
 
 Elements = Mapping[str, Mapping[bytes, bytes]]
 """By name of the map: values by key, as the kernel holds them (`linux.netlink.set_codec`)."""
@@ -57,6 +58,10 @@ class Surroundings:
     """Addresses of this node that may be there for a load balancer, at every port."""
     names_at: frozenset[Address] = frozenset()
     """Where pods ask this node for names."""
+    services: tuple[Prefix, ...] = ()
+    """Prefixes of cluster addresses, as a person has said them: they may be wrong."""
+    links: frozenset[Prefix] = frozenset()
+    """Subnets that this node's links are in."""
 
 
 @dataclass(frozen=True, slots=True)

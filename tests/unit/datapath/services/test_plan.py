@@ -376,3 +376,26 @@ def test_endpoints_that_do_not_say_where_they_are_can_ask_themselves_if_they_are
     planner.surround(Surroundings())
     planner.replan([], catalog, HERE)
     assert not planner.elements["hairpin4"]
+
+
+def test_nothing_is_kept_from_leaving_the_node_before_the_api_servers_are_known() -> None:
+    """One may have an address among those of Services, where a person has said these wrong."""
+    catalog, planner = Catalog(), Planner()
+    ranges = (ip_network("10.96.0.0/12"), ip_network("fd96::/112"))
+    planner.surround(Surroundings(services=ranges))
+    table = "add element inet limpet_services"
+
+    def elements() -> set[str]:
+        planner.replan(catalog.put(WEB), catalog, HERE)
+        return {x for x in planner.want().surroundings.splitlines() if x.startswith(table)}
+
+    assert elements() == set()
+    servers = tuple(map(Endpoint, ("192.0.2.3", "10.96.3.3", "nobody's")))
+    found = EndpointSlice("default", "kubernetes", "kubernetes", 4, (), servers)
+    planner.replan(catalog.put(found), catalog, HERE)
+    held = {f"{table} ranges4 {{ 10.96.0.0/12 }}", f"{table} ranges6 {{ fd96::/112 }}"}
+    assert elements() == held | {f"{table} spared4 {{ 10.96.3.3/32 }}"}
+    planner.replan(catalog.put(replace(found, endpoints=servers[:1])), catalog, HERE)
+    assert elements() == held
+    planner.surround(Surroundings())
+    assert elements() == set()

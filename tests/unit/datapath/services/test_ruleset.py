@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.addresses import packed
 from limpet.datapath.services.ruleset import (
     Pick,
     base_text,
@@ -29,7 +30,11 @@ AROUND = Surroundings(
     cluster=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
     gateways=(ip_address("10.244.7.1"), ip_address("fd00:7::1")),
     node_ports=(ip_network("192.0.2.0/24"), ip_network("198.51.100.1/32")),
+    nodes=frozenset({ip_address("10.96.4.4"), ip_address("198.51.100.4")}),
+    services=(ip_network("10.96.0.0/12"), ip_network("fd96::/112")),
+    links=frozenset(map(ip_network, ("10.97.0.0/24", "10.0.0.0/8", "192.0.2.0/24"))),
 )
+SERVERS = frozenset({packed("fd96::3"), packed("192.0.2.3")})
 
 
 def whole() -> str:
@@ -40,7 +45,7 @@ def whole() -> str:
             *(pick.rules() for pick in PICKS.values()),
             record_rules(4, "UDP", 60),
             record_rules(6, "TCP", 60),
-            surroundings_text(AROUND),
+            surroundings_text(AROUND, SERVERS),
             surroundings_text(bridged, is_affine=True),
         ]
     )
