@@ -335,7 +335,7 @@ def test_who_has_an_address_among_services_that_were_said_too_wide_is_reached(
     bed.surroundings = replace_surroundings(
         bed.surroundings,
         services=(ip_network("0.0.0.0/1"), ip_network("128.0.0.0/1"), ip_network("::/0")),
-        nodes=frozenset({ip_address("10.96.4.4")}),
+        reached=frozenset({(ip_address("10.96.4.4"), 0)}),
     )
     reached = ("192.0.2.9", "2001:db8::9", "10.96.3.3", "10.96.4.4")
     stand_at(bed, *reached, *ELSEWHERE)

@@ -32,7 +32,6 @@ class ServiceSurroundings:
         self._membership = membership
         self._node = node
         self._probing = probing
-        self._others: frozenset[Address] = frozenset()
         self._reached: frozenset[Endpoint] = frozenset()
         self.look()
 
@@ -40,7 +39,6 @@ class ServiceSurroundings:
         """Others count where their signatures have answered: who could name any address would take
         Services' addresses away."""
         paths = self._probing.paths.values()
-        self._others = frozenset(x.underlay for x in paths if x.underlay is not None)
         self._reached = frozenset(end for path in paths for end in path.ends)
 
     def now(self) -> Surroundings:
@@ -51,7 +49,6 @@ class ServiceSurroundings:
             gateways=tuple(_gateways(node)),
             is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
             node_ports=self._node_ports,
-            nodes=self._others,
             reached=self._reached,
             own=frozenset(presence.addresses if presence is not None else ()),
             own_ports=node.own_ports,

@@ -217,7 +217,7 @@ def _spared(
     """Subnets of this node's links, other nodes and API servers in these ranges, which somebody may
     have said too wide."""
     bounds = bounds_by_version(ranges)
-    others = (*around.nodes, *map(ip_address, servers))
+    others = {*(each for each, _ in around.reached), *map(ip_address, servers)}
     found = [ip_network(x.packed) for x in others if is_within(int(x), bounds[x.version])]
     # A link's subnet that is wider than a range leaves it to Services, as routes would.
     return found + [

@@ -44,9 +44,6 @@ class Surroundings:
     node_ports: tuple[Prefix, ...] = ()
     """Addresses of this node with ports of Services; none of an IP version: all of it but
     loopback's."""
-    nodes: frozenset[Address] = frozenset()
-    """Addresses of other nodes. A packet for an external one of a Service that is one of these goes
-    there: that node serves it."""
     reached: frozenset[Endpoint] = frozenset()
     """Where packets for other nodes go by whatever way, their relays too: address and UDP port, 0
     where there is none in particular. Ports that nodes need are theirs at these addresses."""
@@ -62,6 +59,12 @@ class Surroundings:
     """Prefixes of cluster addresses, as a person has said them: they may be wrong."""
     links: frozenset[Prefix] = frozenset()
     """Subnets that this node's links are in."""
+
+    @property
+    def nodes(self) -> frozenset[Address]:
+        """Addresses of other nodes. A packet for an external one of a Service that is one of these
+        goes there: that node serves it."""
+        return frozenset(address for address, port in self.reached if not port)
 
 
 @dataclass(frozen=True, slots=True)

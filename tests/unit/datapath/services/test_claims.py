@@ -185,7 +185,7 @@ def test_no_external_address_is_one_of_a_node_an_api_server_or_a_pod_and_each_ch
     assert {world.leads_to(each) for each in (node, server, pod, free)} == {ENDPOINTS["x"]}
 
     around = Surroundings(
-        nodes=frozenset({ip_address(node)}), cluster=(ip_network("10.244.0.0/16"),)
+        reached=frozenset({(ip_address(node), 0)}), cluster=(ip_network("10.244.0.0/16"),)
     )
     world.surround(around)
     ports = (EndpointPort("https", "TCP", 6443),)
@@ -240,7 +240,7 @@ def test_no_service_answers_for_names_where_a_node_does() -> None:
 def test_a_load_balancer_may_have_an_address_of_a_node() -> None:
     """As those do that forward from the nodes themselves: their controller says so."""
     world = World(*served(balanced(THIEF, "203.0.113.5")))
-    world.surround(Surroundings(nodes=frozenset({ip_address("203.0.113.5")})))
+    world.surround(Surroundings(reached=frozenset({(ip_address("203.0.113.5"), 0)})))
     assert world.leads_to("203.0.113.5") == ENDPOINTS["x"]
 
 

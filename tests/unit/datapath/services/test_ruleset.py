@@ -30,7 +30,7 @@ AROUND = Surroundings(
     cluster=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
     gateways=(ip_address("10.244.7.1"), ip_address("fd00:7::1")),
     node_ports=(ip_network("192.0.2.0/24"), ip_network("198.51.100.1/32")),
-    nodes=frozenset({ip_address("10.96.4.4"), ip_address("198.51.100.4")}),
+    reached=frozenset({(ip_address("10.96.4.4"), 0), (ip_address("198.51.100.4"), 0)}),
     services=(ip_network("10.96.0.0/12"), ip_network("fd96::/112")),
     links=frozenset(map(ip_network, ("10.97.0.0/24", "10.0.0.0/8", "192.0.2.0/24"))),
 )
