@@ -78,9 +78,10 @@ docs: setup
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := $(addprefix tests/datapath/,tunnel/wireguard/test_wireguard_device.py tunnel/wireguard/test_wireguard.py \
 	tunnel/test_tunnels.py tunnel/ipsec/test_ipsec.py tunnel/ipsec/test_ipsec_kernel.py overlay/test_overlay.py \
-	services/test_sockets.py services/test_socket_affinity.py services/test_backends_alike.py \
+	services/test_sockets.py services/test_socket_affinity.py services/test_connected_sockets.py \
+	services/test_socket_upgrade.py services/test_backends_alike.py \
 	policy/test_twins.py) tests/faults/test_killed_policies.py \
-	-k "test_twins or their_twins_hold or wireguard-kernel or ipsec-kernel or test_ipsec_kernel or (test_ipsec.py and kernel) or changed_peer or test_socket or test_backends_alike"
+	-k "test_twins or their_twins_hold or wireguard-kernel or ipsec-kernel or test_ipsec_kernel or (test_ipsec.py and kernel) or changed_peer or test_socket or test_connected or test_backends_alike"
 
 test-vm: setup
 	scripts/fetch-wireguard >/dev/null
