@@ -38,6 +38,7 @@ from bench.paths.node_pairs import (
 )
 from bench.paths.overlay import cluster
 from bench.traffic.throughput import transfer
+from limpet.base.errors import LimpetError
 from limpet.base.layered_map import alter
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.cluster.keys import ClusterKey, public_key_of
@@ -204,7 +205,8 @@ class Programmed:
         self._seen = TunnelView(view, self.plan.parts, self._ends, self._key, ifname)
         self._tunnels = plan_tunnel(self._seen)
         want = self._tunnels.state
-        failures = self._tunnel.apply(diff_tunnel(want, self._tunnel.observe(want), {}))
+        made = diff_tunnel(want, self._tunnel.observe(want), {})
+        failures: list[LimpetError] = [*self._tunnel.apply(made)]
         self._route.apply(*needed_rules(self._route, wanted=True))
         failures += self._tunnel.put_addresses(self._tunnels.addresses)
         state = self.plan.state
@@ -229,7 +231,7 @@ class Programmed:
         self._seen = seen
         have, given = self._tunnel.have, self._tunnel.given
         changes = diff_tunnel(self._tunnels.state, have, given, keys)
-        failures = self._tunnel.apply(changes)
+        failures: list[LimpetError] = [*self._tunnel.apply(changes)]
         routes = diff_overlay(self.plan.state, self._kernel.have, touched)
         failures += self._kernel.apply(routes)
         if failures or not changes:
