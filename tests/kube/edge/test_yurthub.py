@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.lab.command import LabError
 from tests.kube.edge.yurthub_bed import TOKEN, URL, YurtHub, YurtNode, agents_token
 from tests.kube.flannel.flannel_bed import beside_world
 from tests.kube.flannel.flannel_move_bed import MOVER, MovingWorld
@@ -56,6 +57,20 @@ def _backend_data(node: str) -> str:
     return found
 
 
+def _is_kept(world: MovingWorld, yurthub: YurtHub, name: str, addresses: list[str]) -> bool:
+    """Whether YurtHub has on its disk what was signed last for a node, and the network."""
+    kinds = {"clusternetworks": "default", "nodegrants": name, "nodepresences": name}
+    kept = {kind: yurthub.kept(kind, of).get("spec", {}) for kind, of in kinds.items()}
+    with contextlib.suppress(LabError):
+        said = {
+            kind: json.loads(world.plane.kubectl("get", f"{kind}.limpet.dev", of, "-o", "json"))
+            for kind, of in kinds.items()
+        }
+        told = all(kept[kind] == said[kind]["spec"] for kind in kinds)
+        return told and kept["nodepresences"]["addresses"] == addresses
+    return False
+
+
 def _has_whole_cache(world: MovingWorld, yurthub: YurtHub) -> bool:
     """Whether YurtHub will start again; else it is mended, and has to be asked again."""
     if not yurthub.has_torn_kinds():
@@ -97,6 +112,8 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
         said = _backend_data(plane.kubectl("get", "node", MOVER, "-o", "json"))
         path = f"/api/v1/nodes/{MOVER}"
         wait_until(lambda: _backend_data(yurthub.get(path, agent="flanneld")) == said)
+        # The agent has been told by the controller too: what it knows says nothing of the cache.
+        wait_until(lambda: _is_kept(world, yurthub, "hub", hub))
 
         # Cut off, with neither cache nor cloud: from the disk.
         world.cut("harbour")

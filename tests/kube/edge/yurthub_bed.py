@@ -116,6 +116,17 @@ class YurtHub:
         """While it is stopped: what docs/how-to/openyurt.md says to do about a torn file."""
         self._kinds.unlink()
 
+    def kept(self, resource: str, name: str) -> dict[str, Any]:
+        """One of the agent's objects as it is on the disk; empty while it is not, or half written.
+
+        YurtHub passes an answer on before it has written it down, on threads of its own.
+        """
+        path = self.node.path(f"{_CACHE}/limpet/{resource}.v1alpha1.limpet.dev/{name}")
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            return found
+        return {}
+
     @property
     def _kinds(self) -> Path:
         return self.node.path(f"{_CACHE}/_internal/restmapper/cache-crd-restmapper.conf")
