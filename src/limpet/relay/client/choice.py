@@ -239,10 +239,13 @@ class RelayChoice:
         for message in end.take_due(now_s, self._make_nonce):
             self._send_by(end, message, now_s)
         self._due.put(end, end.next_s)
-        if end.phase is Phase.FAILED and not end.interest.wanted:
+        failed, was_lost = end.phase is Phase.FAILED, was_bound and end.port.bound is None
+        if failed and not end.interest.wanted:
             self._drop_end(peer, end)  # the peer, who wanted it, has given it up
-        if end.phase is Phase.FAILED or (was_bound and end.port.bound is None):
+        if was_lost or (failed and end.interest.wanted):
+            # A relay answers with what its peers want: hurried for that alone it asks without end.
             self._hurry(now_s, (end.relay,))
+        if was_lost or failed:
             self._plan(peer, now_s)
 
     def _send_by(self, end: End, message: RelayMessage, now_s: float) -> None:

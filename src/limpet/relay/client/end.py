@@ -195,7 +195,9 @@ class End:
         else:
             self.interest.kept_s = now_s
         self.port.lifetime_s = pair.lifetime_s or math.inf
-        if pair.port == self.port.number and self.phase in (Phase.BOUND, Phase.CHECKING):
+        # What was tried there in vain waits its time, however often the relay says it.
+        goes_on = (Phase.BOUND, Phase.CHECKING, *((Phase.FAILED,) if unasked else ()))
+        if pair.port == self.port.number and self.phase in goes_on:
             return
         self.port = RelayPort(pair.port, lifetime_s=self.port.lifetime_s)
         self.phase, self.sent.tries, self.next_s, self.problem = Phase.CHECKING, 0, now_s, ""

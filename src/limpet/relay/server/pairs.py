@@ -122,9 +122,12 @@ class Relaying:
 
     def awaited(self, uid: str) -> list[PairEnd]:
         """Ends that the node may not know to be needed: it is at none of its places there, or the
-        peer has come by a stream, which asks once and never again."""
-        ends = self.of(uid)
-        return [end for end in ends if not end.reachable or self._ends[end.other].streams]
+        peer has come by a stream, which asks once and never again. Who is there by a stream of its
+        own knows, and is not asked to try by UDP."""
+        return [end for end in self.of(uid) if not end.reachable or self._is_unheard(end)]
+
+    def _is_unheard(self, end: PairEnd) -> bool:
+        return not end.by_stream and self._ends[end.other].streams
 
     def pairs(self) -> Iterator[tuple[PairEnd, PairEnd]]:
         for port, end in self._ends.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -394,6 +395,29 @@ def test_streams_are_opened_where_only_the_ports_of_pairs_are_blocked() -> None:
     world.run(6)
 
     assert [end.rung is transports.RELAY_TLS for end in a.working("b")] == [True]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_closed_port_of_a_pair_is_tried_seldom_while_the_relay_says_that_the_peer_waits(
+    both: bool,
+) -> None:
+    relay = SimRelay("r1", 1, ports_open=False)
+    world = RelayWorld(relay)
+    a, b = world.node("a"), world.node("b")
+    world.run(1)
+    b.need("a")
+    if both:
+        a.need("b")
+    world.run(120)
+    assert ("b", "a") in relay.streams
+    a.sent.clear()
+
+    world.run(600)
+
+    # A few checks with each hello, of which there are three in a minute.
+    sent = Counter(type(send.message) for _, send in a.sent)
+    assert sent[Hello] < 60
+    assert sent[Check] < 300
 
 
 @pytest.mark.parametrize("needed", [False, True])

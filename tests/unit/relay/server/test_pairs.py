@@ -341,6 +341,18 @@ def test_a_node_is_awaited_where_it_is_not_and_for_good_where_a_stream_waits() -
     assert pairs.awaited(A) == []
 
 
+def test_who_is_there_by_a_stream_is_not_asked_to_try_by_udp() -> None:
+    pairs = relaying()
+    end = asked(pairs, A, B)
+    pairs.attach(end.port)
+    pairs.attach(end.other)
+
+    assert pairs.awaited(A) == pairs.awaited(B) == []
+
+    bind(pairs, end, HOME)
+    assert pairs.awaited(A) == [pairs.at(end.port)]
+
+
 def test_a_check_by_udp_turns_the_end_away_from_its_stream() -> None:
     pairs = relaying()
     end = asked(pairs)
