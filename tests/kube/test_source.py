@@ -20,6 +20,7 @@ from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
+from tests.kube.definitions import wait_until_served
 from tests.waiting import until, until_answered
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
@@ -32,7 +33,7 @@ def plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "--server-side", "-f", str(CRDS))
     for resource in RESOURCES.values():
         name = f"{resource.plural}.limpet.dev"
-        api.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        wait_until_served(api, name)
         api.kubectl("delete", name, "--all")
     return api
 

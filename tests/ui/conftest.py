@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from limpet.lab.world.machine import Machine
 from tests.waiting import PATIENCE_S
@@ -23,6 +23,8 @@ _OPTIONS = (
 )
 DESKTOP, PHONE = (1360, 860), (390, 844)
 SignIn = Callable[..., Page]
+expect.set_options(timeout=PATIENCE_S * 1000)
+"""Playwright's own five seconds are shorter than a busy machine takes for a page."""
 
 
 def own_processes() -> dict[int, list[str]]:

@@ -20,6 +20,7 @@ from limpet.lab.netns import delete_namespace
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import LIMPET, limpet
 from tests.clients.machine import CHECKOUT, OUTSIDE
+from tests.kube.definitions import OURS, wait_until_served
 from tests.kube.installed.test_accounts import kubeconfig_of, settings_in_the_manifests
 from tests.kube.installed.test_manifests import MANIFEST
 from tests.waiting import wait_until
@@ -73,8 +74,7 @@ def edge_machine(folder: Path, node: str) -> Iterator[Edge]:
             run_command("ip", "route", "add", "default", "dev", "lo", netns=netns)
             plane.start(only_api=True)
             plane.kubectl("apply", "-f", str(MANIFEST))
-            for kind in ("clusternetworks", "nodegrants", "nodepresences", "communities"):
-                plane.kubectl("wait", "--for=condition=Established", f"crd/{kind}.limpet.dev")
+            wait_until_served(plane, *OURS)
             known = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
             plane.kubectl("create", "-f", "-", stdin=json.dumps(known))
             start_controller(machine, plane, folder)

@@ -19,6 +19,7 @@ from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member
 from tests.controller.machines import Controller
+from tests.kube.definitions import wait_until_served
 from tests.kube.faults.test_lost_objects import answer, document, held, lead
 from tests.kube.test_source import Listener, listening
 from tests.waiting import until, wait_until
@@ -37,8 +38,8 @@ def _plane(api: ControlPlane) -> ControlPlane:
 
 def define(plane: ControlPlane) -> None:
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    for plural in PLURALS:
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    names = (f"{plural}.limpet.dev" for plural in PLURALS)
+    wait_until_served(plane, *names)
 
 
 @pytest.fixture(scope="module", name="controller")

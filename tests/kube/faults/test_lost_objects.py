@@ -20,6 +20,7 @@ from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
+from tests.kube.definitions import wait_until_served
 from tests.waiting import until, wait_until
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -63,8 +64,7 @@ class Bed:
 @pytest.fixture(scope="module", name="bed")
 def _bed(api: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     api.kubectl("apply", "-f", str(CRDS))
-    crds = [f"crd/{plural}.limpet.dev" for plural in PLURALS]
-    api.kubectl("wait", "--for=condition=Established", *crds)
+    wait_until_served(api, *(f"{plural}.limpet.dev" for plural in PLURALS))
     api.kubectl("create", "namespace", NAMESPACE)
     folder = tmp_path_factory.mktemp("bed")
     controller = Controller(

@@ -35,6 +35,7 @@ from limpet.kubernetes.client import Client
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
+from tests.kube.definitions import wait_until_served
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told
 from tests.unit.controller.state.cluster_tables import join, network
 from tests.waiting import until_answered, wait_until
@@ -47,8 +48,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "-f", str(CRDS))
-    for plural in PLURALS:
-        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    names = (f"{plural}.limpet.dev" for plural in PLURALS)
+    wait_until_served(api, *names)
     return api
 
 

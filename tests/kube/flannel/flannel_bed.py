@@ -31,6 +31,7 @@ from limpet.lab.world.node import DEFAULT_CONF
 from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
 from limpet.lab.world.site import LabSite, SiteNode
 from limpet.lab.world.wires import Wires
+from tests.kube.definitions import OURS, wait_until_served
 from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -243,8 +244,7 @@ class BesideWorld(KubeWorld):
 def apply_manifest(plane: ControlPlane) -> None:
     """Limpet's definitions, rights and policies; nothing of it runs. Raises: LabError."""
     plane.kubectl("apply", "-f", str(ROOT / "deploy" / "crds"))
-    for plural in ("clusternetworks", "nodegrants", "nodepresences", "communities"):
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    wait_until_served(plane, *OURS)
     plane.kubectl("apply", "-f", str(MANIFEST))
 
 

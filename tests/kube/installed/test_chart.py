@@ -18,6 +18,7 @@ from limpet.controller.settings import parse_settings as parse_controller_settin
 from limpet.lab.command import LabError, run_command
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.programs import find_programs
+from tests.kube.definitions import wait_until_served
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "chart"
@@ -333,7 +334,7 @@ def test_the_api_server_takes_all_of_it(api: ControlPlane) -> None:
         definition = _definition_of_the_operator(kind)
         api.kubectl("apply", "-f", "-", stdin=json.dumps(definition))
         name = definition["metadata"]["name"]
-        api.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+        wait_until_served(api, name)
     api.kubectl("create", "namespace", "dry")
     enabled = ("serviceMonitor", "prometheusRule", "dashboards")
     switches = [word for each in enabled for word in ("--set", f"{each}.enabled=true")]
@@ -380,7 +381,7 @@ def test_it_is_installed_upgraded_and_taken_away_and_what_was_granted_stays(
 
     told = helm("install", "limpet", str(CHART), *at, "--create-namespace", folder=tmp_path)
     assert "limpet connectivity test" in told
-    api.kubectl("wait", "--for=condition=Established", "crd/communities.limpet.dev")
+    wait_until_served(api, "communities.limpet.dev")
     community = {
         "apiVersion": "limpet.dev/v1alpha1",
         "kind": "Community",

@@ -15,6 +15,7 @@ from limpet.cluster.seal import seal
 from limpet.kubernetes.kinds.resources import document_object
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
+from tests.kube.definitions import wait_until_served
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
 from tests.waiting import wait_until
 
@@ -25,8 +26,8 @@ PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "-f", str(CRDS))
-    for plural in PLURALS:
-        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    names = (f"{plural}.limpet.dev" for plural in PLURALS)
+    wait_until_served(api, *names)
     return api
 
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
+from tests.kube.definitions import wait_until_served
 from tests.waiting import wait_until
 
 MANIFEST = Path(__file__).resolve().parents[3] / "deploy" / "limpet.yaml"
@@ -99,8 +100,8 @@ def admin(api: ControlPlane) -> User:
     """Limpet is applied; two nodes and their pods are there, of agents and of another account."""
     admin = User(api)
     api.kubectl("apply", "-f", str(MANIFEST))
-    for kind in OURS:
-        api.kubectl("wait", "--for=condition=Established", f"crd/{kind}.limpet.dev")
+    names = (f"{kind}.limpet.dev" for kind in OURS)
+    wait_until_served(api, *names)
     api.kubectl("create", "serviceaccount", "bystander", "-n", SPACE)
     for node in UIDS:
         admin.run("create", about={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})

@@ -18,6 +18,7 @@ from limpet.kubernetes.client import Client
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
+from tests.kube.definitions import wait_until_served
 from tests.waiting import until, wait_until
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -27,7 +28,7 @@ NAMESPACE = "limpet-system"
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "-f", str(CRDS))
-    api.kubectl("wait", "--for=condition=Established", "crd/nodegrants.limpet.dev")
+    wait_until_served(api, "nodegrants.limpet.dev")
     api.kubectl("create", "namespace", NAMESPACE)
     return api
 
@@ -260,7 +261,9 @@ def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_
         await asyncio.to_thread(becomes, "nodepresence", "six", "False HeldTwice")
         await asyncio.to_thread(becomes, "clusternetwork", "default", "False HeldTwice")
         for pod in ("ours", "theirs"):
-            assert "AddressHeldTwice" in await asyncio.to_thread(events_of, pod)
+            await asyncio.to_thread(
+                wait_until, lambda pod=pod: "AddressHeldTwice" in events_of(pod)
+            )
         assert "AddressHeldTwice" not in await asyncio.to_thread(events_of, "alone")
         async with other.running() as running:
             await until(lambda: running.session.state.told)

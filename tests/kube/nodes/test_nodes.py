@@ -17,6 +17,7 @@ from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal
 from tests.kube.conftest import control_plane_alone
+from tests.kube.definitions import wait_until_served
 from tests.waiting import wait_until
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -33,8 +34,8 @@ def _plane(api: ControlPlane) -> ControlPlane:
 
 def install(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", str(CRDS))
-    for plural in PLURALS:
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    names = (f"{plural}.limpet.dev" for plural in PLURALS)
+    wait_until_served(plane, *names)
 
 
 @pytest.fixture(name="controllers")
