@@ -97,6 +97,10 @@ class Prober:
         """Who answers, and how soon."""
         return self._ladders.reach
 
+    def is_probed(self, uid: str) -> bool:
+        """Whether it is a peer that this node asks for its ways."""
+        return self._ladders.get(uid) is not None
+
     @property
     def counters(self) -> Counter[str]:
         """Probes by `asked_`, `answered_`, `refused_` and what was asked for; `unproven` answers;
@@ -132,8 +136,7 @@ class Prober:
             self._look(self._known_first(self._ladders), reprobe=True)
 
     def set_relay_ends(self, uid: str, ends: tuple[RelayEnd, ...]) -> None:
-        """Where relays take what they bring to the peer, the best first. What is there no more is
-        left at once."""
+        """Where relays take what they bring to the peer from now on, the best first."""
         peer = self._ladders.get(uid)
         if peer is None or peer.learnt.relay_ends == ends:
             return

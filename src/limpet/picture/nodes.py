@@ -80,7 +80,7 @@ class Site(Shown, frozen=True, kw_only=True):
 
     name: str
     by: str
-    """`label`, or `proven`."""
+    """`label`, `proven`, or `nat`: one public address in front of them, which is a guess."""
     nat: str = ""
     """Kind of NAT that its nodes see in front of them; empty: none, or they differ."""
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from limpet.agent.happenings.of_cluster import cloud_facts
+from limpet.agent.happenings.of_cluster import (
+    changed_silence,
+    cloud_facts,
+    nat_facts,
+    tunnel_fact,
+)
 from limpet.agent.happenings.words import Fact, Who, by_name, differences
 from limpet.cloud.session import SessionState
 
@@ -45,3 +50,34 @@ def test_what_was_refused_stays_so_in_the_timeline_while_the_controller_is_away(
     assert said == ["the controller: lost: timed out"]
     again = state(refused="too often", segment_refused="quota")
     assert told(away, again)[0] == ["the controller is there again (controller at c:7470)"]
+
+
+def test_a_silent_peer_that_is_no_peer_any_more_is_not_told_to_answer_again() -> None:
+    before, now = frozenset({"removed", "back", "silent"}), frozenset({"silent", "new"})
+
+    assert changed_silence(before, now, {"back", "silent", "new"}.__contains__) == ["new", "back"]
+
+
+def test_a_nat_that_is_not_known_for_a_while_is_no_news() -> None:
+    said = []
+    before: dict[str, Fact] = {}
+    for kind in ("unknown", "same", "unknown", "same", "symmetric"):
+        facts = list(nat_facts("NAT of IPv4", kind, before))
+        said += [each.words for each in differences(Who("u", "n1"), before, facts)]
+        before = by_name(facts)
+
+    assert said == [
+        "NAT of IPv4: shows all others one port",
+        "NAT of IPv4: symmetric: shows each other node another port",
+    ]
+
+
+def test_a_tunnel_in_trouble_is_not_told_to_be_well_for_no_peer_needs_it() -> None:
+    said = []
+    before: dict[str, Fact] = {}
+    for trouble, needed in (("gone", False), ("gone", True), ("gone", False), ("", False)):
+        facts = [tunnel_fact("tunnel limwg0", trouble, needed=needed, before=before)]
+        said += [each.words for each in differences(Who("u", "n1"), before, facts)]
+        before = by_name(facts)
+
+    assert said == ["tunnel limwg0: gone", "tunnel limwg0 is well again"]

@@ -57,6 +57,18 @@ def test_one_public_address_in_front_of_two_makes_a_site_that_says_so() -> None:
     assert sites_of(nodes, []) == dict.fromkeys("ab", Site("site of a", By.NAT))
 
 
+def test_a_label_behind_the_same_nat_leaves_what_is_proven() -> None:
+    nodes = by_name(
+        *(node(name, seen_at="203.0.113.9") for name in "abde"),
+        node("c", seen_at="203.0.113.9", site="harbour"),
+    )
+
+    found = sites_of(nodes, [("a", "b"), ("d", "c")])
+
+    site = Site("site of a", By.PROVEN)
+    assert found == {"a": site, "b": site, "c": HARBOUR, "d": HARBOUR}
+
+
 def test_an_address_of_its_own_is_no_nat() -> None:
     nodes = by_name(node("a", seen_at="8.8.8.8", has="8.8.8.8"), node("b", seen_at="8.8.8.8"))
 

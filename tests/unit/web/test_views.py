@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from limpet.picture.nodes import NodeState, Segment
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.picture.said import Level
-from limpet.web.live.words import ago, counted, milliseconds, moment, percent, size, span
+from limpet.web.live.words import ago, counted, milliseconds, moment, percent, site_by, size, span
 from limpet.web.views import PictureView, SegmentRow, by_site, page_of
 from tests.beds.pictured import world
 
@@ -142,3 +142,10 @@ def test_numbers_are_read_by_people() -> None:
     assert percent(0.001) == "1 %"
     assert size(1536) == "1.5 KiB"
     assert (counted(1, "node"), counted(2000, "node")) == ("1 node", "2,000 nodes")
+
+
+def test_a_site_that_one_public_address_makes_is_told_as_a_guess() -> None:
+    assert site_by("label") == "by label"
+    assert site_by("proven").startswith("proven:")
+    assert site_by("nat").startswith("a guess:")
+    assert site_by("later") == "later"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from limpet.agent.happenings.changed_at import ChangedAt
@@ -139,8 +139,9 @@ class ClusterHappenings:
         self._of_node.recorder.note(*found)
 
     def _reach_changed(self) -> None:
-        silent = frozenset(self._cluster.probing.reach.silent)
-        changed = sorted(silent ^ self._silent)
+        probing = self._cluster.probing
+        silent = frozenset(probing.reach.silent)
+        changed = changed_silence(self._silent, silent, probing.is_probed)
         self._silent = silent
         self._of_node.recorder.note(
             *(
@@ -215,14 +216,38 @@ class ClusterHappenings:
         links = ", ".join(f"{each.ifname} {_addresses(each.addresses)}" for each in parts.own.links)
         yield Fact("link", "links to other nodes", links or "none", Level.NOTE)
         for tunnel in parts.tunnels.all:
-            yield Fact("tunnel", f"tunnel {tunnel.ifname}", tunnel.trouble if tunnel.needed else "")
-        relays = cluster.relays
+            what = f"tunnel {tunnel.ifname}"
+            yield tunnel_fact(what, tunnel.trouble, needed=tunnel.needed, before=self._facts)
         for version in (4, 6):
-            kind = _NAT.get(relays.kind(version).name.lower())
-            if kind is not None:
-                yield Fact("nat", f"NAT of IPv{version}", kind, Level.NOTE)
+            kind = cluster.relays.kind(version).name.lower()
+            yield from nat_facts(f"NAT of IPv{version}", kind, self._facts)
         disk = [*membership.replica.problems, *filter(None, [membership.replica.file.trouble])]
         yield Fact("disk", "what the node knows of its cluster", "; ".join(disk[:2]), Level.FAIL)
+
+
+def changed_silence(
+    before: frozenset[str], now: frozenset[str], is_probed: Callable[[str], bool]
+) -> list[str]:
+    """Uids of peers that are silent since, and of those that answer again. Who is asked no more,
+    since it was removed or put apart, has not answered."""
+    return sorted(now - before) + sorted(uid for uid in before - now if is_probed(uid))
+
+
+def tunnel_fact(what: str, trouble: str, *, needed: bool, before: Mapping[str, Fact]) -> Fact:
+    """A trouble that was told is there until it is mended, though nothing needs the tunnel now."""
+    found = Fact("tunnel", what, trouble)
+    was_told = any(before[name].state for name in by_name([found]) if name in before)
+    return found if needed or was_told else Fact("tunnel", what, "")
+
+
+def nat_facts(what: str, kind: str, before: Mapping[str, Fact]) -> Iterator[Fact]:
+    """What is not known, since the links are others or relays do not answer, takes nothing back."""
+    found = Fact("nat", what, _NAT.get(kind, ""), Level.NOTE)
+    (name,) = by_name([found])
+    if kind in _NAT:
+        yield found
+    elif name in before:
+        yield before[name]
 
 
 def cloud_facts(

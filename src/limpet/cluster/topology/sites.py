@@ -68,17 +68,23 @@ def _site(
     proven: Mapping[str, str],
     labelled: Mapping[str, Site],
 ) -> dict[str, Site]:
-    """Sites of a group's nodes without a label, by uid: a proven group's only label is theirs."""
+    """Sites of a group's nodes without a label, by uid: a proven group's only label is theirs.
+    Where a NAT alone joins them a label takes that guess away, and leaves what is proven."""
     labels = {labelled[uid] for uid in uids if uid in labelled}
     others = [uid for uid in uids if uid not in labelled]
-    together = {proven.get(uid, uid) for uid in uids}
-    by = By.PROVEN if len(together) == 1 else By.NAT
-    if len(labels) == 1 and by is By.PROVEN:
-        return dict.fromkeys(others, labels.pop())
-    if labels:
-        return {}
-    first = min(nodes[uid].grant.name for uid in uids)
-    return dict.fromkeys(others, Site(f"site of {first}", by))
+    together: dict[str, list[str]] = defaultdict(list)
+    for uid in uids:
+        together[proven.get(uid, uid)].append(uid)
+    if not labels:
+        first = min(nodes[uid].grant.name for uid in uids)
+        by = By.PROVEN if len(together) == 1 else By.NAT
+        return dict.fromkeys(others, Site(f"site of {first}", by))
+    if len(together) == 1:
+        return dict.fromkeys(others, labels.pop()) if len(labels) == 1 else {}
+    found: dict[str, Site] = {}
+    for some in together.values():
+        found |= _site(some, nodes, proven, labelled) if len(some) > 1 else {}
+    return found
 
 
 def _behind(nodes: Mapping[str, NodeEntry]) -> Iterable[tuple[str, str]]:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from limpet.cluster.topology.sites import By
 from limpet.cluster.topology.transports import by_preference
 
 _SPANS_S = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _IN_FULL = {"route": "plain route", "vxlan": "VXLAN", "tunnel": "encrypted tunnel"}
 """A page has more room than a line of `limpet status`; other rungs go by their row's words."""
+
+_SITE_BY = {
+    By.LABEL.value: "by label",
+    By.PROVEN.value: "proven: its nodes reach each other without a tunnel",
+    By.NAT.value: "a guess: one public address is in front of its nodes, as of many mobile ones",
+}
+
+
+def site_by(by: str) -> str:
+    """How it is known that the nodes of a site stand together; of a later version: its own word."""
+    return _SITE_BY.get(by, by)
 
 
 def rung_words() -> dict[str, str]:
