@@ -389,6 +389,35 @@ def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: 
     run(scenario)
 
 
+def test_a_probe_that_came_through_a_tunnel_to_a_gateway_is_none_in_clear(bed: PathBed) -> None:
+    """By a route to what is behind the gateway, which has it come from a pods' address."""
+    switch, one, two = bed.switch(), bed.node(1), bed.node(2)
+    for node in (one, two):
+        node.plug("eth0", switch, f"192.0.2.{node.number}/24")
+
+    async def scenario() -> None:
+        two.netns.ip("route add 192.0.2.1 dev eth0 src 10.244.2.1")
+        one.start()
+        two.start()
+        sealed = one.probing._tunnel_only.uids = frozenset({two.uid})
+        try:
+            introduce(one, two)
+            two.courier.send(
+                BodyKind.PROBE,
+                encode_probe(Probe(bytes(8), ProbeKind.SITE, 1)),
+                to_uid=one.uid,
+                address=ip_address("192.0.2.1"),
+                port=PORT,
+            )
+            await one.until_counted("refused_site", 1)
+            assert one.probing._tunnel_only.uids == sealed
+        finally:
+            await one.stop()
+            await two.stop()
+
+    run(scenario)
+
+
 def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: PathBed) -> None:
     one, two, three = on_switch(bed, bed.switch(), 1, 2, 3)
 

@@ -8,7 +8,6 @@ from limpet.agent.happenings.of_cluster import (
     changed_silence,
     cloud_facts,
     nat_facts,
-    tunnel_fact,
 )
 from limpet.agent.happenings.words import Fact, Who, by_name, differences
 from limpet.cloud.session import SessionState
@@ -70,14 +69,3 @@ def test_a_nat_that_is_not_known_for_a_while_is_no_news() -> None:
         "NAT of IPv4: shows all others one port",
         "NAT of IPv4: symmetric: shows each other node another port",
     ]
-
-
-def test_a_tunnel_in_trouble_is_not_told_to_be_well_for_no_peer_needs_it() -> None:
-    said = []
-    before: dict[str, Fact] = {}
-    for trouble, needed in (("gone", False), ("gone", True), ("gone", False), ("", False)):
-        facts = [tunnel_fact("tunnel limwg0", trouble, needed=needed, before=before)]
-        said += [each.words for each in differences(Who("u", "n1"), before, facts)]
-        before = by_name(facts)
-
-    assert said == ["tunnel limwg0: gone", "tunnel limwg0 is well again"]

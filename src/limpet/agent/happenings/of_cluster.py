@@ -216,8 +216,7 @@ class ClusterHappenings:
         links = ", ".join(f"{each.ifname} {_addresses(each.addresses)}" for each in parts.own.links)
         yield Fact("link", "links to other nodes", links or "none", Level.NOTE)
         for tunnel in parts.tunnels.all:
-            what = f"tunnel {tunnel.ifname}"
-            yield tunnel_fact(what, tunnel.trouble, needed=tunnel.needed, before=self._facts)
+            yield Fact("tunnel", f"tunnel {tunnel.ifname}", tunnel.trouble if tunnel.needed else "")
         for version in (4, 6):
             kind = cluster.relays.kind(version).name.lower()
             yield from nat_facts(f"NAT of IPv{version}", kind, self._facts)
@@ -231,13 +230,6 @@ def changed_silence(
     """Uids of peers that are silent since, and of those that answer again. Who is asked no more,
     since it was removed or put apart, has not answered."""
     return sorted(now - before) + sorted(uid for uid in before - now if is_probed(uid))
-
-
-def tunnel_fact(what: str, trouble: str, *, needed: bool, before: Mapping[str, Fact]) -> Fact:
-    """A trouble that was told is there until it is mended, though nothing needs the tunnel now."""
-    found = Fact("tunnel", what, trouble)
-    was_told = any(before[name].state for name in by_name([found]) if name in before)
-    return found if needed or was_told else Fact("tunnel", what, "")
 
 
 def nat_facts(what: str, kind: str, before: Mapping[str, Fact]) -> Iterator[Fact]:

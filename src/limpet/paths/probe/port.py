@@ -291,8 +291,9 @@ class ProbePort:
                 and received.address == self._overlay_address(received.uid, version)
                 and received.to_address == self.view.sources.get(version)
             )
-        if received.address.is_link_local:
-            return False
+        network = self.view.network
+        if received.address.is_link_local or (network and network.holds(received.address)):
+            return False  # the latter came through a gateway's tunnel, and proves no way in clear
         return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
 
     def _is_on_its_link(self, answer_at: Address | None, received: Received) -> bool:
