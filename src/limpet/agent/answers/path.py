@@ -30,11 +30,14 @@ def pairs_of(
 
 
 def _by_version(addresses: Iterable[Address], view: View) -> dict[int, Address]:
-    cidrs = view.network.pod_cidrs if view.network is not None else ()
     found: dict[int, Address] = {}
-    for address in sorted(addresses, key=lambda each: not any(each in cidr for cidr in cidrs)):
+    for address in sorted(addresses, key=lambda each: not _is_of_pods(each, view)):
         found.setdefault(address.version, address)
     return found
+
+
+def _is_of_pods(address: Address, view: View) -> bool:
+    return view.network is not None and any(address in cidr for cidr in view.network.pod_cidrs)
 
 
 def path_status(
@@ -127,7 +130,11 @@ def _leg_status(
 ) -> status.Leg:
     ends, way = leg.ends, leg.way
     local = leg.known and not leg.reason and way is None
+    lost = f"what {ends.origin_node} does is known there: ask it"
     here = local and holders[ends.origin] == view.uid
+    beyond = next((each for each in (ends.target, ends.origin) if _is_beyond(each, view)), None)
+    if here and beyond is not None:
+        here, lost = False, f"{beyond} is behind this node: its own routes lead there (ping it)"
     named = {pod.address: str(pod) for pod in words.pods}
     document: dict[str, Any] = {
         "origin": str(ends.origin),
@@ -154,7 +161,7 @@ def _leg_status(
             "mtu_bytes": way.mtu_bytes,
         }
     if local and not here:
-        document["reason"] = f"what {ends.origin_node} does is known there: ask it"
+        document["reason"] = lost
     part = plan.parts.get(holders[ends.origin] or "")
     if holders[ends.target] == view.uid and part is not None:
         document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
@@ -185,6 +192,12 @@ def _reachable(legs: Iterable[status.Leg], *, doubtful: bool) -> bool | None:
     return True if known and not doubtful else None
 
 
+def _is_beyond(address: Address, view: View) -> bool:
+    """Whether it is of another network that is behind this node."""
+    ours = view.segments.get(view.uid, ())
+    return holder_of(view, address) == view.uid and not any(address in each for each in ours)
+
+
 def _notes(address: Address, view: View, words: OwnNodeWords) -> list[str]:
     """What a person should know of one end."""
     ours = view.segments.get(view.uid, ())
@@ -196,7 +209,11 @@ def _notes(address: Address, view: View, words: OwnNodeWords) -> list[str]:
                 f"{address} is a Service's address, and Limpet serves no such Service on this node "
                 "(`limpet service list`)"
             ]
-        if network is not None and not any(address in cidr for cidr in network.pod_cidrs):
+        holder = holder_of(view, address)
+        if holder is not None and not _is_of_pods(address, view):
+            where = "this node" if holder == view.uid else name_of(view.snapshot, holder)
+            return [f"{address} is of another network, behind {where}"]
+        if network is not None and not _is_of_pods(address, view):
             return [f"{address} is no address of the cluster: the node's own routes lead there"]
         return []
     if address == segment[1]:

@@ -11,7 +11,7 @@ from limpet.agent.status.cluster import (
 )
 from limpet.agent.status.paths import PeerStatus, ProbeStatus
 from limpet.agent.status.ping import PingWay
-from limpet.base.addresses import Address, Endpoint, endpoint_text
+from limpet.base.addresses import Address, Endpoint, Prefix, endpoint_text
 from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -224,6 +224,11 @@ def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
     return path.underlay if path is not None and proven else None
 
 
+def _behind(part: PeerPart, prefixes: Iterable[Prefix]) -> list[str]:
+    lost = {prefix for prefix, _ in part.without}
+    return [] if part.refused else [str(prefix) for prefix in prefixes if prefix not in lost]
+
+
 def _peer_status(
     uid: str,
     view: View,
@@ -255,6 +260,7 @@ def _peer_status(
         underlay=str(_underlay(part, path) or ""),
         mtu_bytes=min((route.mtu_bytes for route in part.routes), default=None),
         segments=[str(prefix) for prefix in view.segments.get(uid, ())],
+        behind=_behind(part, grant.prefixes_behind),
         addresses=[str(each) for each in presence.addresses] if presence is not None else [],
         sequence=presence.sequence if presence is not None else None,
         why="it answers by no way" if state == "silent" else why,

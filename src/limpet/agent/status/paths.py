@@ -26,6 +26,8 @@ class PeerStatus(PeerWay, frozen=True, kw_only=True):
     uid: str
     state: str
     segments: list[str]
+    behind: list[str]
+    """Prefixes of other networks that this node reaches by way of it."""
     addresses: list[str]
     sequence: int | None
     why: str

@@ -29,7 +29,7 @@ _ASKED = {
 }
 
 
-_PEER_WIDE = ("segments", "uid")
+_PEER_WIDE = ("segments", "behind", "uid")
 
 
 class PortProtocol(StrEnum):
@@ -323,6 +323,7 @@ def peer_row(each: PeerStatus) -> dict[str, Any]:
         "via": _via(each),
         "mtu": each.mtu_bytes,
         "segments": _joined(each.segments),
+        "behind": _joined(each.behind),
         "heard": "" if each.heard_s is None else f"{duration(each.heard_s)} ago",
         "uid": each.uid,
         "why": "; ".join([*filter(None, [each.why]), *each.without]),

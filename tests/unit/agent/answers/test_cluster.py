@@ -169,6 +169,15 @@ def test_what_of_a_peer_is_not_reached_is_said_beside_what_is() -> None:
     assert [each.split(": ")[0] for each in found.without] == ["fd00:0:0:2::/64"]
 
 
+def test_what_is_reached_behind_a_peer_is_listed_and_what_is_left_alone_is_not() -> None:
+    lan, own = ip_network("192.168.50.0/24"), ip_network("192.0.2.0/24")
+
+    (found,) = peers(view(node(2, prefixes_behind=(lan, own)), paths={PEER: plain(2)})).values()
+
+    assert found.behind == ["192.168.50.0/24"]
+    assert [each.split(": ")[0] for each in found.without] == ["192.0.2.0/24"]
+
+
 def partly(here: View, *, silent: frozenset[str] = frozenset()) -> int:
     return count_partly_reached(kinds(here), silent, here, plan_overlay(here))
 

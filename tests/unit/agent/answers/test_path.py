@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -21,9 +21,12 @@ from tests.unit.datapath.overlay.overlay_values import (
     PEER,
     UID,
     clusters,
+    node,
     plain,
     seen,
+    snapshot,
     uid,
+    view,
     vxlan,
 )
 
@@ -212,6 +215,30 @@ def test_an_address_outside_of_the_cluster_is_noted_as_such() -> None:
     assert found.notes == [
         "198.51.100.1 is no address of the cluster: the node's own routes lead there"
     ]
+
+
+def test_an_address_behind_a_peer_is_noted_with_that_peer() -> None:
+    behind = node(2, prefixes_behind=(ip_network("192.168.50.0/24"),))
+    here = view(behind, paths={PEER: plain(2)})
+
+    found = path("10.244.1.2", "192.168.50.7", here)
+
+    assert found.reachable is True
+    assert found.notes == ["192.168.50.7 is of another network, behind node-2"]
+
+
+def test_what_becomes_of_packets_to_what_is_behind_this_node_is_not_known() -> None:
+    own = node(1, prefixes_behind=(ip_network("192.168.50.0/24"),))
+    here = view_of(snapshot(own), UID, {}, OWN)
+
+    found = path("10.244.1.2", "192.168.50.7", here)
+
+    assert found.reachable is None
+    assert (found.there.rung, found.there.device, found.there.mtu_bytes) == ("local", "", None)
+    assert found.there.reason == (
+        "192.168.50.7 is behind this node: its own routes lead there (ping it)"
+    )
+    assert found.notes == ["192.168.50.7 is of another network, behind this node"]
 
 
 def test_addresses_of_different_ip_versions_have_no_way() -> None:
