@@ -169,9 +169,9 @@ def on_this_machine(folder: Path) -> Iterator[Player]:
 def in_the_lab(topology: str, folder: Path) -> Iterator[Player]:
     """A world where every pod reaches every other; `at=crane-1` is typed on that node."""
     with on_this_machine(folder) as player:
-        for words in (f"up {topology}", "status --ping"):
-            done = player.run(f"limpet lab {words}", {}, "")
-            assert done.returncode == 0, done.stdout + done.stderr
+        done = player.run(f"limpet lab up {topology}", {}, "")
+        assert done.returncode == 0, done.stdout + done.stderr
+        wait_until(lambda: player.run("limpet lab status --ping", {}, "").returncode == 0)
         yield player
 
 

@@ -172,7 +172,8 @@ def test_a_replica_that_is_gone_or_follows_is_passed_over(
     leader, other = (first, second) if first.socket.exists() else (second, first)
 
     leader.kill()
-    assert person("network", "show") == 0, person.err  # when the other has become the leader
+    # When the other has become the leader.
+    wait_until(lambda: person("network", "show") == 0, "the other leads")
 
     assert other.socket.exists()
     leader.start()
@@ -232,7 +233,8 @@ def test_a_token_that_is_removed_so_lets_in_nobody_also_when_another_replica_lea
 
     leader = next(each for each in replicas.values() if each.socket.exists())
     leader.kill()
-    assert person("token", "list") == 0, person.err  # when the other has become the leader
+    # When the other has become the leader.
+    wait_until(lambda: person("token", "list") == 0, "the other leads")
     assert taken["id"] not in person.out
     assert kept["id"] in person.out
     refused = join_as(api, tmp_path / "refused", taken["token"])
@@ -368,6 +370,8 @@ def test_the_page_shows_what_whichever_controller_leads_knows_to_who_has_a_token
         wait_until(lambda: "cranes" in browser.ask("GET", "/communities").text)
         leader = next(each for each in replicas.values() if each.socket.exists())
         leader.kill()
+        (other,) = (each for each in replicas.values() if each is not leader)
+        wait_until(other.socket.exists, "the other leads")
         assert person("community", "create", "diggers") == 0, person.err
         wait_until(lambda: "diggers" in browser.ask("GET", "/communities").text)
         leader.start()

@@ -89,6 +89,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Iterator[K
             rollout(made, each, "default" if NAME in each else SPACE)
         asking = [asking_pod("crane-1", *each) for each in CLASSES.items()]
         apply(made, *asking, of_the_node(asking_pod("crane-1", OF_THE_NODE, {})))
+        machine = made.machine("crane-1")
+        assert isinstance(machine, KubeMachine)
+        # Each test may be run alone, and nftables may serve what a pod asks first.
+        for name in ASKING:
+            await_at_the_socket(machine, name, source_of(made, name), address_of_service(made))
         yield made
     finally:
         made.down()
@@ -104,7 +109,10 @@ def machine(world: KubeWorld) -> KubeMachine:
 
 @pytest.fixture
 def address(world: KubeWorld) -> str:
-    """The Service's."""
+    return address_of_service(world)
+
+
+def address_of_service(world: KubeWorld) -> str:
     return world.plane.kubectl("get", "service", NAME, "-o", "jsonpath={.spec.clusterIP}")
 
 

@@ -153,7 +153,7 @@ class Chaos:
 
     # What must be true then
 
-    def check(self, *, within_s: float = 20) -> float:
+    def check(self, *, within_s: float = 60) -> float:
         """Seconds until everybody reached everybody. Raises: AssertionError."""
         took_s = everybody_reaches_everybody(self.world, within_s=within_s)
         self._remember()
@@ -161,7 +161,7 @@ class Chaos:
         until_empty(self.told_wrong, within_s=60)
         self.check_identities()
         for machine in self.machines():
-            until_empty(partial(leaks, self.world, machine), within_s=20)
+            until_empty(partial(leaks, self.world, machine), within_s=60)
         self._check_usage()
         assert self.complaints() == []
         return took_s
