@@ -25,7 +25,7 @@ from limpet.ipam.leases import Entry, Holder
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
 from tests.unit.ipam.ledgers import address_files, pod, ranges, sandbox, write_files
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 SETS = [ranges("10.0.0.0/24"), ranges("fd00::/64")]
 QUICK = Tuning(journal_bytes=128 * 1024, settle_s=0.0, retry_s=0.02)
@@ -94,14 +94,14 @@ def full_disk(disk: Path) -> None:
     ledger = opened(folder)
     for i in range(5):
         add(ledger, f"early-{i}")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     fill(disk)
     # More than the journal holds, several times over: pods come and go as if nothing were wrong.
     for i in range(600):
         add(ledger, f"pod-{i % 40}")
-        ledger.durable().result(10)
+        ledger.durable().result(PATIENCE_S)
         remove(ledger, f"pod-{i % 40}" if i % 5 else f"early-{i % 4}")
-        ledger.durable().result(10)
+        ledger.durable().result(PATIENCE_S)
     (refused,) = ledger.findings
     assert refused.problem.startswith("No space left on device, and for ")
     assert "nothing is lost, the journal has it" in refused.action
@@ -110,7 +110,7 @@ def full_disk(disk: Path) -> None:
     ledger = opened(folder)
     assert state_of(ledger) == state
     add(ledger, "after-restart")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
 
     wait_until(lambda: bool(ledger.findings))
     free(disk)
@@ -163,7 +163,7 @@ def read_only_in_the_middle(disk: Path) -> None:
     ledger = opened(folder)
     add(ledger, "a")
     add(ledger, "b")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     acknowledged = state_of(ledger)
     mounts = map(str.split, Path("/proc/mounts").read_text().splitlines())
     device = next(fields[0] for fields in mounts if fields[1] == str(disk))
@@ -229,7 +229,7 @@ def run_on(kind: str, scenario: Callable[[Path], None], folder: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -302,7 +302,7 @@ def test_a_change_that_the_journal_refused_is_written_when_it_takes_it(
     disk = RefusingDisk()
     ledger = opened(tmp_path, disk, Tuning(retry_s=60.0))
     add(ledger, "a")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     disk.refused[operation] = errno.EIO
     add(ledger, "b")
     for _ in range(2):
@@ -312,7 +312,7 @@ def test_a_change_that_the_journal_refused_is_written_when_it_takes_it(
     remove(ledger, "a")
     assert "Input/output error" in refusal_of(ledger.durable().result)
     disk.refused.clear()
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     add(ledger, "c")
     state = state_of(ledger)
     assert sorted(h.container_id for h in set(ledger.holders().values())) == [
@@ -348,15 +348,15 @@ def test_a_full_journal_refuses_adds_and_keeps_room_for_dels(
     ledger = opened(tmp_path, disk, tiny)
     for i in range(60):
         add(ledger, f"early-{i}")
-        ledger.durable().result(10)
+        ledger.durable().result(PATIENCE_S)
     disk.refused[operation] = errno.ENOSPC
     refused, i = "", 0
     while not refused:
         try:
             add(ledger, f"pod-{i}")
-            ledger.durable().result(10)
+            ledger.durable().result(PATIENCE_S)
             remove(ledger, f"early-{i % 60}")
-            ledger.durable().result(10)
+            ledger.durable().result(PATIENCE_S)
         except StorageError as error:
             refused = str(error)
         i += 1
@@ -364,7 +364,7 @@ def test_a_full_journal_refuses_adds_and_keeps_room_for_dels(
     assert "limpet.journal: too little room for" in refused or "No space left" in refused
     for holder in sorted({*ledger.holders().values()}, key=lambda h: h.container_id)[:10]:
         ledger.release(holder, now_s=0)
-        ledger.durable().result(10)
+        ledger.durable().result(PATIENCE_S)
     state = state_of(ledger)
     disk.refused.clear()
     ledger.close()
@@ -378,7 +378,7 @@ def test_files_that_were_refused_are_written_without_being_asked_for(tmp_path: P
     ledger = opened(tmp_path, disk)
     disk.refused["write"] = errno.EDQUOT
     add(ledger, "a")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     wait_until(lambda: "and for 3 more" in str(ledger.findings))  # two addresses, two marks
     disk.refused.clear()
     wait_until(lambda: not ledger.findings)
@@ -395,12 +395,12 @@ def test_adds_in_one_go_leave_the_room_that_is_kept_for_dels(tmp_path: Path) -> 
     names = [f"pod-{i}" for i in range(120)]
     while str(tmp_path) not in [finding.path for finding in ledger.findings]:
         add(ledger, names.pop())
-        ledger.durable().result(10)
+        ledger.durable().result(PATIENCE_S)
     assert "sync folder" in refusal_of(lambda: add_all(ledger, names))
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     for holder in sorted({*ledger.holders().values()}, key=lambda h: h.container_id)[:10]:
         ledger.release(holder, now_s=0)
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     ledger.close()
 
 
@@ -409,7 +409,7 @@ def test_what_the_disk_refuses_at_the_end_is_in_the_journal(tmp_path: Path) -> N
     ledger = opened(tmp_path, disk)
     disk.refused["write"] = errno.EDQUOT
     add(ledger, "a")
-    ledger.durable().result(10)
+    ledger.durable().result(PATIENCE_S)
     state = state_of(ledger)
     ledger.close()
     assert address_files(tmp_path) == {}

@@ -16,6 +16,8 @@ from limpet.lab.kube.world import KubeWorld
 from limpet.lab.topology import load_topology
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(900)  # four kubelets start
+
 _SYSCTLS = (
     *("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"),
     *("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"),
@@ -123,8 +125,16 @@ def test_pods_reach_each_other_across_nodes_and_sites(cluster: KubeWorld) -> Non
     asked = [(server, each) for server in servers.values() for each in addresses(server)]
     names = [server["metadata"]["name"] for server, _ in asked]
     assert len(asked) == 6
+
+    def all_answer(client: Mapping[str, Any]) -> bool:
+        """Running does not mean yet that a server listens."""
+        try:
+            return fetch(cluster, client, [each for _, each in asked]) == names
+        except LabError:
+            return False
+
     for client in clients.values():
-        assert fetch(cluster, client, [each for _, each in asked]) == names
+        wait_until(lambda client=client: all_answer(client), "all answer by both families")  # type: ignore[misc]
 
 
 def test_after_a_reboot_of_its_node_a_pod_answers_at_its_addresses(cluster: KubeWorld) -> None:
@@ -139,7 +149,7 @@ def test_after_a_reboot_of_its_node_a_pod_answers_at_its_addresses(cluster: Kube
         except LabError:
             return False
 
-    wait_until(answers, "a new container of the same pod answers by both families")
+    wait_until(answers, "a new container of the same pod answers", patience_s=300)
     assert addresses(running_pods(cluster, "server")["crane-2"]) == addresses(server)
 
 

@@ -27,7 +27,7 @@ from limpet.lab.files import write_settings
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.launch import launcher
 from tests.controller.machines import Controller, free_port
-from tests.kube.installed.test_accounts import kubeconfig_of, settings_in_the_manifests
+from tests.kube.installed.test_accounts import answers, kubeconfig_of, settings_in_the_manifests
 from tests.kube.installed.test_manifests import MANIFEST, SPACE
 from tests.waiting import PATIENCE_S, wait_until
 from tests.web.test_access import Browser
@@ -169,13 +169,13 @@ def test_a_replica_that_is_gone_or_follows_is_passed_over(
     person: Person, replicas: dict[str, Controller]
 ) -> None:
     first, second = replicas.values()
-    leader, other = (first, second) if first.socket.exists() else (second, first)
+    leader, other = (first, second) if answers(first) else (second, first)
 
     leader.kill()
     # When the other has become the leader.
     wait_until(lambda: person("network", "show") == 0, "the other leads")
 
-    assert other.socket.exists()
+    assert answers(other)
     leader.start()
     assert person("network", "show") == 0, person.err
 
@@ -231,7 +231,7 @@ def test_a_token_that_is_removed_so_lets_in_nobody_also_when_another_replica_lea
     api.kubectl("replace", "-f", "-", stdin=before)
     wait_until(lambda: is_removed(api, secret))
 
-    leader = next(each for each in replicas.values() if each.socket.exists())
+    leader = next(filter(answers, replicas.values()))
     leader.kill()
     # When the other has become the leader.
     wait_until(lambda: person("token", "list") == 0, "the other leads")
@@ -368,10 +368,10 @@ def test_the_page_shows_what_whichever_controller_leads_knows_to_who_has_a_token
         wait_until(lambda: browser.enter(token).status == 303)
         assert person("community", "create", "cranes") == 0, person.err
         wait_until(lambda: "cranes" in browser.ask("GET", "/communities").text)
-        leader = next(each for each in replicas.values() if each.socket.exists())
+        leader = next(filter(answers, replicas.values()))
         leader.kill()
         (other,) = (each for each in replicas.values() if each is not leader)
-        wait_until(other.socket.exists, "the other leads")
+        wait_until(lambda: answers(other), "the other leads")
         assert person("community", "create", "diggers") == 0, person.err
         wait_until(lambda: "diggers" in browser.ask("GET", "/communities").text)
         leader.start()

@@ -20,6 +20,8 @@ from tests.docs.worlds import on_this_machine
 from tests.kube.installed.page_worlds import blocks_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(900)  # kubelets start, twice
+
 NAME = f"lku{os.getpid()}"
 _SECONDS = f"1000{os.getpid()}"
 """That a container sleeps: so it is known by its command line."""

@@ -61,7 +61,7 @@ from tests.beds.store_suite import (  # noqa: F401 - the suite
     test_what_was_written_is_read_also_by_the_next_process,
     with_store,
 )
-from tests.kube.definitions import wait_until_served
+from tests.kube.definitions import OURS, wait_until_served
 from tests.unit.cluster_values import CLUSTER_KEY, grant, node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network
 from tests.waiting import until
@@ -72,7 +72,7 @@ CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "-f", str(CRDS))
-    wait_until_served(api, "nodegrants.limpet.dev")
+    wait_until_served(api, *OURS)
     return api
 
 

@@ -18,7 +18,7 @@ from limpet.kubernetes.client import Client
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
-from tests.kube.definitions import wait_until_served
+from tests.kube.definitions import OURS, wait_until_served
 from tests.waiting import until, wait_until
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -28,7 +28,7 @@ NAMESPACE = "limpet-system"
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
     api.kubectl("apply", "-f", str(CRDS))
-    wait_until_served(api, "nodegrants.limpet.dev")
+    wait_until_served(api, *OURS)
     api.kubectl("create", "namespace", NAMESPACE)
     return api
 

@@ -102,6 +102,16 @@ def segments_of(controller: Controller, name: str) -> list[str]:
     return found
 
 
+def has_problem(controller: Controller, name: str, words: str) -> None:
+    """Returns when it is the only one of the node."""
+
+    def holds() -> bool:
+        found = controller.ask("node.show", node=name)["problems"]
+        return len(found) == 1 and words in found[0]
+
+    wait_until(holds, words)
+
+
 def test_nodes_get_the_cidrs_that_kubernetes_gave_them_and_more_of_the_controllers_own(
     plane: ControlPlane, controllers: MakeController
 ) -> None:
@@ -122,8 +132,7 @@ def test_nodes_get_the_cidrs_that_kubernetes_gave_them_and_more_of_the_controlle
         # It has none yet, and hears of them as soon as they are there.
         two = await joined(controller, "two")
         assert two.grant.segments == ()
-        (problem,) = controller.ask("node.show", node="two")["problems"]
-        assert "has no podCIDRs yet" in problem
+        await asyncio.to_thread(has_problem, controller, "two", "has no podCIDRs yet")
         async with two.watch() as lines:
             await asyncio.to_thread(put_node, plane, "two", "10.244.8.0/24")
             async for line in lines:
@@ -152,8 +161,8 @@ def test_what_a_node_may_not_have_is_told_and_given_when_it_is_free(
         await asyncio.to_thread(put_node, plane, "two", "10.244.7.0/24")
         two = await joined(controller, "two")
         assert two.grant.segments == ()
-        (problem,) = controller.ask("node.show", node="two")["problems"]
-        assert "also that of Node one, which is older" in problem
+        older = "also that of Node one, which is older"
+        await asyncio.to_thread(has_problem, controller, "two", older)
         events = "{.items[*].message}"
         await asyncio.to_thread(
             wait_until,

@@ -36,6 +36,8 @@ PROXIES: dict[str, Mode] = {
     "iptables": "iptables",
     "iptables-legacy": "iptables",
 }
+pytestmark = pytest.mark.timeout(900)  # kube-proxy comes and goes, by each of its modes
+
 BACKENDS = ("nftables", "ebpf")
 CLUSTER_PORTS = {"TCP": 80, "UDP": 80}
 OUTSIDE = (("203.0.113.2/24", "203.0.113.1/24"), ("2001:db8:203::2/64", "2001:db8:203::1/64"))

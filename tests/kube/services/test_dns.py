@@ -27,6 +27,8 @@ from tests.waiting import wait_until
 
 __all__ = ["admin", "controller", "node"]
 
+pytestmark = pytest.mark.timeout(900)  # an API server with watches ends within a minute
+
 DOMAIN = "default.svc.cluster.local"
 
 

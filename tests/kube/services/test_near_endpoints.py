@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from limpet.base.errors import LimpetError
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.world.node import LabNode
 from tests.kube.installed.test_manifests import SPACE, User, admin, pod
@@ -58,8 +59,11 @@ def plane(admin: User, joined: LabNode) -> ControlPlane:
 
 
 def used(node: LabNode) -> set[str]:
-    """Addresses of those that the agent sends to."""
-    shown = node.ask("service", name=f"{SPACE}/web")["endpoints"]
+    """Addresses of those that the agent sends to; none while it has not heard of the Service."""
+    try:
+        shown = node.ask("service", name=f"{SPACE}/web")["endpoints"]
+    except LimpetError:
+        return set()
     return {each["address"] for each in shown if each["weight"]}
 
 

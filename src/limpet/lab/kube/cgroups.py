@@ -16,7 +16,7 @@ _SYSTEM = "system"
 """Group of a node's own programs in v2, where a group that has groups may hold no processes."""
 _INHERITED = ("cpuset.cpus", "cpuset.mems")
 """Files that are empty in a new group of v1, which takes no process until they are set."""
-_WITHIN_S = 30.0
+_WITHIN_S = 120.0
 
 
 def into_groups(name: str, *, root: bool = False) -> list[str]:

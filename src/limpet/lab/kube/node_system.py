@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from limpet.lab.process import Daemon
 STATIC_PODS = "/etc/kubernetes/manifests"
 _BOOT = Path(__file__).with_name("boot")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_BOOT_S, _START_S = 60.0, 120.0
+_BOOT_S, _START_S, _AGAIN_S = 60.0, 120.0, 1.0
 
 
 class NodeSystem:
@@ -151,14 +152,17 @@ class NodeSystem:
             f"--hostname-override={self.label}",
             f"--node-ip={','.join(addresses)}",
         ]
-        try:
-            self._start(self.kubelet, command)
-        except LabError as error:
-            # containerd says that it is ready a moment before it serves kubelets; on a machine of
-            # its own systemd starts a kubelet that met that again.
-            if "server is not initialized yet" not in str(error):
-                raise
-            self._start(self.kubelet, command)
+        # containerd says that it is ready a moment before it serves kubelets; on a machine of its
+        # own systemd starts a kubelet that met that again.
+        deadline_s = time.monotonic() + _START_S
+        while True:
+            try:
+                return self._start(self.kubelet, command)
+            except LabError as error:
+                unready = "server is not initialized yet" in str(error)
+                if not unready or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(_AGAIN_S)
 
     def _start(self, process: Daemon, command: Sequence[str]) -> None:
         notify = self.run_dir / f"{process.what.split()[0]}.notify"
