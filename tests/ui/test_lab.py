@@ -149,7 +149,7 @@ def test_the_map_draws_each_pair_by_its_kind_and_a_line_that_is_clicked_opens_it
     seen = sign_in(links.next())
     wait_until(lambda: drawn(seen) == {"route": 1, "vxlan": 1})
     panel = seen.locator("#panel")
-    assert colour_of(seen, "crane-1", "digger-1") == "vxlan"
+    wait_until(lambda: colour_of(seen, "crane-1", "digger-1") == "vxlan")
 
     seen.mouse.click(*middle_of(seen, "crane-1", "digger-1"))
     expect(panel.get_by_role("heading", level=1)).to_have_text(
