@@ -171,7 +171,7 @@ kind, address, size, whole = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.arg
 data = os.urandom(size)
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as s:
-    s.settimeout(3)
+    s.settimeout(30 if kind == "tcp" else 3)  # of all that is sent
     if whole:  # IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, ..._PMTUDISC_PROBE: as if no path were narrow
         s.setsockopt(*((41, 23, 3) if family == socket.AF_INET6 else (0, 10, 3)))
     s.connect((address, 7))
@@ -209,6 +209,9 @@ def echo(netns: str, kind: str, address: object, size: int, *, whole: bool = Fal
     return run_command(sys.executable, "-c", _ASK, *words, netns=netns).strip()
 
 
+_UNDER_WAY = 10
+
+
 class Pinging:
     """Pings a hundred times a second until it is stopped."""
 
@@ -232,8 +235,8 @@ class Pinging:
         self._said.close()
 
     def stop(self) -> tuple[int, int]:
-        """Packets sent, packets answered. Without the last one sent, if its answer was still on the
-        way when the signal came."""
+        """Packets sent, packets answered. Without those of the last tenth of a second whose answers
+        were still on the way when the signal came."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE_S)
         self._said.seek(0)
@@ -241,7 +244,7 @@ class Pinging:
         words = next(line for line in text.splitlines() if "transmitted" in line).split()
         sent, answered = int(words[0]), int(words[3])
         last = max(map(int, re.findall(r"icmp_seq=(\d+) ttl", text)), default=0)
-        return sent - (last == sent - 1), answered
+        return last if last and sent - last <= _UNDER_WAY else sent, answered
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ class Edge:
 
     def status(self) -> dict[str, Any]:
         said = self.machine.try_run(*LIMPET, "status", "--output", "json").stdout
-        found: dict[str, Any] = json.loads(said)
+        found: dict[str, Any] = json.loads(said or "{}")
         return found
 
     def presence(self) -> dict[str, Any]:

@@ -4,16 +4,19 @@ the cloud is away, watches that begin with everything, writes that fail."""
 from __future__ import annotations
 
 import contextlib
+import json
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ADMINISTRATORS
 from tests.kube.edge.cache_bed import running_cache
 from tests.kube.edge.metaserver import PORT
 from tests.kube.flannel.flannel_bed import BesideWorld, beside_world
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 _TOPOLOGY = """
 disk_mib = 0
@@ -49,6 +52,25 @@ def _known(world: BesideWorld) -> dict[str, list[str]]:
     return {}
 
 
+_LIST = """
+import json, sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=20) as answer:
+    items = json.load(answer)["items"]
+print(json.dumps({each["metadata"]["name"]: each["spec"].get("addresses") for each in items}))
+"""
+
+
+def _addresses_by_cache(world: BesideWorld) -> dict[str, list[str]]:
+    """What the cache says of nodes, and keeps from now on: it keeps what it passes on."""
+    edge = world.machines["edge"]
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(LabError):
+        for kind in ("clusternetworks", "nodegrants", "nodepresences"):
+            url = f"http://127.0.0.1:{PORT}/apis/limpet.dev/v1alpha1/{kind}"
+            found = json.loads(edge.run(sys.executable, "-c", _LIST, url))
+    return found
+
+
 def test_an_agent_hears_and_writes_by_it_and_finds_there_what_its_disk_has_lost(
     world: BesideWorld,
 ) -> None:
@@ -62,6 +84,8 @@ def test_an_agent_hears_and_writes_by_it_and_finds_there_what_its_disk_has_lost(
         world.enroll(edge)
         wait_until(lambda: _known(world).get("hub") == hub)
         wait_until(lambda: "edge" in world.plane.kubectl(*names))
+        # The agent is told by the controller too: what it knows says nothing of the cache.
+        wait_until(lambda: _addresses_by_cache(world).get("hub") == hub)
 
         # Cut off, without what it knew of others.
         world.cut("harbour")
@@ -83,4 +107,4 @@ def test_an_agent_hears_and_writes_by_it_and_finds_there_what_its_disk_has_lost(
         wait_until(lambda: _known(world).get("hub") == moved)
         mine = str(edge.addresses[0].ip)
         shown = ("get", "nodepresences.limpet.dev", "edge", "-o", "jsonpath={.spec.addresses}")
-        wait_until(lambda: mine in world.plane.kubectl(*shown))
+        wait_until(lambda: mine in world.plane.kubectl(*shown), patience_s=2 * PATIENCE_S)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,11 @@ def _api_server(world: MovingWorld) -> dict[str, object]:
     return {"connected": False}
 
 
-def _backend_data(node: str) -> str:
+def _backend_data(node: str | dict[str, Any]) -> str:
     """Where a Node's VTEP is, as flannel writes it; empty where nobody has said."""
-    found: str = json.loads(node)["metadata"].get("annotations", {}).get(BACKEND_DATA, "")
-    return found
+    found = json.loads(node) if isinstance(node, str) else node
+    said: str = found.get("metadata", {}).get("annotations", {}).get(BACKEND_DATA, "")
+    return said
 
 
 def _is_kept(world: MovingWorld, yurthub: YurtHub, name: str, addresses: list[str]) -> bool:
@@ -66,16 +68,26 @@ def _is_kept(world: MovingWorld, yurthub: YurtHub, name: str, addresses: list[st
     pkg/yurthub/cachemanager/cache_manager.go, saveWatchObject and saveListObject.
     """
     kinds = {"clusternetworks": "default", "nodegrants": name, "nodepresences": name}
-    missing = []
+    missing: list[str] = []
+    at: list[str] = []
     for kind, of in kinds.items():
         with contextlib.suppress(LabError):
             said = json.loads(world.plane.kubectl("get", f"{kind}.limpet.dev", of, "-o", "json"))
-            if yurthub.kept(kind, of).get("spec") == said["spec"]:
+            at = said["spec"].get("addresses", at)
+            kept = yurthub.kept("limpet", f"{kind}.v1alpha1.limpet.dev/{of}")
+            if kept.get("spec") == said["spec"]:
                 continue
             touched = f"example.org/touched={time.monotonic_ns()}"
             world.plane.kubectl("annotate", "--overwrite", f"{kind}.limpet.dev", of, touched)
         missing.append(kind)
-    return not missing and yurthub.kept("nodepresences", name)["spec"]["addresses"] == addresses
+    return not missing and at == addresses
+
+
+def _flannels_answer(yurthub: YurtHub) -> str:
+    """The VTEP of the node as the patched flannel reads it, with `get` on nodes; empty: not yet."""
+    with contextlib.suppress(LabError):
+        return _backend_data(yurthub.get(f"/api/v1/nodes/{MOVER}", agent="flanneld"))
+    return ""
 
 
 def _has_whole_cache(world: MovingWorld, yurthub: YurtHub) -> bool:
@@ -110,17 +122,20 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
     world.enroll(mover)
     try:
         wait_until(lambda: _api_server(world)["connected"])
+        # The agent is told by the controller too: what it knows says nothing of the cache.
+        wait_until(lambda: _is_kept(world, yurthub, "hub", hub))
         wait_until(lambda: _has_whole_cache(world, yurthub))
+        wait_until(lambda: _is_kept(world, yurthub, "hub", hub))
         wait_until(lambda: _known(world).get("hub") == hub)
         # What the node says of itself gets through the cache.
         wait_until(lambda: MOVER in plane.kubectl("get", "nodepresences.limpet.dev", "-o", "name"))
         # The controller says by its Node where its VTEP is.
         wait_until(lambda: _backend_data(plane.kubectl("get", "node", MOVER, "-o", "json")))
         said = _backend_data(plane.kubectl("get", "node", MOVER, "-o", "json"))
-        path = f"/api/v1/nodes/{MOVER}"
-        wait_until(lambda: _backend_data(yurthub.get(path, agent="flanneld")) == said)
-        # The agent has been told by the controller too: what it knows says nothing of the cache.
-        wait_until(lambda: _is_kept(world, yurthub, "hub", hub))
+        wait_until(lambda: _flannels_answer(yurthub) == said)
+        wait_until(
+            lambda: _backend_data(yurthub.kept("flanneld", f"nodes.v1.core/{MOVER}")) == said
+        )
 
         # Cut off, with neither cache nor cloud: from the disk.
         world.cut("harbour")
@@ -136,8 +151,7 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
         assert _known(world) == {}
         yurthub.start()
         wait_until(lambda: _known(world).get("hub") == hub)
-        # As the patched flannel reads the MAC of its own Node, with `get` on nodes.
-        assert _backend_data(yurthub.get(path, agent="flanneld")) == said
+        wait_until(lambda: _flannels_answer(yurthub) == said)
 
         # News come again.
         world.restore("harbour")

@@ -24,6 +24,9 @@ TOKEN = "/var/lib/limpet-token"
 _HEALTH_PORT = 10267
 _PROGRAM = "/opt/yurthub"
 _CACHE = "/var/lib/yurthub/cache"
+_KINDS = {
+    f"limpet.dev/v1alpha1/{plural}" for plural in ("clusternetworks", "nodegrants", "nodepresences")
+}
 
 
 @dataclass(frozen=True)
@@ -101,29 +104,33 @@ class YurtHub:
         )
 
     def has_torn_kinds(self) -> bool:
-        """Whether it would not start again for its own file of the kinds that it has seen.
+        """Whether it would not start again for its own file of the kinds that it has seen, or not
+        list them: all that it has answered with stand there.
 
         Version 1.5 writes it whenever a custom resource is new, from several threads, without a
         lock. Source: pkg/yurthub/kubernetes/meta/restmapper.go, updateCachedDynamicRESTMapper.
         """
         try:
-            json.loads(self._kinds.read_bytes() or b"{}")
+            kinds = json.loads(self._kinds.read_bytes() or b"{}")
         except ValueError:
             return True
-        return False
+        return not kinds.keys() >= _KINDS
 
     def forget_kinds(self) -> None:
         """While it is stopped: what docs/how-to/openyurt.md says to do about a torn file."""
         self._kinds.unlink()
 
-    def kept(self, resource: str, name: str) -> dict[str, Any]:
-        """One of the agent's objects as it is on the disk; empty while it is not, or half written.
+    def kept(self, agent: str, path: str) -> dict[str, Any]:
+        """What the agent has asked for, as it is on the disk; empty if it is not, or half written.
+
+        `path`: `nodes.v1.core/crane-1`.
 
         YurtHub passes an answer on before it has written it down, on threads of its own.
         """
-        path = self.node.path(f"{_CACHE}/limpet/{resource}.v1alpha1.limpet.dev/{name}")
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads(path.read_bytes())
+            found: dict[str, Any] = json.loads(
+                self.node.path(f"{_CACHE}/{agent}/{path}").read_bytes()
+            )
             return found
         return {}
 

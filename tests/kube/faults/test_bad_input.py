@@ -180,10 +180,8 @@ def test_names_of_253_characters_are_nodes_as_others(
             )
 
     asyncio.run(work())
-    told = plane.kubectl(
-        *("get", "events", "-o", "json", f"--field-selector=involvedObject.name={name}")
-    )
-    assert "Joined" in told
+    events = ("get", "events", "-o", "json", f"--field-selector=involvedObject.name={name}")
+    wait_until(lambda: "Joined" in plane.kubectl(*events))
     controller.ask("node.remove", node=name)
 
 

@@ -190,8 +190,7 @@ def leads(controller: Controller) -> bool:
 
 
 def leader_of(controllers: Sequence[Controller]) -> Controller:
-    found = next(filter(leads, controllers), None)
-    assert found is not None, "nobody leads"
+    (found,) = wait_until(lambda: list(filter(leads, controllers))[:1], "somebody leads")
     return found
 
 

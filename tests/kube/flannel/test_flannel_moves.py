@@ -167,7 +167,7 @@ def test_a_node_moves_from_flannel_to_limpet_and_back_and_its_pods_go_on(
         assert str(mover.attach_pod("db-0", by="limpet")[0]) == "10.244.102.77"
         api = mover.attach_pod("api-0", by="limpet")
         _reached(world, "api-0", api)
-        assert mover.pings_from("api-0", web[0])
+        wait_until(lambda: mover.pings_from("api-0", web[0]))
 
         with _counted(world, web[0], "to flannel"):
             assert "the node stays mover" in mover.limpet("uninstall")

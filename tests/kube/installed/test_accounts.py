@@ -89,7 +89,7 @@ def test_the_controllers_account_suffices_for_a_clusters_life(
         "spec": {"members": ["node-a"]},
     }
     api.kubectl("apply", "-f", "-", stdin=json.dumps(community))
-    api.kubectl("wait", "--for=condition=Ready", "community/harbour")
+    api.kubectl("wait", "--for=condition=Ready", "community/harbour", "--timeout=120s")
     api.kubectl("delete", "nodegrant", "node-a")
     wait_until(
         lambda: node.uid in api.kubectl("get", "nodegrants", "-o", "jsonpath={.items[*].spec.uid}"),

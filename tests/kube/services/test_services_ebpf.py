@@ -89,11 +89,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Iterator[K
             rollout(made, each, "default" if NAME in each else SPACE)
         asking = [asking_pod("crane-1", *each) for each in CLASSES.items()]
         apply(made, *asking, of_the_node(asking_pod("crane-1", OF_THE_NODE, {})))
-        machine = made.machine("crane-1")
-        assert isinstance(machine, KubeMachine)
+        (crane,) = (each for each in made.kube_machines if each.label == "crane-1")
         # Each test may be run alone, and nftables may serve what a pod asks first.
         for name in ASKING:
-            await_at_the_socket(machine, name, source_of(made, name), address_of_service(made))
+            await_at_the_socket(crane, name, source_of(made, name), address_of_service(made))
         yield made
     finally:
         made.down()
