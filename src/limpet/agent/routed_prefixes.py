@@ -9,7 +9,6 @@ from limpet.base.addresses import Prefix
 from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.topology.reach import in_clear_refused
 from limpet.datapath.overlay.routed_prefixes import leads_to_itself, reached_behind
 
 
@@ -69,15 +68,10 @@ class RoutedPrefixes:
         for uid in uids:
             entry = self._membership.snapshot.nodes.get(uid)
             if entry is not None and (found := self._of(entry)):
-                self._of_peers[uid] = _Held(found, self._barriers(entry, found))
+                barriers = tuple(each for each in found if not leads_to_itself(entry, each))
+                self._of_peers[uid] = _Held(found, barriers)
             else:
                 self._of_peers.pop(uid, None)
-
-    def _barriers(self, entry: NodeEntry, found: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-        network = self._membership.network
-        if network is not None and in_clear_refused(network):
-            return found  # a tunnel's own packets have a mark, and need no way past a barrier
-        return tuple(each for each in found if not leads_to_itself(entry, each))
 
     def _of(self, entry: NodeEntry) -> tuple[Prefix, ...]:
         network, own = self._membership.network, self._membership.grant

@@ -17,7 +17,7 @@ from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
-from limpet.cluster.kinds.network import DefaultCommunity, Encryption
+from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.topology.paths import OwnSide
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_peer
@@ -100,20 +100,6 @@ def test_what_is_behind_whom_is_told_once_and_followed_until_the_node_is_removed
         member.hear(2, generation=2, tombstone=True)
         assert member.told[-1] == RoutedNetworks((LAN,), (VPN,), (LAN,))
         assert len(member.told) == 4
-
-    on_a_member(tmp_path, body)
-
-
-def test_where_nothing_goes_in_clear_a_gateways_own_lan_is_no_exception(tmp_path: Path) -> None:
-    def body(member: Member) -> None:
-        member.hear_network()
-        member.hear(1)
-        member.hear(4, at="192.168.50.4", prefixes_behind=(LAN,))
-        assert member.told[-1].barriers == NOTHING
-        member.hear_network(2, encryption=Encryption.ALL)
-        assert member.told[-1].barriers == (LAN,)
-        member.hear_network(3)
-        assert member.told[-1].barriers == NOTHING
 
     on_a_member(tmp_path, body)
 
