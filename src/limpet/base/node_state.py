@@ -14,6 +14,7 @@ PORTS_OF_A_NODE: frozenset[PortRange] = frozenset(
         ("TCP", 22, 22),
         ("TCP", 2379, 2380),  # etcd
         ("TCP", 6443, 6443),  # an API server
+        ("TCP", 7470, 7470),  # a controller, by which nodes are told anything
         ("TCP", 10248, 10259),  # kubelet and its neighbours
         ("UDP", 8472, 8472),  # VXLAN
     }

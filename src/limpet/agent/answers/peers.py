@@ -224,9 +224,9 @@ def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
     return path.underlay if path is not None and proven else None
 
 
-def _behind(part: PeerPart, prefixes: Iterable[Prefix]) -> list[str]:
+def _behind(part: PeerPart, prefixes: Iterable[Prefix]) -> tuple[str, ...]:
     lost = {prefix for prefix, _ in part.without}
-    return [] if part.refused else [str(prefix) for prefix in prefixes if prefix not in lost]
+    return () if part.refused else tuple(str(each) for each in prefixes if each not in lost)
 
 
 def _peer_status(

@@ -26,8 +26,6 @@ class PeerStatus(PeerWay, frozen=True, kw_only=True):
     uid: str
     state: str
     segments: list[str]
-    behind: list[str]
-    """Prefixes of other networks that this node reaches by way of it."""
     addresses: list[str]
     sequence: int | None
     why: str
@@ -35,6 +33,8 @@ class PeerStatus(PeerWay, frozen=True, kw_only=True):
     heard_s: Seconds | None
     """Since its last message."""
     handshake_s: Seconds | None
+    behind: tuple[str, ...] = ()
+    """Prefixes of other networks that this node reaches by way of it."""
 
 
 class Peers(Said, frozen=True, kw_only=True):

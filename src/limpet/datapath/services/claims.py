@@ -154,6 +154,8 @@ class Reserved:
         self._pods: frozenset[Prefix] = frozenset()
         self.servers: frozenset[bytes] = frozenset()
         """API servers."""
+        self._served: frozenset[tuple[bytes, str, int]] = frozenset()
+        """Where they answer: address, protocol, port."""
         self._is_other = False
         """They are others than when `look` was called last."""
         self._outer = _Addresses()
@@ -191,8 +193,14 @@ class Reserved:
             for piece in catalog.slices(*_API_SERVER)
             for endpoint in piece.endpoints
         )
-        is_other = self._is_other or servers != self.servers
-        self.servers, self._is_other = servers, False
+        served = frozenset(
+            (packed(endpoint.address), port.protocol, port.port)
+            for piece in catalog.slices(*_API_SERVER)
+            for endpoint in piece.endpoints
+            for port in piece.ports
+        )
+        is_other = self._is_other or (servers, served) != (self.servers, self._served)
+        self.servers, self._served, self._is_other = servers, served, False
         return self._outer.names if is_other else ()
 
     def note(self, name: ServiceName, service: Service | None) -> set[ServiceName]:
@@ -227,6 +235,8 @@ class Reserved:
             return f"is {cluster_address_of(min(names))}"
         if is_external and address in self.servers:
             return "is an address of an API server, which no Service may have"
+        if (address, protocol, port) in self._served:
+            return "is where an API server answers, at that port"
         if is_external and address in self._names_at and port == _NAMES:
             return "is where this node answers for names, at that port"
         is_needed = any(of == protocol and a <= port <= b for of, a, b in self._own_ports)

@@ -282,7 +282,8 @@ class ProbePort:
         entry = self.view.snapshot.nodes.get(received.uid)
         if entry is None or not self.may_talk(entry) or received.to_anybody:
             return False
-        if received.by_tunnel is not (probe.kind is ProbeKind.TUNNEL):
+        in_clear = probe.kind is not ProbeKind.TUNNEL
+        if received.by_tunnel is in_clear:
             return False
         if probe.kind is ProbeKind.OVERLAY:
             version = received.address.version
@@ -291,10 +292,13 @@ class ProbePort:
                 and received.address == self._overlay_address(received.uid, version)
                 and received.to_address == self.view.sources.get(version)
             )
-        network = self.view.network
-        if received.address.is_link_local or (network and network.holds(received.address)):
+        if received.address.is_link_local or (in_clear and self._is_of_pods(received.address)):
             return False  # the latter came through a gateway's tunnel, and proves no way in clear
         return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
+
+    def _is_of_pods(self, address: Address) -> bool:
+        network = self.view.network
+        return network is not None and any(address in cidr for cidr in network.pod_cidrs)
 
     def _is_on_its_link(self, answer_at: Address | None, received: Received) -> bool:
         """Whether the answer goes to the peer that asks, on the link that it asks over: what it

@@ -174,7 +174,7 @@ def test_what_is_reached_behind_a_peer_is_listed_and_what_is_left_alone_is_not()
 
     (found,) = peers(view(node(2, prefixes_behind=(lan, own)), paths={PEER: plain(2)})).values()
 
-    assert found.behind == ["192.168.50.0/24"]
+    assert found.behind == ("192.168.50.0/24",)
     assert [each.split(": ")[0] for each in found.without] == ["192.0.2.0/24"]
 
 

@@ -205,6 +205,21 @@ def test_no_external_address_is_one_of_a_node_an_api_server_or_a_pod_and_each_ch
     assert world.planner.troubles == {}
 
 
+def test_no_load_balancer_takes_the_port_at_which_an_api_server_answers_whatever_it_is() -> None:
+    """k3s says every node's address, also a server's, whose port a person may choose."""
+    server = "203.0.113.6"
+    ports = tuple(ServicePort(str(number), "TCP", number) for number in (8443, 8444))
+    world = World(*served(balanced(replace(THIEF, ports=ports), server)))
+    answers = (EndpointPort("https", "TCP", 8443),)
+    world.put(EndpointSlice("default", "kubernetes", "kubernetes", 4, answers, (Endpoint(server),)))
+
+    assert world.leads_to(server, "TCP", 8443) == ""
+    assert world.leads_to(server, "TCP", 8444) != ""
+    assert world.planner.troubles[THIEF.key] == (
+        f"{server} is where an API server answers, at that port"
+    )
+
+
 @pytest.mark.parametrize("outer", [external, balanced])
 def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs(
     outer: type,
@@ -212,13 +227,13 @@ def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs
     """As kube-proxy serves it, and no tenant takes the tunnels, the kubelet or ssh of a node: k3s
     says every node's address of a load balancer, at whatever port its Service names."""
     own = "203.0.113.5"
-    ports = tuple(ServicePort(str(number), "TCP", number) for number in (22, 80, 10250, 7471))
+    ports = tuple(ServicePort(str(number), "TCP", number) for number in (22, 80, 7470, 7471))
     udp = ServicePort("peers", "UDP", 7471)
     world = World(*served(outer(replace(THIEF, ports=(*ports, udp)), own)))
     world.surround(
         Surroundings(own=frozenset({ip_address(own)}), own_ports=frozenset({("UDP", 7471, 7471)}))
     )
-    has = [world.leads_to(own, "TCP", port) != "" for port in (22, 80, 10250, 7471)]
+    has = [world.leads_to(own, "TCP", port) != "" for port in (22, 80, 7470, 7471)]
     assert has == [False, True, False, True]
     assert world.leads_to(own, "UDP", 7471) == ""
     assert "this node's, which needs port" in world.planner.troubles[THIEF.key]
