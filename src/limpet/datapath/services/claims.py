@@ -21,6 +21,8 @@ Rank = tuple[int, str, ServiceName]
 a Service chooses its external addresses, and not its cluster address. Then since when it is there,
 and its name: whoever plans the same Services finds the same, in whatever order they came."""
 
+_Served = tuple[frozenset[bytes], frozenset[tuple[str, int]]]
+"""Addresses, and protocols and ports, of one slice of a Service."""
 _IPSEC: frozenset[PortRange] = frozenset({("UDP", 500, 500), ("UDP", 4500, 4500)})
 """Key exchange, and what it protects. A VPN's server in a pod may have them by a hostPort."""
 _NAMES = 53
@@ -154,8 +156,8 @@ class Reserved:
         self._pods: frozenset[Prefix] = frozenset()
         self.servers: frozenset[bytes] = frozenset()
         """API servers."""
-        self._served: frozenset[tuple[bytes, str, int]] = frozenset()
-        """Where they answer: address, protocol, port."""
+        self._served: frozenset[_Served] = frozenset()
+        """Where they answer, by slice."""
         self._is_other = False
         """They are others than when `look` was called last."""
         self._outer = _Addresses()
@@ -188,19 +190,17 @@ class Reserved:
 
     def look(self, catalog: Catalog) -> Collection[ServiceName]:
         """Who has to be planned anew, since these addresses are others than before."""
-        servers = _packed(
-            endpoint.address
-            for piece in catalog.slices(*_API_SERVER)
-            for endpoint in piece.endpoints
-        )
+        pieces = catalog.slices(*_API_SERVER)
         served = frozenset(
-            (packed(endpoint.address), port.protocol, port.port)
-            for piece in catalog.slices(*_API_SERVER)
-            for endpoint in piece.endpoints
-            for port in piece.ports
+            (
+                _packed(each.address for each in piece.endpoints),
+                frozenset((port.protocol, port.port) for port in piece.ports),
+            )
+            for piece in pieces
         )
-        is_other = self._is_other or (servers, served) != (self.servers, self._served)
-        self.servers, self._served, self._is_other = servers, served, False
+        is_other = self._is_other or served != self._served
+        self.servers = frozenset(each for addresses, _ in served for each in addresses)
+        self._served, self._is_other = served, False
         return self._outer.names if is_other else ()
 
     def note(self, name: ServiceName, service: Service | None) -> set[ServiceName]:
@@ -235,7 +235,9 @@ class Reserved:
             return f"is {cluster_address_of(min(names))}"
         if is_external and address in self.servers:
             return "is an address of an API server, which no Service may have"
-        if (address, protocol, port) in self._served:
+        if address in self.servers and any(
+            address in addresses and (protocol, port) in ports for addresses, ports in self._served
+        ):
             return "is where an API server answers, at that port"
         if is_external and address in self._names_at and port == _NAMES:
             return "is where this node answers for names, at that port"

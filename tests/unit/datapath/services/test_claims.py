@@ -220,6 +220,17 @@ def test_no_load_balancer_takes_the_port_at_which_an_api_server_answers_whatever
     )
 
 
+def test_an_api_server_that_is_told_by_a_name_is_at_no_address_and_all_others_are_planned() -> None:
+    world = World(*served(balanced(THIEF, "203.0.113.6")))
+    https = (EndpointPort("https", "TCP", 443),)
+
+    world.put(
+        EndpointSlice("default", "by-name", "kubernetes", 0, https, (Endpoint("api.example.com"),))
+    )
+
+    assert world.leads_to("203.0.113.6") == ENDPOINTS["x"]
+
+
 @pytest.mark.parametrize("outer", [external, balanced])
 def test_an_address_of_this_node_is_a_services_but_for_ports_that_the_node_needs(
     outer: type,
