@@ -26,7 +26,9 @@ ALL_AT_ONCE, ALL_PER_HOUR = EVENTS.most, EVENTS_PER_HOUR.most
 _TOGETHER = 8
 """So many of one kind in one moment are told one by one."""
 _NAMED = 12
-"""So many of those that are told in one are told by name."""
+"""So many of those that are told in one are told by name ..."""
+_FOUND = 200
+"""... and so many find the entry by theirs: what is told last of a node is true of it then."""
 
 UNPROVEN = "join-refused"
 """Kind of what came of somebody's word who has shown nothing for it: whatever names they take, all
@@ -139,4 +141,4 @@ def _of_many(group: list[Happening]) -> Happening:
     more = len(group) - _NAMED
     named = ", ".join(peers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     words = f"{len(group)} peers: {first.became or 'none'}, was {first.was or 'none'} ({named})"
-    return replace(first, words=words, peer="", names=(*node, *peers[:_NAMED]))
+    return replace(first, words=words, peer="", names=(*node, *peers[:_FOUND]))

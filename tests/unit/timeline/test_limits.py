@@ -65,6 +65,12 @@ def test_a_thousand_peers_that_change_alike_at_once_are_one_entry() -> None:
     assert told[0].names[:3] == ("edge-1", "p0", "p1")
 
 
+def test_each_of_thirty_peers_that_change_alike_at_once_finds_the_entry_by_its_name() -> None:
+    (told,) = Limits(0).take([of_path(f"p{n}", "route", "vxlan") for n in range(30)], 0.0)
+
+    assert {f"p{n}" for n in range(30)} < set(told.names)
+
+
 def test_what_differs_is_told_apart_although_there_is_much_at_once() -> None:
     many = [of_path(f"p{n}", "route", "vxlan") for n in range(20)]
     other = Happening(kind="controller", words="lost", level=Level.WARN)
