@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-docs test-kube test-storms test-packages test-ui test-monitoring test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo docs fuzz fuzz-grow fuzz-quick image lock release test test-docs test-kube test-storms test-packages test-ui test-monitoring test-vm compiled properties soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -25,6 +25,10 @@ compiled: setup
 	@[ -e tests/unit/__pycache__ ] || { \
 		$(py) -m pytest -q --collect-only tests/unit >/dev/null & \
 		$(py) -m pytest -q --collect-only --ignore=tests/unit --ignore=tests/ui tests >/dev/null & wait; }
+
+# Properties by examples that are others each time, and three times as many: `make test` has the same ones each time.
+properties: setup compiled
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 2 $(in_order) -m hypothesis tests/unit tests/documents
 
 # Hours. Agents, the controller, relays and tunnels' programs are killed KILLS times under load, in a world of the lab; then
 # what `make test` does little of is done whole. A seed is told, and LIMPET_TEST_SEED takes it.

@@ -21,7 +21,7 @@ from limpet.lab.world.node import LabNode
 from tests.answers import Judging
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
-from tests.effort import examples
+from tests.effort import WHOLE, examples
 from tests.last_words import last_words
 from tests.order import BothEnds, longest_first
 from tests.warm.launcher import Warmed
@@ -31,6 +31,7 @@ settings.register_profile(
     "untimed",
     deadline=None,
     max_examples=examples(100),
+    derandomize=not WHOLE,
     suppress_health_check=[HealthCheck.too_slow],
     parent=settings.default,
 )

@@ -1,7 +1,9 @@
 """How much a test does: enough to tell the claim in `make test`, all that it can in `make soak`.
 
 It is the same test in both: only numbers differ, of rounds, kills, seeds and examples. A test that
-does more in `make soak` says so by `@pytest.mark.soak`; those that hypothesis feeds need not.
+does more in `make soak` says so by `@pytest.mark.soak`; those that hypothesis feeds need not: they
+get the same examples each time in `make test`, which says whether a change is right and fails for
+nothing else, and new ones in `make soak` and `make properties`.
 """
 
 from __future__ import annotations
