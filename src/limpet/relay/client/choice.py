@@ -2,8 +2,7 @@
 
 A peer that needs a relay gets ends at the two nearest, so that one may die. Which relays the other
 end has chosen is heard from them: an end is bound there too, and of two that chose differently
-the one with the higher uid follows. Where no relay answers over UDP, or its ports for pairs do not,
-streams (TLS) are opened.
+the one with the higher uid follows. Where no relay, or no port of a pair, answers, streams open.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ class RelayChoice:
 
     def _ask_line(self, line: Line, now_s: float) -> None:
         was_alive = line.alive
-        urgent = bool(self._needs.short)
-        for endpoint, hello in self.contacts.take_due(line, now_s, urgent=urgent):
+        for endpoint, hello in self.contacts.take_due(line, now_s, urgent=bool(self._needs.short)):
             self._send(line.relay, endpoint, hello, now_s)
         self._put_lines()
         if was_alive and not line.alive:
@@ -232,18 +230,17 @@ class RelayChoice:
             return
         if end.interest.is_unsure(now_s):
             self._hurry(now_s, (end.relay,))
-        line = self.contacts.lines.get((end.relay, end.address[0].version))
-        end.sent.quick_s = line.quick_s if line is not None else end.sent.quick_s
-        was_bound = end.port.bound is not None
+        if line := self.contacts.lines.get((end.relay, end.address[0].version)):
+            end.sent.quick_s = line.quick_s
+        before = end.port.bound
         end.follow(self.contacts.place_of(end.relay), now_s)
         for message in end.take_due(now_s, self._make_nonce):
             self._send_by(end, message, now_s)
         self._due.put(end, end.next_s)
-        failed, was_lost = end.phase is Phase.FAILED, was_bound and end.port.bound is None
+        failed, was_lost = end.phase is Phase.FAILED, before and not end.port.bound
         if failed and not end.interest.wanted:
             self._drop_end(peer, end)  # the peer, who wanted it, has given it up
-        if was_lost or (failed and end.interest.wanted):
-            # A relay answers with what its peers want: hurried for that alone it asks without end.
+        if was_lost or (failed and end.interest.wanted):  # its answer invites the others again
             self._hurry(now_s, (end.relay,))
         if was_lost or failed:
             self._plan(peer, now_s)
