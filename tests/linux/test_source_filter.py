@@ -13,7 +13,7 @@ import pytest
 from limpet.dns.handover.listening import adopt
 from limpet.linux.source_filter import MOST_SOURCES, leave_out
 from tests.beds.namespaces import Netns, NetnsFactory
-from tests.waiting import PATIENCE_S
+from tests.waiting import wait_until
 
 OF_IPV4 = [f"192.0.2.{number}" for number in range(1, MOST_SOURCES + 3)]
 OF_IPV6 = [f"2001:db8::{number}:1" for number in range(1, MOST_SOURCES + 3)]
@@ -39,7 +39,7 @@ def opened(netns: Netns, address: str) -> socket.socket:
 
 def heard(netns: Netns, at: socket.socket, own: list[str]) -> list[str]:
     """Whom it hears when each says something, until it hears who comes last: of one processor the
-    kernel delivers in order."""
+    kernel delivers in order. Empty: the last was lost."""
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})
     try:
@@ -48,32 +48,41 @@ def heard(netns: Netns, at: socket.socket, own: list[str]) -> list[str]:
                 one.sendto(each.encode(), at.getsockname()[:2])
     finally:
         os.sched_setaffinity(0, processors)
-    at.settimeout(PATIENCE_S)
-    said = iter(lambda: at.recv(100).decode(), LAST[own[0]])
-    return list(said)
+    at.settimeout(1)
+    try:
+        return list(iter(lambda: at.recv(100).decode(), LAST[own[0]]))
+    except TimeoutError:
+        return []
+
+
+def hears(netns: Netns, at: socket.socket, own: list[str], those: list[str]) -> None:
+    """Returns when it has heard just those: another test's flood may fill the queue that all
+    namespaces share (`net.core.netdev_max_backlog`), which loses packets on loopback, too."""
+    wait_until(lambda: heard(netns, at, own) == those)
 
 
 @BOTH
 def test_what_comes_from_these_is_not_queued(netns: Netns, own: list[str]) -> None:
     with opened(netns, own[0]) as at:
-        assert heard(netns, at, own) == own
+        hears(netns, at, own, own)
 
         leave_out(at, own[1:3])
-        assert heard(netns, at, own) == [own[0], *own[3:]]
+        hears(netns, at, own, [own[0], *own[3:]])
 
         leave_out(at, own[3:4])
-        assert heard(netns, at, own) == [*own[:3], *own[4:]]
+        hears(netns, at, own, [*own[:3], *own[4:]])
 
         leave_out(at, ())
         leave_out(at, ())
-        assert heard(netns, at, own) == own
+        hears(netns, at, own, own)
 
 
 @BOTH
 def test_of_more_than_may_be_the_first_are_left_out(netns: Netns, own: list[str]) -> None:
     with opened(netns, own[0]) as at:
         leave_out(at, own)
-        assert sorted(heard(netns, at, own)) == sorted(own)[MOST_SOURCES:]
+        rest = set(sorted(own)[MOST_SOURCES:])
+        hears(netns, at, own, [each for each in own if each in rest])
 
 
 @BOTH
@@ -85,4 +94,4 @@ def test_a_socket_that_is_taken_over_hears_all(netns: Netns, own: list[str]) -> 
         found = adopt([kept.detach()], [ip_address(own[0])])
     with ExitStack() as undo:
         udp, _ = (undo.enter_context(each) for each in itertools.chain(*found))
-        assert heard(netns, udp, own) == own
+        hears(netns, udp, own, own)
