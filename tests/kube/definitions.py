@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
@@ -22,7 +23,7 @@ def wait_until_served(plane: ControlPlane, *names: str) -> None:
     no conditions yet. Source: kubernetes/kubernetes#66439.
     """
     for name in names:
-        wait_until(lambda name=name: _is_served(plane, name))  # type: ignore[misc]
+        wait_until(partial(_is_served, plane, name))
 
 
 def _is_served(plane: ControlPlane, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_pods_reach_each_other_across_nodes_and_sites(cluster: KubeWorld) -> Non
             return False
 
     for client in clients.values():
-        wait_until(lambda client=client: all_answer(client), "all answer by both families")  # type: ignore[misc]
+        wait_until(partial(all_answer, client), "all answer by both families")
 
 
 def test_after_a_reboot_of_its_node_a_pod_answers_at_its_addresses(cluster: KubeWorld) -> None:

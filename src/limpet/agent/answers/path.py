@@ -37,7 +37,7 @@ def _by_version(addresses: Iterable[Address], view: View) -> dict[int, Address]:
 
 
 def _is_of_pods(address: Address, view: View) -> bool:
-    return view.network is not None and any(address in cidr for cidr in view.network.pod_cidrs)
+    return view.network is not None and view.network.is_of_pods(address)
 
 
 def path_status(

@@ -95,6 +95,10 @@ class Network:
             for each in (*self.pod_cidrs, *self.service_cidrs)
         )
 
+    def is_of_pods(self, address: Address) -> bool:
+        """Whether it lies in a pod CIDR."""
+        return any(address in each for each in self.pod_cidrs)
+
 
 NAME = "network"
 """Name of the kind, and of its one document."""

@@ -292,13 +292,12 @@ class ProbePort:
                 and received.address == self._overlay_address(received.uid, version)
                 and received.to_address == self.view.sources.get(version)
             )
-        if received.address.is_link_local or (in_clear and self._is_of_pods(received.address)):
-            return False  # the latter came through a gateway's tunnel, and proves no way in clear
-        return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
-
-    def _is_of_pods(self, address: Address) -> bool:
+        if received.address.is_link_local:
+            return False
         network = self.view.network
-        return network is not None and any(address in cidr for cidr in network.pod_cidrs)
+        if in_clear and network is not None and network.is_of_pods(received.address):
+            return False  # it came through a gateway's tunnel, and proves no way in clear
+        return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
 
     def _is_on_its_link(self, answer_at: Address | None, received: Received) -> bool:
         """Whether the answer goes to the peer that asks, on the link that it asks over: what it

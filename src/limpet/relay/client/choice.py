@@ -240,8 +240,8 @@ class RelayChoice:
         failed, was_lost = end.phase is Phase.FAILED, before and not end.port.bound
         if failed and not end.interest.wanted:
             self._drop_end(peer, end)  # the peer, who wanted it, has given it up
-        if was_lost or (failed and end.interest.wanted):  # its answer invites the others again
-            self._hurry(now_s, (end.relay,))
+        if was_lost or (failed and end.interest.wanted):
+            self._hurry(now_s, (end.relay,))  # one that is only invited would ask for ever
         if was_lost or failed:
             self._plan(peer, now_s)
 
