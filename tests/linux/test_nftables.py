@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,90 @@ def test_a_table_is_read_as_it_was_put_until_others_change_it(make_netns: NetnsF
         assert "\t\tdrop\n" in changed
         nft.run(f"delete table {at}", what="the table")
         assert nft.read_table() == ("", {})
+
+    inside(make_netns, Nftables, check)
+
+
+def let_in(counter: str, more: str = "") -> str:
+    """A table that lets in by intervals, in which many may come with an element of their own."""
+    held = ", ".join(f"127.0.0.1 . {8000 + 4 * each}-{8002 + 4 * each}" for each in range(500))
+    return f"""table inet {NFT_TABLE} {{
+\tcounter {counter} {{
+\t}}
+
+\tset peers {{
+\t\ttype ipv4_addr . inet_service
+\t\tflags interval
+\t\telements = {{ {held}{more} }}
+\t}}
+
+\tchain sources {{
+\t\ttype filter hook input priority 0; policy accept;
+\t\tip saddr . udp dport @peers accept
+\t\tudp dport 8000-12000 counter name "{counter}" drop
+\t}}
+}}
+"""
+
+
+def test_no_packet_is_lost_while_a_table_is_put_in_place_of_another(
+    make_netns: NetnsFactory,
+) -> None:
+    """The kernel fills sets of intervals after it has begun to ask the rules that are put with
+    them."""
+    lost: list[int] = []
+    is_over = threading.Event()
+
+    def send(sender: socket.socket) -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            sender.send(b"%d" % number)
+            try:
+                while sender.recv(16) != b"%d" % number:
+                    pass  # what had been given up
+            except TimeoutError:
+                lost.append(number)
+
+    def check(nft: Nftables) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(5)
+            sender.bind(("127.0.0.1", 8001))
+            sender.connect(("127.0.0.1", 8001))
+            thread = threading.Thread(target=send, args=(sender,))
+            thread.start()
+            try:
+                for number in range(effort(80, 400)):
+                    nft.put_table(let_in(f"refused{number % 2}"))
+                nft.put_table("")
+                nft.put_table(let_in("refused"))
+            finally:
+                is_over.set()
+                thread.join()
+        assert lost == []
+        assert nft.read_counter("refused") == 0
+
+    inside(make_netns, Nftables, check)
+
+
+def test_of_a_table_that_holds_what_is_not_wanted_nothing_stays(make_netns: NetnsFactory) -> None:
+    def check(nft: Nftables) -> None:
+        for before, after in (
+            (let_in("refused", ", 127.0.0.2 . 9000"), let_in("refused")),
+            (let_in("refused").replace("udp", "tcp"), let_in("refused")),
+            (
+                let_in("refused").replace("\t\tflags interval\n", "").split("\t\telements")[0]
+                + "\t}\n}\n",
+                let_in("refused"),
+            ),
+        ):
+            nft.put_table(before)
+            nft.put_table(after)
+            assert nft.read_ruleset(after) == after
+            listed = nft.list_table()
+            nft.put_table("")
+            nft.put_table(after)
+            assert nft.list_table() == listed
 
     inside(make_netns, Nftables, check)
 

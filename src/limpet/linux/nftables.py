@@ -192,14 +192,17 @@ class Nftables:
         return int(found[1]) if found else 0
 
     def put_table(self, ruleset: str, *, adding: str = "", within: bool = False) -> None:
-        """Replaces our table by `ruleset` (empty: by none) in one transaction; no packet meets
-        neither. `adding`: commands that fill its sets, where the ruleset has no elements. `within`:
-        the table, which is there, stays whose it is, and what it has is replaced."""
-        if within:
-            commands = contents_replaced(self._at, self.list_table() or "", ruleset)
-        else:
-            commands = f"add table {self._at}\ndelete table {self._at}\n{ruleset}"
-        self.run(f"{commands}{adding}", what=f"table {self._table}")
+        """Our table becomes `ruleset` (empty: there is none); no packet meets neither. `adding`:
+        commands that fill its sets, where the ruleset has no elements. `within`: the table, which
+        is there, stays whose it is, and what it has is replaced."""
+        listing = (self.list_table() or "") if within or _INTERVALS in ruleset else ""
+        steps = sets_first(self._at, listing, ruleset, adding)
+        if steps is None and within:
+            steps = (contents_replaced(self._at, listing, ruleset) + adding,)
+        elif steps is None:
+            steps = (f"add table {self._at}\ndelete table {self._at}\n{ruleset}{adding}",)
+        for commands in filter(None, steps):
+            self.run(commands, what=f"table {self._table}")
         self._put, self._printed = _Print(ruleset, adding), _Print(self.list_table() or "")
 
     def keep(self, wanted: str) -> bool:
@@ -293,14 +296,23 @@ def split_listing(listing: str) -> TableListing:
     for name, text in _BLOCK.findall(listing):
         found = _ELEMENTS.search("\n" + text)
         if found and _DYNAMIC not in text:
-            items = found[1].replace('"', "").split(",")
-            elements[name] = frozenset(" ".join(item.split()) for item in items)
+            elements[name] = _items(found[1])
     return TableListing(_ELEMENTS.sub("", listing), elements)
 
 
+def _items(text: str) -> frozenset[str]:
+    items = text.replace('"', "").split(",")
+    return frozenset(words for item in items if (words := " ".join(item.split())))
+
+
 _OBJECT = re.compile(r"^\t(chain|set|counter) (\S+) \{\n(.*?)^\t\}", re.MULTILINE | re.DOTALL)
+_OTHER_OBJECT = re.compile(r"^\t(?!chain |set |counter )\S+ \S+ \{$", re.MULTILINE)
 _IN_ORDER = {"chain": 0, "set": 1, "counter": 2}
 """Kinds that may go one after the other, since those before are what leads to those behind."""
+_ADDING = re.compile(r"^add element \S+ \S+ (\S+) \{(.*)\}$", re.MULTILINE)
+_INTERVALS = "flags interval"
+_Objects = list[tuple[str, str, str]]
+"""Kind, name and lines of each object of a table, without elements."""
 
 
 def contents_replaced(table: str, listing: str, ruleset: str) -> str:
@@ -309,8 +321,46 @@ def contents_replaced(table: str, listing: str, ruleset: str) -> str:
 
     `table`: its family and name. `ruleset`: sets and chains without elements, a line for each rule.
     """
-    before = sorted(_OBJECT.findall(listing), key=lambda each: _IN_ORDER[each[0]])
-    after = sorted(_OBJECT.findall(ruleset), key=lambda each: -_IN_ORDER[each[0]])
+    return _replaced(table, _OBJECT.findall(listing), _OBJECT.findall(ruleset))
+
+
+def sets_first(table: str, listing: str, ruleset: str, adding: str) -> tuple[str, ...] | None:
+    """The same in two transactions: the first fills the sets, the second puts the rules in place of
+    those that are there. In one, packets of that moment would find new sets of intervals without
+    their elements, since the kernel fills these last (nft_set_commit_update), and be dropped.
+
+    `adding`: commands that fill sets as well. None: nothing in it is looked up in intervals, or a
+    set that is there is another, or has what is not wanted.
+    """
+    fills = {
+        name: found[1]
+        for name, body in _BLOCK.findall(ruleset)
+        if (found := _ELEMENTS.search(f"\n{body}"))
+    } | dict(_ADDING.findall(adding))
+    (frame, held), wanted = split_listing(listing), split_listing(ruleset).frame
+    before, after = _OBJECT.findall(frame), _OBJECT.findall(wanted)
+    have, want = ([each for each in found if each[0] == "set"] for found in (before, after))
+    if (
+        _INTERVALS not in ruleset
+        or _OTHER_OBJECT.search(frame + wanted)
+        or any(each not in want for each in have)
+        or any(not found <= _items(fills.get(name, "")) for name, found in held.items())
+    ):
+        return None
+    first = [] if listing else [f"add table {table}"]
+    first += [_adding(table, each) for each in want if each not in have]
+    first += [
+        f"add element {table} {name} {{{text}}}"
+        for name, text in fills.items()
+        if _items(text) != held.get(name)
+    ]
+    rules = _replaced(table, *([x for x in y if x[0] != "set"] for y in (before, after)))
+    return "".join(f"{line}\n" for line in first), rules
+
+
+def _replaced(table: str, before: _Objects, after: _Objects) -> str:
+    before = sorted(before, key=lambda each: _IN_ORDER[each[0]])
+    after = sorted(after, key=lambda each: -_IN_ORDER[each[0]])
     commands, rules = [f"flush table {table}"], list[str]()
     commands += [f"delete {kind} {table} {name}" for kind, name, _ in before]
     for kind, name, body in after:
@@ -318,10 +368,15 @@ def contents_replaced(table: str, listing: str, ruleset: str) -> str:
         if kind == "chain":
             is_base = bool(lines) and lines[0].startswith("type ")
             rules += [f"add rule {table} {name} {rule}" for rule in lines[is_base:]]
-            lines = lines[:is_base]
-        words = f" {{ {'; '.join(lines)}; }}" if lines else ""
-        commands.append(f"add {kind} {table} {name}{words}")
+            body = "".join(lines[:is_base])
+        commands.append(_adding(table, (kind, name, body)))
     return "".join(f"{line}\n" for line in (*commands, *rules))
+
+
+def _adding(table: str, what: tuple[str, str, str]) -> str:
+    kind, name, body = what
+    lines = "; ".join(line.strip() for line in body.splitlines())
+    return f"add {kind} {table} {name}" + (f" {{ {lines}; }}" if lines else "")
 
 
 class _Print:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 
 from tests.beds.namespaces import Netns
 from tests.beds.node_bed import NodeBed
@@ -40,7 +41,8 @@ def advertise(router: Netns) -> None:
     with router.entered():
         raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
         at = socket.if_nametoindex("lan0")
-    with raw:
+    # Without a route to anywhere, where the kernel has not yet seen that the cable is plugged.
+    with raw, suppress(OSError):
         raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
         raw.sendto(struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0), ("ff02::1", 0, 0, at))
 
