@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
-from limpet.controller.store.database import copy_database
+from limpet.controller.store.database import connect, copy_database
 from tests.controller.machines import (
     Controller,
     Node,
@@ -303,6 +304,74 @@ def test_a_person_ends_a_recovery_by_force(make_controller: MakeController, tmp_
         assert controller.ask("segment.list")["segments"][-1]["state"] == "held"
 
     asyncio.run(body())
+
+
+def test_after_a_restore_that_was_cut_off_another_back_up_is_restored_as_it_is(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    """SQLite plays a log that the power cut has left into whatever comes beside it."""
+    controller = make_controller().start()
+
+    async def body() -> None:
+        (first,) = await join_all(controller, "first")
+        back_up(controller, tmp_path / "older")
+        (second,) = await join_all(controller, "second")
+        back_up(controller, tmp_path / "newer")
+        await close(first, second)
+
+    asyncio.run(body())
+    controller.stop()
+    coming = controller.database.with_name("controller.db.restoring")
+    cut_off_a_restore(tmp_path / "older", coming)
+    coming.with_name(coming.name + ".new").write_bytes(b"half a copy")
+
+    done = controller.command("controller", "restore", str(tmp_path / "newer"))
+    assert done.returncode == 0, done.stderr
+    assert [*coming.parent.glob("*.restoring*")] == []
+    controller.start()
+    assert {each["name"] for each in controller.ask("node.list")["nodes"]} == {"first", "second"}
+
+
+def cut_off_a_restore(backup: Path, coming: Path) -> None:
+    """What is on the disk when the power goes amid `limpet controller restore`."""
+    running = coming.with_name("running")
+    copy_database(backup, running)
+    with contextlib.closing(connect(running)) as connection:
+        connection.execute("UPDATE item SET version = version + 1000")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{running}{suffix}", f"{coming}{suffix}")
+    assert coming.with_name(coming.name + "-wal").stat().st_size > 0
+    running.unlink()
+
+
+@pytest.mark.parametrize("left", ["", "-wal"])
+def test_what_a_restore_that_was_cut_off_has_left_is_told_at_the_start(
+    make_controller: MakeController, left: str
+) -> None:
+    controller = make_controller().start()
+    controller.stop()
+    coming = controller.database.with_name("controller.db.restoring")
+    coming.with_name(coming.name + left).write_bytes(b"x")
+
+    code, words = controller.run()
+
+    assert code == 1
+    assert "a restore was cut off" in words
+    assert f"remove {coming}*" in words
+
+
+def test_a_copy_that_was_cut_off_is_named_by_the_next_of_that_name(
+    controller: Controller, tmp_path: Path
+) -> None:
+    unfinished = tmp_path / "backup.new"
+    unfinished.touch()
+
+    done = controller.command("controller", "backup", str(tmp_path / "backup"))
+
+    assert done.returncode == 1
+    assert f"remove {unfinished}" in done.stderr
+    unfinished.unlink()
+    back_up(controller, tmp_path / "backup")
 
 
 def test_a_restore_is_refused_while_the_controller_runs(

@@ -28,7 +28,12 @@ from limpet.controller.registry.rotation import take_keys
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.recovery import begin
-from limpet.controller.store.database import begin_new_life, copy_database, read_item
+from limpet.controller.store.database import (
+    begin_new_life,
+    copy_database,
+    read_item,
+    unfinished,
+)
 from limpet.controller.store.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -48,7 +53,8 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
     _check_is_a_file("restore", settings)
     with only_controller(settings):
         coming = _coming(settings)
-        coming.unlink(missing_ok=True)
+        with refusals("restore", settings.database):
+            _remove_all_of(coming)
         copy_database(source, coming)
         former = _Former(
             _item_of(settings.database, STATE, StateRecord),
@@ -57,9 +63,10 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
         try:
             begin_new_life(coming)
             asyncio.run(_begin_recovery(coming, settings, former))
+            if any(path.exists() for path in _companions(coming)):
+                raise StorageError("restore", str(coming), "its log could not be taken into it")
         except BaseException:
-            for path in (coming, *_companions(coming)):
-                path.unlink(missing_ok=True)
+            _remove_all_of(coming)
             raise
         with refusals("restore", settings.database):
             aside = _put_aside(settings.database)
@@ -90,13 +97,13 @@ def only_controller(settings: ControllerSettings) -> AbstractContextManager[None
 def check_no_restore_was_cut_off(settings: ControllerSettings) -> None:
     """Raises: StorageError."""
     coming = _coming(settings)
-    if coming.exists():
+    if any(path.exists() for path in (coming, *_companions(coming))):
         raise StorageError(
             "open database",
             str(settings.database),
             "a restore was cut off",
             hint="run `limpet controller restore FILE` again, or remove "
-            f"{coming} to go on with what was there",
+            f"{coming}* to go on with what was there",
         )
 
 
@@ -164,6 +171,12 @@ def _put_aside(database: Path) -> Path | None:
         if companion.exists():
             os.rename(companion, kept)
     return former
+
+
+def _remove_all_of(database: Path) -> None:
+    """Its log goes before it: SQLite plays one that lies beside another database into that."""
+    for path in (*_companions(database), unfinished(database), database):
+        path.unlink(missing_ok=True)
 
 
 def _companions(database: Path) -> tuple[Path, Path]:

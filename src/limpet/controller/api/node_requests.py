@@ -147,8 +147,7 @@ class NodeRequests:
                 _check_revision(tables, request.revision)
                 _check_shown(tables, request.revision)
             lost = tables.state.recovery  # also where this report ends it: others may be away
-            if recovery.note_report(tables, uid, margin):
-                _log.info("every node has reported: granting as ever")
+            recovery.note_report(tables, uid, margin)
             return HelloAnswer(
                 revision=tables.state.revision,
                 documents=(*tables.first_documents, tables.nodes[uid].sealed),

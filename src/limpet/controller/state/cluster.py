@@ -257,6 +257,7 @@ class Cluster:
                     begun[:] = [nodes.remove(tables, name_or_uid, time.time())]
             else:
                 settle_namesakes(tables, known.name)
+            recovery.end_if_all_reported(tables, self.settings.restore_margin)
             return True
 
         if not await self.change(make):

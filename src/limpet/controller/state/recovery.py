@@ -77,18 +77,14 @@ def begin(
         highest_lost=above,
         paused=paused,
     )
-    tables.put(
-        STATE,
-        STATE,
-        replace_fields(state, revision=recovery.below, recovery=recovery, epoch=epoch),
-    )
+    begun = replace_fields(state, revision=recovery.below, recovery=recovery, epoch=epoch)
+    tables.put(STATE, STATE, begun)
     for token_id, token in list(tables.tokens.items()):
         if token.used_by not in tables.grants:
             tables.put(TOKEN, token_id, None)
         elif token.held_since_s is not None:  # its node may have confirmed since
             tables.put(TOKEN, token_id, replace_fields(token, held_since_s=None))
-    # Perhaps it was replaced since: a second heir would hold the same segments. Perhaps its Node
-    # came back.
+    # Perhaps it was replaced since: a second heir would hold its segments. Or its Node came back.
     for uid, record in list(tables.nodes.items()):
         if record.awaits_replacement or record.node_gone_at_s is not None:
             tables.put_node(uid, awaits_replacement=False, node_gone_at_s=None)
@@ -149,8 +145,7 @@ def _mark(tables: Tables, of: StateRecord | RecoveryRecord, version: int) -> int
 def _end(tables: Tables, recovery: RecoveryRecord, version: int, margin: int) -> int:
     """Numbers below this may be in use. Earlier recoveries left revisions out."""
     lost = (recovery.highest_lost - recovery.above) % _JUMP
-    mark = _mark(tables, recovery, version)
-    return max(recovery.granted[version] + margin, mark + lost) + 1
+    return max(recovery.granted[version] + margin, _mark(tables, recovery, version) + lost) + 1
 
 
 def waiting_for(tables: Tables) -> list[Grant]:
@@ -176,9 +171,7 @@ def awaits(tables: Tables, uid: str) -> bool:
 def is_clipped(tables: Tables, margin: int) -> bool:
     """The margin did not fit: used space may have been granted again, and no report tells."""
     recovery = tables.state.recovery
-    if recovery is None:
-        return False
-    return any(
+    return recovery is not None and any(
         _end(tables, recovery, version, margin) > tables.space.own(version).stop
         for version in tables.space.versions
         if tables.space.own(version)
@@ -186,29 +179,37 @@ def is_clipped(tables: Tables, margin: int) -> bool:
 
 
 def note_report(tables: Tables, uid: str, margin: int) -> bool:
-    """The node has shown its grant. True: nobody is waited for any more (the last one may have been
-    removed since), and the recovery is over."""
-    state, record = tables.state, tables.nodes[uid]
-    if record.reported_epoch != state.epoch:
-        tables.put_node(uid, reported_epoch=state.epoch)
-    if state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
+    """The node has shown its grant. True: the recovery is over."""
+    if tables.nodes[uid].reported_epoch != tables.state.epoch:
+        tables.put_node(uid, reported_epoch=tables.state.epoch)
+    return end_if_all_reported(tables, margin)
+
+
+def end_if_all_reported(tables: Tables, margin: int) -> bool:
+    """True: somebody has, nobody is waited for any more, and the recovery is over."""
+    if tables.state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
         return False
-    tables.put(STATE, STATE, replace_fields(state, recovery=None))
+    if not any(each.reported_epoch == tables.state.epoch for each in tables.nodes.values()):
+        return False
+    _log.info("every node has reported: granting as ever")
+    _put(tables, None)
     return True
 
 
 def resume(tables: Tables) -> None:
     """Grants from unused space, as after a restore that was declared."""
-    state = tables.state
-    if state.recovery is not None:
-        recovery = replace_fields(state.recovery, paused=False)
-        tables.put(STATE, STATE, replace_fields(state, recovery=recovery))
+    if (recovery := tables.state.recovery) is not None:
+        _put(tables, replace_fields(recovery, paused=False))
+
+
+def _put(tables: Tables, recovery: RecoveryRecord | None) -> None:
+    tables.put(STATE, STATE, replace_fields(tables.state, recovery=recovery))
 
 
 def force(tables: Tables) -> int:
     """Ends it on a person's word and gives the margin free. Returns how many segments."""
     if tables.state.recovery is not None:
-        tables.put(STATE, STATE, replace_fields(tables.state, recovery=None))
+        _put(tables, None)
     unknown = [each.prefix for each in tables.space.holdings.values() if not each.uid]
     for prefix in unknown:
         tables.put_segment(prefix, None)
@@ -246,7 +247,7 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
     if (recovery := tables.state.recovery) is not None:
         revisions = (each.revision for each in documents if not is_former(tables, each))
         if (heard := recovery.having_heard(revisions)) != recovery:
-            tables.put(STATE, STATE, replace_fields(tables.state, recovery=heard))
+            _put(tables, heard)
     return taken
 
 
@@ -387,8 +388,7 @@ def _note_lost(tables: Tables, revision: int, margin: int, now_s: float) -> None
         if revision <= tables.state.revision:
             return
         begin(tables, margin, now_s, paused=True)
-    state = tables.state
-    recovery = state.recovery
+    state, recovery = tables.state, tables.state.recovery
     assert recovery is not None
     if revision > state.revision:  # lost in a later life than the back-up's
         state = replace_fields(state, revision=revision + _JUMP)

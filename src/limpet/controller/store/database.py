@@ -89,9 +89,9 @@ def copy_database(source: Path, target: Path) -> None:
         raise StorageError("copy database", str(source), "there is no such file")
     if target.exists():
         raise StorageError("write", str(target), "it exists", hint="choose another name")
-    temporary = target.with_name(target.name + ".new")
+    temporary = unfinished(target)
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        _make_empty(temporary)
         try:
             with (
                 contextlib.closing(sqlite3.connect(source)) as reader,
@@ -106,6 +106,24 @@ def copy_database(source: Path, target: Path) -> None:
             temporary.unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
         raise storage_error("copy database", target, error) from error
+
+
+def unfinished(target: Path) -> Path:
+    """Where a copy, or a new database, is until it is whole."""
+    return target.with_name(target.name + ".new")
+
+
+def _make_empty(path: Path) -> None:
+    """Raises: OSError, StorageError."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError as error:
+        raise StorageError(
+            "copy database",
+            str(path),
+            "another copy to this name is being made, or one was cut off",
+            hint=f"if none is being made, remove {path}",
+        ) from error
 
 
 def read_item(path: Path, kind: str, name: str) -> bytes | None:
@@ -135,9 +153,9 @@ def begin_new_life(path: Path) -> None:
 
 def make_database(path: Path) -> None:
     """Under another name first: a half-made one is never met."""
-    temporary = path.with_name(path.name + ".new")
+    temporary = unfinished(path)
     temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    _make_empty(temporary)
     with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
         connection.executescript(_SCHEMA)
         connection.execute("INSERT INTO state VALUES (1, ?, 0, 0)", (secrets.token_hex(4),))

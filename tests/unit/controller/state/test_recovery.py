@@ -153,13 +153,31 @@ def test_reports_of_one_recovery_do_not_count_for_the_next_where_the_state_was_l
         assert tables.state.recovery is None
 
 
-def test_a_recovery_ends_with_the_next_report_when_the_last_that_was_awaited_is_removed() -> None:
-    tables = new_tables()
-    uids = [join(tables, number, f"n{number}").uid for number in (1, 2)]
-    recovery.begin(tables, 4, 0.0, paused=True)
-    assert not recovery.note_report(tables, uids[0], 4)
+def test_a_recovery_ends_when_the_last_that_was_awaited_is_removed(tmp_path: Path) -> None:
+    """No other node says hello for weeks: whose session goes on has reported for good."""
 
-    nodes.remove(tables, uids[1], 0.0)
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        await cluster.change(lambda tables: recovery.begin(tables, 4, 0.0, paused=True))
+        assert not await cluster.change(lambda tables: recovery.note_report(tables, N1, 4))
 
-    assert recovery.note_report(tables, uids[0], 4)
-    assert tables.state.recovery is None
+        await cluster.remove("n2")
+
+        assert await cluster.change(lambda tables: tables.state.recovery) is None
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_recovery_of_which_no_node_has_reported_goes_on_when_all_are_removed(
+    tmp_path: Path,
+) -> None:
+    async def body(store: OneByOneStore, cluster: Cluster) -> None:
+        await cluster.change(two_nodes)
+        await cluster.change(lambda tables: recovery.begin(tables, 4, 0.0, paused=True))
+
+        await cluster.remove("n1")
+        await cluster.remove("n2")
+
+        assert await cluster.change(lambda tables: tables.state.recovery) is not None
+
+    with_cluster(tmp_path, body)
