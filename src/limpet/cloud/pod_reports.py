@@ -178,10 +178,13 @@ def keep_bindings(data_dir: Path, pods: Iterable[InterfaceAddresses]) -> None:
 
 
 def _keep(ledger: Ledger, pods: Iterable[InterfaceAddresses]) -> None:
-    """Reserves and releases an address for each pod, so that its binding stays."""
+    """Reserves and releases an address for each pod, so that its binding stays.
+
+    Those of pods that had ended come first: a full segment gives the oldest away first.
+    """
     taken = ledger.holders().keys() | ledger.bindings().keys()
     known = {(each.key, at.version) for at, each in ledger.bindings().items()}
-    for pod in pods:
+    for pod in sorted(pods, key=lambda pod: not pod.kept):
         key = PodKey(pod.namespace, pod.pod, pod.ifname)
         adopted = PodKey(pod.namespace, pod.pod, "")
         wanted = [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import check_report, merge_report, touched_parts
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, segment_range
+from limpet.ipam.ledger import Ledger
 from tests.effort import examples
 from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts
 
@@ -349,6 +351,26 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
             "10.0.0.6": "thief",
         }
         assert ledgers.ledger("net").holders().keys() == {ip(address) for address in held}
+
+
+def test_in_a_full_segment_pods_that_run_lose_theirs_after_those_that_had_ended(
+    tmp_path: Path,
+) -> None:
+    ended = [
+        InterfaceAddresses("net", "jobs", f"job-{number}", "eth0", (f"10.1.0.{number}",), kept=True)
+        for number in range(3, 15)
+    ]
+    runs = InterfaceAddresses("net", "app", "web-0", "eth0", ("10.1.0.2",))
+    keep_bindings(tmp_path, [runs, *ended])
+
+    with contextlib.closing(Ledger.open(tmp_path / "net", "net")) as ledger:
+        for number in range(len(ended)):
+            holder, key = Holder(f"new-{number}", "eth0"), PodKey("app", f"new-{number}", "eth0")
+            got = ledger.reserve(holder, key, [ranges("10.1.0.0/28")], now_s=1.0)
+            assert got.leases[0].address.ip != ip("10.1.0.2")
+        web = PodKey("app", "web-0", "eth0")
+        got = ledger.reserve(Holder("web", "eth0"), web, [ranges("10.1.0.0/28")], now_s=1.0)
+        assert (got.leases[0].address.ip, got.restored) == (ip("10.1.0.2"), True)
 
 
 def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
