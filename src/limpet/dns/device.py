@@ -25,7 +25,8 @@ _UNIVERSE = 0
 def keep_device(addresses: Sequence[Address]) -> list[str]:
     """The link is there, up, and has these addresses alone; what was done for it, in words.
 
-    Raises: KernelError.
+    One family may be turned off on this node; the other is served, and what the kernel refused is
+    told with what was done. Raises: KernelError, also where none of the addresses is there.
     """
     wanted = {ip_interface(address) for address in addresses}
     with RouteSocket() as route:
@@ -41,16 +42,17 @@ def keep_device(addresses: Sequence[Address]) -> list[str]:
             done.append(f"link {DNS_IFNAME} made")
             link = _find(route)
             assert link is not None
-        requests = [*_changes(route, link, wanted)]
-        if not link.up:
-            requests.append(link_codec.set_link(link.ifindex, what=f"link {link.ifname}", up=True))
+        requests = _changes(link, _there(route, link), wanted)
         refused = route.try_each(requests)
+        if not link.up:
+            up = link_codec.set_link(link.ifindex, what=f"link {link.ifname}", up=True)
+            route.apply(up)
+            done.append(up.what)
+        failures = [error for error in refused if error is not None]
+        if failures and not wanted & _there(route, link):
+            raise failures[0]
     done += [request.what for request, error in zip(requests, refused, strict=True) if not error]
-    failures = [error for error in refused if error is not None]
-    if len(failures) == len(requests) and failures:
-        raise failures[0]
-    # One family may be turned off on this node; the other is served.
-    return [*done, *(f"refused: {error}" for error in failures)]
+    return [*done, *(f"refused: {error}" for error in failures)] if done else []
 
 
 def remove_device() -> list[str]:
@@ -69,15 +71,18 @@ def _find(route: RouteSocket) -> LinkInfo | None:
     return link if link is not None and OWNED.has(link) else None
 
 
-def _changes(
-    route: RouteSocket, link: LinkInfo, wanted: set[InterfaceAddress]
-) -> Sequence[Request]:
+def _there(route: RouteSocket, link: LinkInfo) -> set[InterfaceAddress]:
     found = (
         address_codec.parse_address(message)
         for message in route.dump(address_codec.dump_addresses())
         if address_codec.address_ifindex(message) == link.ifindex
     )
-    there = {each.interface for each in found if each.scope == _UNIVERSE}
+    return {each.interface for each in found if each.scope == _UNIVERSE}
+
+
+def _changes(
+    link: LinkInfo, there: set[InterfaceAddress], wanted: set[InterfaceAddress]
+) -> Sequence[Request]:
     return [
         *(
             # The node must not send from it to others, who have one of the same.
