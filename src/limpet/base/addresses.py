@@ -24,7 +24,8 @@ Prefix = IPv4Network | IPv6Network
 
 InterfaceAddress = IPv4Interface | IPv6Interface
 
-
+LONGEST_SEGMENT = {4: 30, 6: 126}
+"""Bits by IP version: a node's segment holds a gateway and at least one pod."""
 _LINK_LOCAL = IPv6Network("fe80::/64")
 
 

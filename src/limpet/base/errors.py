@@ -11,8 +11,8 @@ LimpetError                 anything we raise on purpose; its text is for the pe
 ├── AgentUnavailable        the agent does not answer on its socket
 ├── ControllerUnavailable   the controller does not answer on its socket
 ├── NotAllowedError         whoever asks may not: there may well be somebody who answers
-├── FrameError              bytes on the socket that are no frame of ours (wire/shim.py)
-├── LabError                something of the lab did not work (lab/node.py)
+├── FrameError              bytes on the socket that are no frame of ours (cni/frames.py)
+├── LabError                something of the lab did not work (lab/command.py)
 └── CniError                carries a CNI error code; what the runtime sees
 """
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from limpet.base.addresses import Address, Prefix, ifname_problem, parse_listen
+from limpet.base.addresses import LONGEST_SEGMENT, Address, Prefix, ifname_problem, parse_listen
 from limpet.base.bounds.members import RELAY_PAIRS, RELAY_PAIRS_OF_ONE
 from limpet.base.configuration import (
     AGENT_SOCKET,
@@ -30,8 +30,6 @@ from limpet.base.configuration import (
 NAT_TIMEOUT_S, KEEPALIVE_S = 30, 25
 """Strict NATs forget UDP after that, and so often something is sent. Source: wg(8)."""
 _MAC_PREFIX = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,5}")
-_LONGEST_SEGMENT = {4: 30, 6: 126}
-"""A segment holds a gateway and at least one pod."""
 
 
 def _ifname(value: str) -> str:
@@ -43,7 +41,7 @@ def _ifname(value: str) -> str:
 def _segments(value: list[str]) -> tuple[Prefix, ...]:
     segments = read_prefixes(value)
     for segment in segments:
-        longest = _LONGEST_SEGMENT[segment.version]
+        longest = LONGEST_SEGMENT[segment.version]
         if segment.prefixlen > longest:
             raise ValueError(f"{segment} is too small: at most /{longest}")
         if segment.is_multicast or segment.is_loopback or segment.is_link_local:

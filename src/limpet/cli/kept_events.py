@@ -16,7 +16,8 @@ from limpet.timeline.file import FOLDER, read_all
 
 
 def events_of_node(folders: Folders, tell: Callable[[str], None], **asked: Any) -> Timeline:
-    """`asked`: as `timeline.answer.Asked`. `tell` hears where it is from if no agent answers.
+    """`asked`: as `timeline.answer.TimelineQuery`. `tell` hears where it is from where no agent
+    answers.
 
     Raises: LimpetError; AgentUnavailable where an answer is to be waited for.
     """

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from itertools import combinations
 
-from limpet.base.addresses import Prefix, bounds_of
+from limpet.base.addresses import LONGEST_SEGMENT, Prefix, bounds_of
 from limpet.base.errors import ExhaustedError
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 
-_LONGEST_SEGMENT = {4: 30, 6: 126}
-"""A segment holds a gateway and at least one pod."""
 _NEVER_PODS = tuple(
     map(
         ip_network,
@@ -220,15 +218,15 @@ def network_problems(network: Network) -> list[str]:
             )
     for cidr in network.pod_cidrs:
         length = network.segment_lengths[cidr.version]
-        if length > _LONGEST_SEGMENT[cidr.version]:
+        if length > LONGEST_SEGMENT[cidr.version]:
             problems.append(
                 f"segment_length_v{cidr.version} = {length}: a segment holds a gateway and a pod, "
-                f"so at most {_LONGEST_SEGMENT[cidr.version]}"
+                f"so at most {LONGEST_SEGMENT[cidr.version]}"
             )
         elif length < cidr.prefixlen:
             problems.append(
                 f"segment_length_v{cidr.version} = {length}: no /{length} fits into {cidr} "
-                f"(choose {cidr.prefixlen} to {_LONGEST_SEGMENT[cidr.version]})"
+                f"(choose {cidr.prefixlen} to {LONGEST_SEGMENT[cidr.version]})"
             )
         problems += [
             f"pod_cidrs: {cidr} overlaps {other}, which no pod may use (choose another, such as "

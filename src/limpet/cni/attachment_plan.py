@@ -62,8 +62,12 @@ def plan_network(
         raise CniError(
             CniCode.TRY_AGAIN_LATER,
             f"network {conf.name}: this node has no address segment",
-            'set segments = ["10.244.7.0/24"] in the agent\'s configuration and restart it, '
-            "or give the network ipam.ranges",
+            (
+                "the cluster has granted it none yet: `limpet status` says why"
+                if state.in_cluster
+                else 'set segments = ["10.244.7.0/24"] in the agent\'s configuration and restart it'
+            )
+            + ", or give the network ipam.ranges",
         )
     network = PlannedNetwork(
         conf.name,

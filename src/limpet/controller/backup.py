@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import refusals
+from limpet.base.disk import Disk, refusals
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.process.lifetime import only_one
 from limpet.controller.registry.records import (
@@ -69,8 +69,11 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
             _remove_all_of(coming)
             raise
         with refusals("restore", settings.database):
+            folder = settings.database.parent
             aside = _put_aside(settings.database)
+            Disk().fsync_folder(folder)  # no power cut brings the former one's log back alone
             os.replace(coming, settings.database)
+            Disk().fsync_folder(folder)
         return aside
 
 

@@ -13,6 +13,11 @@ from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import ExhaustedError, UnavailableError
 from limpet.ipam.leases import FREE, Entry, Holder, Range, RangeSet, Usage, address_of, number_of
 
+MORE_ROOM = (
+    "give the network a range of its own, or the node another segment: in `segments` of the "
+    "agent's configuration, or by the controller's `segment_quota` where a cluster grants them"
+)
+"""What to do where no address is left."""
 _TRIES = 65536
 """Free addresses that are asked about, one by one, when others of the node use them."""
 
@@ -334,7 +339,6 @@ def _fresh(pool: Pool, claim: Claim, taken: Collection[int]) -> AddressChoice:
     raise ExhaustedError(
         f"reserve an address in network {claim.network}: none of {usage.total} is free in {pool}: "
         f"{usage.live} live, {usage.resting} resting, {usage.bound} kept for absent pods{unusable} "
-        "(add a segment to `segments` of the agent's configuration, or a range to the network's "
-        "own; `limpet ipam list` shows who holds them, `limpet ipam repair` releases those whose "
-        "containers are gone, `limpet ipam release` single ones)"
+        f"({MORE_ROOM}; `limpet ipam list` shows who holds them, `limpet ipam repair` releases "
+        "those whose containers are gone, `limpet ipam release` single ones)"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from limpet.base.addresses import Address
 from limpet.base.disk import Disk, refusals
 from limpet.base.errors import ExhaustedError, StorageError
-from limpet.ipam.allocation import AddressChoice, Claim, Pool, choose
+from limpet.ipam.allocation import MORE_ROOM, AddressChoice, Claim, Pool, choose
 from limpet.ipam.folder import Folder, read_folder
 from limpet.ipam.hostlocal import LOCK
 from limpet.ipam.index import LeaseIndex
@@ -319,8 +319,7 @@ class Ledger:
     def _make_pools(self, range_sets: tuple[RangeSet, ...]) -> Pools:
         if not range_sets or not all(range_sets):
             raise ExhaustedError(
-                f"reserve an address in network {self.network}: it has no ranges (add a segment to "
-                "`segments` of the agent's configuration)"
+                f"reserve an address in network {self.network}: it has no ranges ({MORE_ROOM})"
             )
         if len(self._pools) >= _POOLS:
             del self._pools[next(iter(self._pools))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-_OFF, _AUTO, _ON = "off", "auto", "on"
+_AUTO, _ON = "auto", "on"
 
 
 class Decision(NamedTuple):

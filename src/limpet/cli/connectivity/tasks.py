@@ -10,7 +10,6 @@ import base64
 import json
 import zlib
 from enum import StrEnum
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -31,8 +30,6 @@ _COMPRESSED = "z:"
 """Beginning of what a pod tells, compressed: of a thousand targets and more, each with an error."""
 _WORDS = (200, 60, 20)
 """Characters of an error, the first that makes all of them fit."""
-
-T = TypeVar("T")
 
 
 class TargetKind(StrEnum):

@@ -51,7 +51,6 @@ _CNI_ARGS_OBJECT = keys("ips", "mac", "labels", *ARGS_KEYS)
 _LABEL = keys("key", "value")
 _PORT_MAPPING = keys("hostPort", "containerPort", "protocol", "hostIP")
 _ATTACHMENT = keys("containerID", "ifname")
-_NOTHING = keys()
 
 _POD_NAMES = ("K8S_POD_NAMESPACE", "K8S_POD_NAME")
 

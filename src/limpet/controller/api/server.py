@@ -84,7 +84,6 @@ class Api:
         self._patience_s = patience_s
         self._watching: dict[str, asyncio.Task[None]] = {}
         self.connections = OwnedConnections(members.MEMBER_CONNECTIONS)
-        self._closing = asyncio.Event()
 
     def application(self) -> web.Application:
         application = web.Application(

@@ -1,7 +1,7 @@
 """Questions for upstreams as a state machine: who is asked when, what is remembered, who is told.
 
-A question is asked once however many wait for it. Each asking is an `Attempt` with a number of its
-own: from its own port, with its own random id, and with one upstream that may answer it.
+A question is asked once however many wait for it. Each asking has a number of its own: from its
+own port, with its own random id, and with one upstream that may answer it.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _exposure(view: ServiceView, out: LeftOut) -> Exposure:
         health_check_node_port=_port_or_none(
             spec.health_check_node_port, "healthCheckNodePort", out
         ),
-        is_others=not {PROXY_LABEL, HEADLESS_LABEL}.isdisjoint(view.metadata.labels or ()),
+        is_others=not _LEFT.isdisjoint(view.metadata.labels or ()),
         since=made[: NAME.most] if external_ips or load_balancer_ips else "",
     )
     return NOT_EXPOSED if found == NOT_EXPOSED else found

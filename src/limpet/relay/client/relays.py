@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from limpet.base.addresses import (
     Address,
     Endpoint,
@@ -34,8 +32,6 @@ from limpet.relay.client.peer import CloseStreams, OpenStream, RelayPeer, Stream
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
 from limpet.relay.status import RelayedPair, RelaysStatus, RelayStatus
-
-_log = structlog.get_logger("relays")
 
 _VERSIONS = (4, 6)
 

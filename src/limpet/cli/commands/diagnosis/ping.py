@@ -112,7 +112,6 @@ class Tally:
         """By rung, relay and IP version; of each round the fastest answer."""
         self._in_use: set[tuple[str, str, int]] = set()
         self._last: PingAnswer | None = None
-        self._why = ""
 
     def add(self, answer: PingAnswer) -> None:
         """One more round."""
