@@ -123,9 +123,7 @@ def test_a_node_without_segments_says_what_to_do_and_asks_to_try_again() -> None
     assert "segments =" in failure.value.details
 
 
-def test_a_node_of_a_cluster_is_not_told_to_set_what_keeps_its_agent_from_starting() -> (
-    None
-):
+def test_a_node_of_a_cluster_is_not_told_to_set_what_keeps_its_agent_from_starting() -> None:
     with pytest.raises(CniError, match="no address segment") as failure:
         network(conf(), NodeState(in_cluster=True))
 

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from limpet.agent.client import agent_pid, ask
+from limpet.agent.client import agent_pid
 from limpet.agent.original_sysctls import SYSCTLS_FILE, read_originals
 from limpet.agent.settings import Settings
-from limpet.agent.status.node import Attached
-from limpet.base.disk import read_regular, refusals, remove_durably
+from limpet.base.disk import refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, KUBERNETES_POLICIES, OWN_POLICIES, POD_GROUP
 from limpet.cli.answers import Uninstalled
+from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.take_over import (
@@ -42,7 +41,7 @@ from limpet.datapath.node.basis import BASIS_FILE
 from limpet.datapath.node.forward_keeper import FORWARD_FILE
 from limpet.datapath.node.owned import pod_links
 from limpet.datapath.node.plan import bridge_of_segments
-from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
+from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.dns.handover.held import SOCKET as HELD_SOCKET
@@ -174,27 +173,18 @@ def attempt(removal: Removal, step: Callable[[], None]) -> None:
 def attached_pods(settings: Settings) -> list[str]:
     """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers; of one
     whose record is damaged, or a later version's, the link. Raises: KernelError."""
-    try:
-        found = ask(settings.folders.socket, "attachments", Attached).attachments
-    except AgentUnavailable:
-        found = [*_recorded(settings.folders.run_dir / "attachments")]
-    told = {each["link"]["host_ifname"] for each in found}
+    found = read_pods(settings)
+    told = {each.link.host_ifname for each in found}
     untold = sorted(
         f"{each} (a pod's link, of which no record tells)" for each in pod_links() - told
     )
     return [*sorted(map(_described, found)), *untold]
 
 
-def _recorded(folder: Path) -> Iterable[dict[str, Any]]:
-    for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            yield attachment_document(decode_attachment(read_regular(path)))
-
-
-def _described(attachment: dict[str, Any]) -> str:
-    name = f"{attachment['pod']['namespace']}/{attachment['pod']['name']}".strip("/")
-    addresses = ", ".join(address.split("/")[0] for address in attachment["addresses"])
-    return f"{name or attachment['holder']['container_id']} ({addresses})"
+def _described(attachment: Attachment) -> str:
+    name = f"{attachment.pod.namespace}/{attachment.pod.name}".strip("/")
+    addresses = ", ".join(str(each.ip) for each in attachment.addresses)
+    return f"{name or attachment.holder.container_id} ({addresses})"
 
 
 def _some(pods: list[str]) -> str:
