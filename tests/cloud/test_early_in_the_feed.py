@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from limpet.cloud.join import _hear_policies
+from limpet.cloud.join import _hear_for_all_nodes
 from limpet.cluster.api import (
     HelloAnswer,
     PodAnswer,
@@ -172,7 +172,7 @@ def test_who_joins_while_the_key_is_rotated_hears_its_network_or_knows_that_poli
         feed = Feed(lines(*first, version="first"))
         async with serving(feed.talk, rogue.server_context()) as at:
             identity: Identity = rogue.identity(at, private_key=node_key(1), pinned_key=PINNED)
-            known, heard_all = await _hear_policies(identity, known_of(generation=1))
+            known, heard_all = await _hear_for_all_nodes(identity, known_of(generation=1))
         assert heard_all == is_all
         assert (known.find(WEB.key) is not None) == is_heard
 

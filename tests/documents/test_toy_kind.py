@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import Document, Key, Kind, Source
+from limpet.cloud import publisher
+from limpet.cloud.second_road.state import UNTOLD_THERE
+from limpet.cluster.documents import ByCluster, Document, Key, Kind, Source
 from limpet.cluster.keys import SealError
-from limpet.cluster.kinds import GRANT, KINDS
-from limpet.cluster.kinds.network import cluster_keys
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK
+from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
+from limpet.controller.registry.records import DocumentRecord
+from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state.authority import create_cluster
+from limpet.controller.store.interface import StorePut
+from limpet.controller.store.sqlite import SqliteStore
+from limpet.kubernetes.kinds.resources import RESOURCES
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller, served_here
 from tests.faults.test_power_loss import RecordingDisk, folder
 from tests.faults.test_snapshot_power_loss import Run, judge, opened, outcomes
 from tests.unit.cluster.exchange.exchange_world import World, known_of, node, remember
 from tests.unit.cluster_values import CLUSTER_KEY, NOTHING, documents, grant, merged, node_key
+from tests.unit.controller.state.cluster_tables import network
 from tests.waiting import until
 
 __all__ = ["folder"]
@@ -38,9 +48,19 @@ class Toy:
     colour: str = "red"
     revision: int = 0
     tombstone: bool = False
+    era: int = 0
 
 
-TOY = Kind("toy", lambda found: Toy(**found), signers=cluster_keys)
+TOY = Kind(
+    "toy",
+    lambda found: Toy(**found),
+    signers=cluster_keys,
+    revoked=revoked_keys,
+    by_cluster=ByCluster(
+        renewed=lambda toy, version, revision: replace(toy, version=version, revision=revision),
+        withdrawn=lambda forged, revision: Toy(forged.name, 1, revision=revision, tombstone=True),
+    ),
+)
 KINDS.register(TOY)
 
 # And one that each node signs: it stands under the node's grant, as `UID/what` or `UID`
@@ -199,5 +219,79 @@ def test_it_is_stored_and_fed_to_agents_which_keep_it_and_publish_their_own(tmp_
                 assert value(b, said) == mine
                 await cluster.remove("one")
                 await until(lambda: value(b, said) is None)
+
+    asyncio.run(play())
+
+
+# Signed anew by the cluster's next key
+
+
+def stolen_key(tables: Tables) -> bytes:
+    """The one with which the cluster signs now."""
+    return tables.authority.cluster_keys[-1]
+
+
+def test_the_next_key_signs_it_anew_and_a_node_that_joins_later_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_LEFT_S", 0.1)
+    controller = Controller(tmp_path / "controller")
+    one, two = Member(tmp_path / "one", "one"), Member(tmp_path / "two", "two")
+    ball = Toy("ball", 1, "blue", 1)
+
+    async def play() -> None:
+        async with served_here(controller) as cluster:
+            await asyncio.to_thread(one.join, controller)
+            async with one.running() as a:
+                await cluster.change(lambda tables: tables.sign(TOY, ball))
+                await until(lambda: value(a, ("toy", "ball")) == ball)
+                doll = seal(TOY, Toy("doll", 1), await cluster.change(stolen_key))
+                a.membership.offer([doll.sealed], source=Source.NEIGHBOUR)
+                assert value(a, doll.key) == doll.value
+
+                await cluster.rotate_key()
+
+                await until(lambda: value(a, ("toy", "ball")) != ball)
+                again = value(a, ("toy", "ball"))
+                assert again is not None
+                assert again == Toy("ball", 2, "blue", again.revision, era=1)
+                assert again.revision > 1
+                # What the cluster has not signed anew is shown to the controller.
+                await until(lambda: value(a, doll.key) is None)
+                assert a.membership.signed_by_former_keys() == []
+            await asyncio.to_thread(two.join, controller)
+        async with two.running() as b:  # what it has heard of while it joined
+            assert value(b, ("toy", "ball")) == again
+            assert value(b, doll.key) is None
+
+    asyncio.run(play())
+
+
+def test_what_no_object_at_an_api_server_carries_is_heard_of_the_controller() -> None:
+    """`UNTOLD_THERE` was made before the toys were registered."""
+    published = {kind.name for kind in KINDS.published() if kind not in (TOY, NOTE)}
+    assert set(UNTOLD_THERE) == {NETWORK.name} | (published - RESOURCES.keys())
+    assert TOY in KINDS.for_all_nodes()
+    assert NOTE not in KINDS.for_all_nodes()
+
+
+def test_what_another_cluster_has_signed_is_not_read_from_the_store(tmp_path: Path) -> None:
+    foreign = seal(TOY, Toy("ball", 1), node_key(201))
+
+    async def play() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        first = Registry(store, 0.0)
+        await first.start()
+        await first.change(lambda tables: create_cluster(tables, network()))
+        await first.stop()
+        record = msgspec.json.encode(DocumentRecord(foreign.sealed))
+        await store.write([StorePut("toy", "ball", record)])
+
+        registry = Registry(store, 0.0)
+        await registry.start()
+        assert await registry.change(lambda tables: tables.find(foreign.key)) is None
+        assert registry.unreadable.keys() == {foreign.key}
+        await registry.stop()
+        await store.close()
 
     asyncio.run(play())

@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from limpet.cluster.documents import Key, Kind
+from limpet.cluster.documents import ByCluster, Key, Kind
 from limpet.cluster.kinds import GRANT, KINDS, PRESENCE
 from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.seal import seal
@@ -184,7 +185,8 @@ def test_communities_are_heard_of_beside_a_kind_that_has_no_object(
     """What was written last is an object of another kind: of it the API server says nothing."""
     monkeypatch.setattr(KINDS, "_by_name", dict(KINDS._by_name))
     monkeypatch.setattr(KINDS, "_order", dict(KINDS._order))
-    KINDS.register(Kind("toy", dict, signers=cluster_keys))
+    by_cluster = ByCluster[Any](lambda toy, *_: toy, lambda toy, _revision: toy)
+    KINDS.register(Kind("toy", dict, signers=cluster_keys, by_cluster=by_cluster))
     plane.kubectl("create", "namespace", "toys")
     heard: list[Key] = []
 

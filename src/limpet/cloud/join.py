@@ -49,7 +49,7 @@ from limpet.cluster.identity import (
     load_identity,
 )
 from limpet.cluster.keys import SealError, public_key_of, uid_of
-from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.merge import merge
@@ -59,9 +59,7 @@ from limpet.cluster.snapshot import completeness
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
-_HEARD = (NETWORK.name, POLICY.name)
-"""Kinds of documents that a node hears before it counts as joined."""
-_POLICIES_S = 60.0
+_FOR_ALL_NODES_S = 60.0
 """For all that the cluster has to say; what takes longer the agent hears later."""
 WAITING_PODS = "pods-to-keep.json"
 """In the cluster's folder: pods of the machine that this one replaces, not in the records yet."""
@@ -118,7 +116,7 @@ def join(
         own = OwnRequests(at, answer.ca, folder / "node.pem", folder / "node.key.pem")
         pods = asyncio.run(own.fetch_pods(answer.pod_pages))
         identity = Identity(folder, key, order.name, answer.pinned_key, (at,))
-        known, heard_all = asyncio.run(_hear_policies(identity, known))
+        known, heard_all = asyncio.run(_hear_for_all_nodes(identity, known))
         _write(folder, answer, known, grant)
         (completeness.settle if heard_all else completeness.doubt)(folder)
         _keep_pods(folders.data_dir, folder, order, pods)
@@ -225,21 +223,23 @@ def _open(answer: JoinAnswer, key: bytes) -> tuple[Known, Network, Grant]:
     return known, network, grant
 
 
-async def _hear_policies(identity: Identity, known: Known) -> tuple[Known, bool]:
-    """With the cluster's policies, so that pods are under them before the agent has heard anybody.
+async def _hear_for_all_nodes(identity: Identity, known: Known) -> tuple[Known, bool]:
+    """With what every node needs, such as the cluster's policies: pods are under them before the
+    agent has heard anybody.
 
-    False: not all of them could be heard now.
+    False: not all of it could be heard now.
     """
     link = ControllerLink(identity)
+    for_all_nodes = {kind.name for kind in KINDS.for_all_nodes()}
     early: set[str] = set()
     try:
         async with (
-            asyncio.timeout(_POLICIES_S),
+            asyncio.timeout(_FOR_ALL_NODES_S),
             aclosing(link.watch(None, revision=0)) as watch,
         ):
             async for lines in watch:
                 for line in lines:
-                    if line.document is not None and line.document.kind in _HEARD:
+                    if line.document is not None and line.document.kind in for_all_nodes:
                         known = _heard(line.document, known, early)
                 if any(line.kind is WatchKind.BOOKMARK for line in lines):
                     return known, not early

@@ -142,6 +142,28 @@ def _nobody(_value: Any, _known: Lookup) -> Collection[bytes]:
     return ()
 
 
+def _all(_value: Any, _known: Lookup) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class ByCluster(Generic[T]):
+    """How the cluster signs a kind with its next key, after which no former one counts.
+
+    The values have an `era`, which is set when they are signed.
+    """
+
+    renewed: Callable[[T, int, int], T]
+    """The same value with this version, and with this revision of the cluster where it has one."""
+    withdrawn: Callable[[T, int], T] | None = None
+    """The value at this revision that takes the place of what a stolen key has signed, under the
+    same name: a tombstone, or something that says nothing any more."""
+    signs: Callable[[T, Lookup], bool] = _all
+    """Whether the cluster has signed this one; False: a node has."""
+    of_one_node: bool = False
+    """Each is of one node, by whose uid it is named; False: every node needs all of them."""
+
+
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     """What there is to know of one kind of documents."""
@@ -158,9 +180,13 @@ class Kind(Generic[T]):
     """Public keys by which it does not count any more: who uses one is told of to a person."""
     under: str = ""
     """Kind of the document that it stands under, which has its name, or what is before a `/` in it:
-    without that it is not believed, it is told with that, and gone with that."""
+    without that it is not believed, it is told with that, and gone with that. Empty: the cluster
+    signs every one of this kind."""
     root: bool = False
-    """Others cannot be checked without it: each node keeps it twice."""
+    """Others cannot be checked without it: each node keeps it twice. It names the cluster's keys,
+    so its next version is made by whoever makes those."""
+    by_cluster: ByCluster[T] | None = None
+    """None: the cluster signs none of this kind, or it is the root."""
     kept_twice: bool = False
     """Each node keeps all of this kind twice: whoever lacks one does what it must not."""
     among_nodes: bool = False
@@ -185,9 +211,17 @@ class Kinds:
             self.register(kind)
 
     def register(self, kind: Kind[Any]) -> None:
-        """Raises: ValueError where the name is taken, or what it stands under is not known."""
+        """Raises: ValueError where the name is taken, what it stands under is not known, or the
+        cluster signs it and could not do so with its next key."""
         if kind.name in self._by_name or (kind.under and kind.under not in self._by_name):
             raise ValueError(f"register kind {kind.name}: it is there, or {kind.under!r} is not")
+        by_cluster = kind.by_cluster
+        is_clusters = not (kind.under or kind.root)
+        if is_clusters and (by_cluster is None or by_cluster.withdrawn is None):
+            raise ValueError(
+                f"register kind {kind.name}: the cluster signs it, and `by_cluster` does not say "
+                "how it is renewed and withdrawn when the cluster's key is rotated"
+            )
         self._order[kind.name] = len(self._by_name)
         self._by_name[kind.name] = kind
 
@@ -203,6 +237,20 @@ class Kinds:
     def published(self) -> Iterator[Kind[Any]]:
         """Those that the cloud keeps and feeds."""
         return (kind for kind in self if not kind.among_nodes)
+
+    def of_the_cluster(self) -> Iterator[Kind[Any]]:
+        """Those of which the cluster signs every document, and which are checked with the root
+        alone: what one of its former keys has signed is signed anew, or was forged."""
+        return (kind for kind in self if not (kind.under or kind.root))
+
+    def for_all_nodes(self) -> Iterator[Kind[Any]]:
+        """The root, and what the cluster signs for every node alike. A node hears all of these
+        before it counts as joined, and no object of a node at an API server carries them."""
+        return (
+            kind
+            for kind in self
+            if kind.root or (kind.by_cluster is not None and not kind.by_cluster.of_one_node)
+        )
 
     def order(self, name: str) -> int:
         """Such that what is checked comes after what it is checked with."""

@@ -23,7 +23,7 @@ from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, POLICY, PRESENCE
+from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, PRESENCE
 from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network, signing_keys
@@ -174,7 +174,7 @@ class Membership:
         known, era = self.replica.known, self.era
         return [
             document
-            for kind in (GRANT, POLICY)
+            for kind in known.kinds.of_the_cluster()
             for document in (known.of(kind.name).values() if era else ())
             if document.era < era
         ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import Document, Kind, Kinds, Known, Sealed
+from limpet.cluster.documents import ByCluster, Document, Kind, Kinds, Known, Sealed
 from limpet.cluster.keys import ClusterKey, SealError, endorse, public_key_of, sign
 from limpet.cluster.kinds import ABSENCE, GRANT, KINDS, NETWORK, PODS, POLICY, PRESENCE
 from limpet.cluster.kinds.absence import Absence
@@ -73,7 +73,7 @@ def test_no_changed_bit_is_accepted(data: st.DataObject) -> None:
 
 
 def test_one_kind_of_document_never_passes_for_another() -> None:
-    twin = Kind("twin", GRANT.parse, GRANT.signers, GRANT.head)
+    twin = Kind("twin", GRANT.parse, GRANT.signers, GRANT.head, by_cluster=GRANT.by_cluster)
     known = Known(Kinds([*KINDS, twin]), PINNED)
     sealed = seal_grant(grant(1), CLUSTER_KEY)
 
@@ -233,6 +233,15 @@ def test_a_kind_is_registered_once_and_after_what_it_stands_under() -> None:
         Kinds([NETWORK, PRESENCE, GRANT])
     with pytest.raises(ValueError, match="register kind grant"):
         Kinds([NETWORK, GRANT, GRANT])
+
+
+@pytest.mark.parametrize("forgotten", [None, ByCluster(lambda value, *_: value)])
+def test_a_kind_that_the_cluster_signs_says_what_becomes_of_it_when_its_key_is_rotated(
+    forgotten: ByCluster[Any] | None,
+) -> None:
+    twin = Kind("twin", GRANT.parse, GRANT.signers, GRANT.head, by_cluster=forgotten)
+    with pytest.raises(ValueError, match="register kind twin: the cluster signs it"):
+        Kinds([*KINDS, twin])
 
 
 def test_a_document_says_its_kind_and_name() -> None:

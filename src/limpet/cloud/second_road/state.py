@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from limpet.cluster.kinds import NETWORK, POLICY, PRESENCE
+from limpet.cluster.kinds import KINDS, PRESENCE
 from limpet.cluster.membership import News
 
 PUBLISHED_THERE = frozenset({PRESENCE.name})
 """Kinds of documents that a node writes at the API server, and not to its controller."""
-UNTOLD_THERE = (NETWORK.name, POLICY.name)
+UNTOLD_THERE = tuple(kind.name for kind in KINDS.for_all_nodes())
 """Kinds of documents that no object there carries, after the one that says which keys sign them: a
 node hears these of its controller."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.documents import ByCluster, Head, Kind, Lookup
 from limpet.cluster.keys import uid_of
 from limpet.cluster.kinds.fields import by_version, bytes_of, known_fields, known_words, prefixes
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
@@ -98,12 +98,22 @@ def _signers(grant: Grant, known: Lookup) -> tuple[bytes, ...]:
     return cluster_keys(grant, known)
 
 
+def _renewed(grant: Grant, generation: int, revision: int) -> Grant:
+    return replace(grant, generation=generation, revision=revision)
+
+
+def _withdrawn(forged: Grant, revision: int) -> Grant:
+    """A tombstone under its uid: the name that it gave itself may be another's."""
+    return Grant(forged.uid, forged.uid, forged.public_key, 1, revision, tombstone=True)
+
+
 GRANT = Kind(
     "grant",
     _parse,
     signers=_signers,
     head=lambda grant: Head(grant.uid, grant.generation, grant.tombstone, grant.era),
     revoked=revoked_keys,
+    by_cluster=ByCluster(_renewed, _withdrawn, of_one_node=True),
     unsaid={"vtep_macs": {}, "era": 0},
 )
 

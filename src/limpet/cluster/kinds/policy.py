@@ -7,10 +7,10 @@ withdrawn has none: unlike what has a tombstone it may come back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from limpet.cluster.documents import Head, Kind
+from limpet.cluster.documents import ByCluster, Head, Kind
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 
@@ -35,12 +35,21 @@ def _parse(found: dict[str, Any]) -> SignedPolicy:
     return SignedPolicy(found["name"], found["revision"], document, found.get("era", 0))
 
 
+def _renewed(policy: SignedPolicy, _version: int, revision: int) -> SignedPolicy:
+    return replace(policy, revision=revision)
+
+
+def _withdrawn(forged: SignedPolicy, revision: int) -> SignedPolicy:
+    return SignedPolicy(forged.name, revision)
+
+
 POLICY = Kind(
     "policy",
     _parse,
     signers=cluster_keys,
     head=lambda policy: Head(policy.name, policy.revision, era=policy.era),
     revoked=revoked_keys,
+    by_cluster=ByCluster(_renewed, _withdrawn),
     kept_twice=True,
     unsaid={"era": 0},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from limpet.base.addresses import Address, may_be_anothers
@@ -15,7 +15,7 @@ from limpet.base.bounds.members import (
     PRESENCE_ENDPOINTS,
     SEQUENCE,
 )
-from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.documents import ByCluster, Head, Kind, Lookup
 from limpet.cluster.kinds.fields import address, by_version, few, known_fields, whole, word
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
@@ -101,12 +101,22 @@ def node_key(presence: Presence, known: Lookup) -> tuple[bytes, ...]:
     return (grant.public_key,) if grant is not None else ()
 
 
+def _is_of_flannel(presence: Presence, known: Lookup) -> bool:
+    grant = known.find((GRANT.name, presence.uid))
+    return grant is not None and grant.value.is_flannel
+
+
+def _renewed(presence: Presence, sequence: int, _revision: int) -> Presence:
+    return replace(presence, sequence=sequence)
+
+
 PRESENCE = Kind(
     "presence",
     _parse,
     signers=node_key,
     head=lambda presence: Head(presence.uid, presence.sequence, era=presence.era),
     revoked=revoked_keys,
+    by_cluster=ByCluster(_renewed, signs=_is_of_flannel, of_one_node=True),
     under=GRANT.name,
     most_bytes=PRESENCE_BODY.most,
     unsaid={"era": 0},

@@ -11,7 +11,7 @@ import structlog
 from limpet.base.errors import StorageError
 from limpet.cluster.documents import Key, Known
 from limpet.cluster.keys import SealError, public_key_of
-from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY
+from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.network import signing_keys
 from limpet.cluster.seal import check, is_signed_by, read_sealed
 from limpet.controller.registry.records import AUTHORITY, COMMUNITY, TOKEN, record_types
@@ -24,8 +24,6 @@ LOST_SECRETS = (
     "signed. To begin anew without one, so that every node has to join again: kubectl delete "
     "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
 )
-_OURS = (GRANT.name, POLICY.name)
-"""Kinds of what the cluster signs itself, and what is checked with no other document."""
 
 
 async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[Key, str]]:
@@ -36,10 +34,11 @@ async def read_all(store: Store, tables: Tables) -> tuple[dict[Key, str], dict[K
     """
     versions: dict[Key, str] = {}
     unreadable: dict[Key, str] = {}
+    ours = {kind.name for kind in KINDS.of_the_cluster()}
     for kind, of in record_types().items():
         listing = await store.listing(kind)
         unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
-        keys = _keys(tables) if kind in _OURS and tables.exists else None
+        keys = _keys(tables) if kind in ours and tables.exists else None
         for item in listing.items:
             versions[kind, item.name] = item.version
             try:

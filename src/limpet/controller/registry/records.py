@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from limpet.cluster import kinds
 from limpet.cluster.api import InterfaceAddresses
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.kinds.network import TunnelBackend
 
 AUTHORITY, STATE = "authority", "state"
@@ -208,3 +208,10 @@ def record_types() -> dict[str, type[Record]]:
     published = kinds.KINDS.published()
     documents = {kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in published}
     return {AUTHORITY: AuthorityRecord, STATE: StateRecord, **documents, **_RECORDS}
+
+
+def record_of(document: Document, now_s: float) -> Record:
+    """The first record of a document that the cluster signs."""
+    if document.kind == NODE:
+        return NodeRecord(document.sealed, now_s)
+    return DocumentRecord(document.sealed)

@@ -16,12 +16,10 @@ from limpet.base.bounds.signers import FORGED_BURIED, MAX_ERA, MAX_SHOWN_VERSION
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Document
 from limpet.cluster.keys import ClusterKey, SealError, endorse, public_key_of
-from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY, PRESENCE
-from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.network import signing_keys
-from limpet.cluster.kinds.policy import SignedPolicy
 from limpet.cluster.seal import is_signed_by
-from limpet.controller.registry.records import AUTHORITY, STATE, AuthorityRecord, NodeRecord
+from limpet.controller.registry.records import AUTHORITY, STATE, AuthorityRecord, record_of
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 
@@ -110,38 +108,28 @@ def finish_rotation(tables: Tables) -> int:
 
 
 def _is_of_a_former_key(tables: Tables, document: Document) -> bool:
-    if document.kind != PRESENCE.name:
+    if not KINDS[document.kind].under:
         return document.era < tables.era
     return is_signed_by(document.sealed, KINDS, signing_keys(tables)[:-1])
 
 
 def _of_the_cluster(tables: Tables) -> Iterator[Document]:
-    """What it has signed itself, besides the network."""
-    for kind in (GRANT, POLICY, PRESENCE):
+    """What it has signed itself, besides the network; last what stands under others."""
+    for kind in sorted(KINDS, key=lambda each: bool(each.under)):
+        if kind.by_cluster is None:
+            continue
         for name in list(tables.records(kind.name)):
             document = tables.find((kind.name, name))
-            if document is not None and (
-                kind is not PRESENCE or _is_of_flannel(tables, document.name)
-            ):
+            if document is not None and kind.by_cluster.signs(document.value, tables):
                 yield document
 
 
-def _is_of_flannel(tables: Tables, uid: str) -> bool:
-    grant = tables.grants.get(uid)
-    return grant is not None and grant.is_flannel
-
-
 def _sign_again(tables: Tables, document: Document) -> bool:
-    value = document.value
-    if document.kind == GRANT.name:
-        generation, revision = _following(value.generation), tables.next_revision()
-        tables.sign(GRANT, replace(value, generation=generation, revision=revision))
-    elif document.kind == POLICY.name:
-        tables.sign(POLICY, replace(value, revision=tables.next_revision()))
-    else:
-        sequence = _following(value.sequence)
-        record = replace_fields(tables.presences[document.name], sequence=sequence)
-        tables.sign(PRESENCE, replace(value, sequence=sequence), record)
+    kind = KINDS[document.kind]
+    assert kind.by_cluster is not None
+    revision = tables.next_revision() if hasattr(document.value, "revision") else 0
+    version = _following(document.version)
+    tables.sign(kind, kind.by_cluster.renewed(document.value, version, revision))
     return True
 
 
@@ -164,7 +152,7 @@ def check_counts(document: Document) -> None:
 
 def is_former(tables: Tables, document: Document) -> bool:
     """It is of before the last rotation: all that counted then was signed anew."""
-    return document.era < tables.era and document.kind in (NETWORK.name, GRANT.name, POLICY.name)
+    return document.era < tables.era and not KINDS[document.kind].under
 
 
 def may_be_lost(tables: Tables, document: Document) -> bool:
@@ -182,7 +170,10 @@ def may_be_lost(tables: Tables, document: Document) -> bool:
 def bury_forged(tables: Tables, document: Document, now_s: float) -> bool:
     """Nodes hold it until something newer replaces it; where nobody here knows of it, whoever
     stole the key made it, and it is replaced by a tombstone. Whether that was done."""
-    if document.kind not in (GRANT.name, POLICY.name) or tables.find(document.key) is not None:
+    kind = KINDS[document.kind]
+    if kind.by_cluster is None or kind.by_cluster.withdrawn is None:
+        return False
+    if tables.find(document.key) is not None:
         return False
     if not is_signed_by(document.sealed, KINDS, signing_keys(tables)[:-1]):
         return False
@@ -195,12 +186,6 @@ def bury_forged(tables: Tables, document: Document, now_s: float) -> bool:
         kind=document.kind,
         name=document.name,
     )
-    revision = tables.next_revision()
-    if document.kind == POLICY.name:
-        tables.sign(POLICY, SignedPolicy(document.name, revision))
-        return True
-    # Under its uid: the name that it gave itself may be another's.
-    forged: Grant = document.value
-    tombstone = Grant(forged.uid, forged.uid, forged.public_key, 1, revision, tombstone=True)
-    tables.sign(GRANT, tombstone, NodeRecord(document.sealed, now_s))
+    withdrawal = kind.by_cluster.withdrawn(document.value, tables.next_revision())
+    tables.sign(kind, withdrawal, record_of(document, now_s))
     return True

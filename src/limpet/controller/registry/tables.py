@@ -189,6 +189,8 @@ class Tables:
         """
         kind, name = document.key
         record = record or self._records[kind].get(name) or DocumentRecord(document.sealed)
+        if isinstance(record, PresenceRecord):  # which says again what its document says
+            changes = {"sequence": document.version, **changes}
         self._undo.append((document.key, self._records[kind].get(name)))
         self._set(kind, name, replace_fields(record, sealed=document.sealed, **changes), document)
         if document.tombstone:
@@ -202,9 +204,10 @@ class Tables:
     def sign(
         self, kind: Kind[T], value: T, record: Record | None = None, **changes: object
     ) -> Sealed:
-        """Puts it under the cluster's key. Raises: RefusedError where that is not here."""
+        """Puts it under the cluster's key. Raises: RefusedError where that is not here; TypeError
+        for a value of a kind that has no era and needs one."""
         key = self.authority.cluster_keys[-1]
-        if hasattr(value, "era"):
+        if kind.by_cluster is not None:
             if public_key_of(key) != signing_keys(self)[-1]:
                 raise RefusedError(
                     Code.TRY_AGAIN,

@@ -83,6 +83,21 @@ def test_everything_that_counts_is_signed_anew_and_a_new_node_can_check_all_of_i
     assert tables.presences[grant(3).uid].sequence == 5
 
 
+def test_what_stands_under_others_is_signed_anew_last_and_takes_no_revision() -> None:
+    tables = a_cluster()
+    tables.commit()
+    before = tables.state.revision
+
+    rotate_key(tables, NEXT)
+
+    signed = [kind for kind, _, _ in tables.changed() if KINDS.get(kind) is not None]
+    kinds = (NETWORK, GRANT, GRANT, GRANT, POLICY, PRESENCE)
+    assert signed == [kind.name for kind in kinds]
+    revisions = [each.revision for each in documents_of(tables) if each.kind != PRESENCE.name]
+    assert sorted(revisions) == list(range(before + 1, before + 6))
+    assert tables.state.revision == before + 5
+
+
 def test_what_a_thief_has_had_taken_up_does_not_outlive_the_rotation() -> None:
     tables = a_cluster()
     stolen, (own,) = tables.authority.cluster_keys[0], tables.uids_of("n1")
