@@ -81,6 +81,8 @@ class Pods:
         self._found: tuple[HeldTwice, ...] = ()
         self._reported: set[str] = set()
         """Uids of nodes whose reports may have come, or gone, and were not taken up yet."""
+        self._failed: set[str] = set()
+        """Those of them of which it failed."""
         self._names: dict[str, str] = {}
         """Names of nodes whose reports were taken up, by uid."""
         self._reflector = Reflector(
@@ -105,9 +107,10 @@ class Pods:
             await self._read_reports()
             while True:
                 await asyncio.sleep(_LOOK_S)
-                with faults.noted("looking at pods"):
+                with faults.noted("reading reports of pods"):
                     if self._reported:
                         await self._take_reports()
+                with faults.noted("looking at pods"):
                     self._look()
         finally:
             following.cancel()
@@ -124,17 +127,22 @@ class Pods:
             await asyncio.sleep(_AGAIN_S)
 
     async def _take_reports(self) -> None:
-        """One after the other: a node's pods may take a mebibyte."""
+        """One after the other: a node's pods may take a mebibyte. What failed before comes last, so
+        that it does not keep the others from being taken up."""
         reported, now_s = set(self._reported), time.monotonic()
         self._reported.clear()
-        try:
-            for uid in sorted(reported):
+        for uid in sorted(reported, key=lambda uid: (uid in self._failed, uid)):
+            try:
                 await self._take_report(uid, now_s)
-        except Exception as error:
-            self._reported |= reported
-            if not isinstance(error, LimpetError):
-                raise
-            _log.warning("reports of pods not taken up", error=str(error))
+            except Exception as error:
+                self._failed.add(uid)
+                self._reported |= reported
+                if not isinstance(error, LimpetError):
+                    raise
+                _log.warning("reports of pods not taken up", error=str(error))
+                return
+            reported.discard(uid)
+            self._failed.discard(uid)
 
     async def _take_report(self, uid: str, now_s: float) -> None:
         """Raises: LimpetError."""

@@ -6,9 +6,11 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
+import structlog
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.decoding import decode_json
@@ -32,6 +34,8 @@ from limpet.controller.state.report_parts import (
 from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Store, StorePut
 
 _ATTEMPTS = 5
+_log = structlog.get_logger("reports")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ class ReportedByNode:
 
 
 class NodeReports:
-    """For one event loop."""
+    """For one event loop.
+
+    What cannot be decoded (edited by hand, or of a later version) counts as never reported: it is
+    told once, and the node is asked for all of its pods again.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,6 +65,8 @@ class NodeReports:
         self._whole: dict[str, str] = {}
         """Versions of the records, by uid, of which this process knows that no part was written
         for a report after it, which never was: another controller may have ended amid that."""
+        self._damaged: set[str] = set()
+        """Uids whose report, or a part of it, cannot be decoded, which was told."""
 
     def subscribe(self, hear: Callable[[str], None]) -> None:
         """`hear`: told the uid of a node that has reported, or whose report is gone."""
@@ -90,7 +100,7 @@ class NodeReports:
     ) -> int:
         """Raises: ConflictError, RefusedError, StorageError."""
         item = await self._store.get(REPORT, uid)
-        known = _record(item)
+        known = self._record(uid, item)
         checked = check_report(known, report)
         if checked is None:
             return report.sequence
@@ -107,13 +117,21 @@ class NodeReports:
         merged = merge_report(known, touched, checked, now_s, _number)
         afford(merged.size_bytes)
         self._whole.pop(uid, None)
-        self._whole[uid] = await self._write(uid, merged, item)
+        is_damaged = item is not None and known is None
+        stray = await self._parts_from(uid, len(merged.record.parts)) if is_damaged else []
+        self._whole[uid] = await self._write(uid, merged, item, stray)
+        self._damaged.discard(uid)
         self._times[uid] = now_s
         return merged.record.sequence
 
-    async def _write(self, uid: str, merged: Merged, item: Item | None) -> str:
+    async def _write(
+        self, uid: str, merged: Merged, item: Item | None, stray: Iterable[str]
+    ) -> str:
         """The version of the record. It goes after the parts that it names: where a store stops
-        amid this, what it holds is not what the record says, and all is asked for again."""
+        amid this, what it holds is not what the record says, and all is asked for again.
+
+        `stray`: names of parts that no record tells of, which are deleted.
+        """
         changes: list[Change] = []
         for part, value in merged.parts.items():
             name = _name(uid, part)
@@ -123,19 +141,30 @@ class NodeReports:
         at = len(changes)
         encoded = msgspec.json.encode(merged.record)
         changes.append(StorePut(REPORT, uid, encoded, item.version if item else None))
-        changes += await self._deletions(_name(uid, part) for part in merged.gone)
+        gone = [_name(uid, part) for part in merged.gone]
+        changes += await self._deletions([*gone, *stray])
         return (await self._store.write(changes))[at]
 
     async def _deletions(self, names: Iterable[str]) -> list[Change]:
         items = [await self._store.get(REPORT_PART, name) for name in names]
         return [Delete(REPORT_PART, item.name, item.version) for item in items if item is not None]
 
+    async def _parts_from(self, uid: str, first: int) -> list[str]:
+        """Names of the further parts from `first` on that follow one another in the store, where
+        no record says how many there are."""
+        names: list[str] = []
+        while await self._store.get(REPORT_PART, name := _name(uid, first + len(names))):
+            names.append(name)
+        return names
+
     async def _pods_of(self, uid: str, known: ReportRecord, part: int) -> Pods | None:
         """None: the part is not the one that the record names."""
         if part == 0:
             return known.pods
         item = await self._store.get(REPORT_PART, _name(uid, part))
-        found = decode_json(item.value, ReportPart) if item is not None else None
+        found = self._decoded(uid, item, ReportPart) if item is not None else None
+        if found is None:
+            self._whole.pop(uid, None)  # the next report looks at each part
         return found.pods if found and found.written == known.parts[part].written else None
 
     # What is known
@@ -143,15 +172,15 @@ class NodeReports:
     async def sequence(self, uid: str) -> int:
         """-1: there is no report of it, or one in which a controller of before has left something
         out: the node tells all again."""
-        record = _record(await self._store.get(REPORT, uid))
+        record = self._record(uid, await self._store.get(REPORT, uid))
         return record.sequence if record is not None and record.knows_kept else -1
 
     async def has(self, uid: str) -> bool:
         """There is a report of it, of whatever controller."""
-        return _record(await self._store.get(REPORT, uid)) is not None
+        return await self._store.get(REPORT, uid) is not None
 
     async def get(self, uid: str) -> ReportedByNode | None:
-        record = _record(await self._store.get(REPORT, uid))
+        record = self._record(uid, await self._store.get(REPORT, uid))
         if record is None:
             return None
         parts = [await self._pods_of(uid, record, part) or () for part in range(len(record.parts))]
@@ -160,14 +189,14 @@ class NodeReports:
 
     async def page(self, uid: str, number: int) -> PodPage:
         """One part of what the node has reported, from 0. Raises: RefusedError."""
-        record = _record(await self._store.get(REPORT, uid))
+        record = self._record(uid, await self._store.get(REPORT, uid))
         count = len(record.parts) if record is not None else 0
         if record is None or number >= count:
             raise RefusedError(Code.NOT_FOUND, f"page {number} of a report of pods: it has {count}")
         return PodPage(record.sequence, count, await self._pods_of(uid, record, number) or ())
 
     async def pages(self, uid: str) -> int:
-        record = _record(await self._store.get(REPORT, uid))
+        record = self._record(uid, await self._store.get(REPORT, uid))
         return len(record.parts) if record is not None else 0
 
     async def times(self, uids: Iterable[str]) -> dict[str, float]:
@@ -180,19 +209,44 @@ class NodeReports:
             for uid in wanted:
                 if uid not in self._times:
                     item = await self._store.get(REPORT, uid)
-                    at_s = decode_json(item.value, _Time).at_s if item is not None else None
-                    self._times.setdefault(uid, at_s)
+                    time = self._decoded(uid, item, _Time) if item is not None else None
+                    self._times.setdefault(uid, time.at_s if time is not None else None)
                     await asyncio.sleep(0)
         found = ((uid, self._times.get(uid)) for uid in wanted)
         return {uid: at_s for uid, at_s in found if at_s is not None}
+
+    def _record(self, uid: str, item: Item | None) -> ReportRecord | None:
+        """None: there is none, or none that can be decoded."""
+        record = self._decoded(uid, item, ReportRecord) if item is not None else None
+        if record is not None and not record.parts:  # of before there were parts
+            record = replace_fields(record, parts=(PartMark(len(record.pods), 0),))
+        return record
+
+    def _decoded(self, uid: str, item: Item, kind: type[_T]) -> _T | None:
+        """None: it cannot be decoded, which is told once of each node."""
+        try:
+            return decode_json(item.value, kind)
+        except msgspec.MsgspecError as error:
+            if uid not in self._damaged:
+                self._damaged.add(uid)
+                _log.warning(
+                    "a node's report of its pods cannot be read: it is asked for all of them again",
+                    uid=uid,
+                    item=f"{item.kind} {item.name}",
+                    error=str(error),
+                )
+            return None
 
     # What else becomes of it
 
     async def hand_over(self, former: str, uid: str) -> None:
         """A machine that replaces another is as if it had reported the same, once."""
         item = await self._store.get(REPORT, former)
-        record = _record(item)
-        if item is None or record is None:
+        record = self._record(former, item)
+        if item is None:
+            return
+        if record is None:
+            await self.drop(former)
             return
         puts: list[Change] = []
         further = range(1, len(record.parts))
@@ -215,13 +269,18 @@ class NodeReports:
 
     async def drop(self, uid: str) -> None:
         item = await self._store.get(REPORT, uid)
-        record = _record(item)
+        record = self._record(uid, item)
         self._whole.pop(uid, None)
         self._times.pop(uid, None)
+        self._damaged.discard(uid)
         self._tell(uid)
-        if item is None or record is None:
+        if item is None:
             return
-        gone = await self._deletions(_name(uid, part) for part in range(1, len(record.parts)))
+        if record is not None:
+            names = [_name(uid, part) for part in range(1, len(record.parts))]
+        else:
+            names = await self._parts_from(uid, 1)
+        gone = await self._deletions(names)
         try:
             await self._store.write([Delete(REPORT, uid, item.version), *gone])
         except ConflictError:
@@ -238,12 +297,3 @@ def _name(uid: str, part: int) -> str:
 
 def _number() -> int:
     return 1 + secrets.randbelow(1 << 48)
-
-
-def _record(item: Item | None) -> ReportRecord | None:
-    if item is None:
-        return None
-    record = decode_json(item.value, ReportRecord)
-    if not record.parts:  # of before there were parts
-        record = replace_fields(record, parts=(PartMark(len(record.pods), 0),))
-    return record

@@ -6,11 +6,14 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+from limpet.base.errors import StorageError
 from limpet.cluster.api import InterfaceAddresses, PodReport
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.pods import Pods
+from limpet.controller.registry.records import REPORT
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.interface import Item
 from limpet.controller.store.sqlite import SqliteStore
 from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
@@ -45,3 +48,46 @@ def test_what_a_node_has_reported_is_forgotten_when_it_is_removed(tmp_path: Path
         await store.close()
 
     asyncio.run(body())
+
+
+def test_a_report_that_cannot_be_read_does_not_keep_others_from_being_taken_up(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        store = Refusing(tmp_path / "controller.db")
+        cluster = Cluster(store, ControllerSettings())
+        await cluster.start()
+        client = Client(plain_access("http://127.0.0.1:1"))
+        pods = Pods(client, cluster, Events(client))
+        grants = [
+            await cluster.change(partial(join, number=number, name=f"n{number}"))
+            for number in (1, 2, 3)
+        ]
+        for grant in grants:
+            await cluster.reports.put(grant.uid, PodReport(1, (), None), 1.0, lambda _: None)
+        first, *others = sorted(grants, key=lambda grant: grant.uid)
+        store.refused = first.uid
+        await pods._take_reports()
+        await pods._take_reports()
+        assert set(pods._names) == {grant.uid for grant in others}
+        assert pods._reported == {first.uid}
+
+        store.refused = ""
+        await pods._take_reports()
+        assert set(pods._names) == {grant.uid for grant in grants}
+        assert not pods._reported
+        await cluster.stop()
+        await store.close()
+
+    asyncio.run(body())
+
+
+class Refusing(SqliteStore):
+    """Does not read one report."""
+
+    refused = ""
+
+    async def get(self, kind: str, name: str) -> Item | None:
+        if (kind, name) == (REPORT, self.refused):
+            raise StorageError("read report", name, "data.record: it is missing")
+        return await super().get(kind, name)
