@@ -23,7 +23,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
-from limpet.base.process.listeners import listen_on_socket
+from limpet.base.process.listeners import UnixServer
 from limpet.dns.explain import explain, status
 from limpet.dns.handover import listening
 from limpet.dns.handover.held import Left
@@ -64,7 +64,7 @@ class Control:
         self.path = run_dir / SOCKET
         self._resolver = resolver
         self._server = server
-        self._listener: socket.socket | None = None
+        self._listener = UnixServer(self.path, 16, self._connected)
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = Left(run_dir)
         self._before: socket.socket | None = None
@@ -74,23 +74,13 @@ class Control:
 
     async def start(self) -> None:
         """Raises: StorageError."""
-        self._listen()
-
-    def _listen(self) -> None:
-        self._stop_listening()
-        self._listener = listen_on_socket(self.path, 16)
-        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
+        self._listener.start()
 
     def close(self) -> None:
         """The socket's file stays: it may be the next one's by now."""
         for task in self._tasks:
             task.cancel()
-        self._stop_listening()
+        self._listener.close()
         if self._before is not None:
             self._before.close()
         self._left.close()
@@ -145,12 +135,7 @@ class Control:
 
     # Whoever asks
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            accepted, _ = listener.accept()
-        except OSError:
-            return
-        accepted.setblocking(False)
+    def _connected(self, accepted: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(accepted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -213,7 +198,7 @@ class Control:
         except OSError:
             pass
         self._server.resume()
-        self._listen()  # what is at our path is that one's
+        self._listener.start()  # what is at our path is that one's
         self._left.close()
         self.leave_sockets()
         _log.warning("the next process has ended: this one answers again")

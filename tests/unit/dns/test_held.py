@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from limpet.base.process import listeners
 from limpet.dns.handover.held import SOCKET, Left, SocketHolder
 from tests.unit.cluster.test_membership import on_a_loop
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 
 async def until_held(left: Left) -> list[int]:
@@ -206,3 +208,28 @@ def test_sockets_that_a_later_agent_holds_are_not_taken(
         for fd in found:
             os.close(fd)
     assert len(logs) == 1 - count
+
+
+@on_a_loop
+async def test_where_no_descriptor_is_left_the_agent_rests_before_it_accepts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits keeps the socket readable: the loop did nothing else, at the cost of a core."""
+    monkeypatch.setattr(listeners, "_REST_S", 3600.0)
+    refused = 0
+
+    def accept(_: socket.socket) -> None:
+        nonlocal refused
+        refused += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    holder = SocketHolder(tmp_path)
+    holder.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, monkeypatch.context() as fake:
+        fake.setattr(socket.socket, "accept", accept)
+        client.connect(str(tmp_path / SOCKET))
+        await until(lambda: refused)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert refused == 1
+    holder.close()

@@ -8,12 +8,18 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from limpet.base.addresses import Listen
 from limpet.base.disk import refusals
 from limpet.base.errors import StorageError
+from limpet.base.timer import Timer
 
+_log = structlog.get_logger("listeners")
 _IP_FREEBIND = 15
 """Source: ip(7), include/uapi/linux/in.h."""
+_REST_S = 1.0
+"""Pause of accepting after descriptors or memory ran out."""
 
 
 def listen_on_socket(path: Path, backlog: int) -> socket.socket:
@@ -35,6 +41,65 @@ def listen_on_socket(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+class UnixServer:
+    """Accepts connections on a Unix socket for the owner alone, one for each turn of the loop.
+
+    Where descriptors or memory have run out it rests: whoever waits keeps the socket readable, and
+    the loop would do nothing else.
+    """
+
+    def __init__(
+        self, path: Path, backlog: int, connected: Callable[[socket.socket], None]
+    ) -> None:
+        """`connected`: has the connection, which does not block, as its own."""
+        self._path = path
+        self._backlog = backlog
+        self._connected = connected
+        self._listener: socket.socket | None = None
+        self._again = Timer("accepting", self._read)
+        self._has_told = False
+        """That it rests, since the last connection."""
+
+    def start(self) -> None:
+        """Makes the socket, anew where it is there already. Raises: StorageError."""
+        self.close()
+        self._listener = listen_on_socket(self._path, self._backlog)
+        self._read()
+
+    def close(self) -> None:
+        """The socket's file stays: it may be another process's by now."""
+        self._again.stop()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _read(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # who came has gone
+        except OSError as error:
+            if not self._has_told:
+                _log.warning(
+                    "no connections are taken for a while",
+                    socket=str(self._path),
+                    error=error.strerror,
+                    again_s=_REST_S,
+                )
+            self._has_told = True
+            asyncio.get_running_loop().remove_reader(listener)
+            self._again.set_in(_REST_S)
+            return
+        self._has_told = False
+        accepted.setblocking(False)
+        self._connected(accepted)
 
 
 def open_listener(at: Listen, *, may_come_later: bool = False) -> socket.socket:

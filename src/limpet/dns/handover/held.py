@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from limpet.base.process.listeners import listen_on_socket
+from limpet.base.process.listeners import UnixServer
 from limpet.base.timer import Timer
 from limpet.dns.handover.words import HERE, KEEP, VersionError, is_word
 
@@ -41,7 +41,7 @@ class SocketHolder:
     def __init__(self, run_dir: Path, hold_s: float = HOLD_S) -> None:
         self._path = run_dir / SOCKET
         self._hold_s = hold_s
-        self._listener: socket.socket | None = None
+        self._server = UnixServer(self._path, 4, self._connected)
         self._held: list[int] = []
         self._of: socket.socket | None = None
         """The connection of whoever has left them."""
@@ -52,24 +52,15 @@ class SocketHolder:
 
     def start(self) -> None:
         """Raises: StorageError."""
-        self._listener = listen_on_socket(self._path, 4)
-        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+        self._server.start()
 
     def close(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        self._server.close()
         for connection in list(self._connections):
             self._leave(connection)
         self._drop()
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            accepted, _ = listener.accept()
-        except OSError:
-            return
-        accepted.setblocking(False)
+    def _connected(self, accepted: socket.socket) -> None:
         self._connections.add(accepted)
         asyncio.get_running_loop().add_reader(accepted, self._readable, accepted)
         with contextlib.suppress(OSError):
