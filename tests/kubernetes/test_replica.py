@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from limpet.controller import replica
+from limpet.controller.registry.records import AuthorityRecord
+from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings, StoreSettings
+from limpet.controller.state.authority import create_cluster
 from limpet.controller.store.kubernetes import watches
 from tests.beds.rogue import answer, serving, take_request
 from tests.controller.machines import free_port
@@ -179,3 +185,74 @@ def test_a_probe_is_answered_while_the_api_server_is_away(tmp_path: Path) -> Non
                 await asyncio.wait((running,))
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_record", [False, True])
+def test_one_that_follows_says_that_the_secrets_are_nonsense_and_goes_on_once_they_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_record: bool
+) -> None:
+    """It ended with a traceback, and was started again, for as long as they were nonsense."""
+    monkeypatch.setattr(replica, "_AGAIN_S", 0.01)
+    listen = ("127.0.0.1", free_port())
+    damaged = AuthorityRecord(b"no key", "no certificate", ())
+    secrets = msgspec.json.encode(damaged) if is_record else b"{}x"
+    renewals = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal renewals
+        while path := (await take_request(reader)).partition(b"\r\n")[0].split(b" ")[1].decode():
+            if "/leases" in path:
+                renewals += 1
+                writer.write(answer(json.dumps(lease_of_another(renewals)).encode()))
+            elif "/secrets/" in path:
+                writer.write(answer(json.dumps(secret_with(secrets)).encode()))
+            else:
+                writer.write(not_found(path))
+            await writer.drain()
+
+    async def run() -> None:
+        nonlocal secrets
+        async with serving(serve, None) as at, asyncio.timeout(PATIENCE_S):
+            place = StoreSettings(store="kubernetes", kubeconfig=kubeconfig(tmp_path, at))
+            settings = ControllerSettings(
+                place=place, metrics_listen=(listen,), listen=(("127.0.0.1", 0),)
+            )
+            with capture_logs() as logs:
+                running = asyncio.create_task(replica.run_replica(settings))
+                try:
+                    await until(lambda: running.done() or said_in(logs, "not served"))
+                    (said,) = said_in(logs, "not served")
+                    assert said["error"].startswith("read the cluster's secrets: ")
+                    assert "put a back-up of the Secret limpet-authority" in said["error"]
+
+                    tables = Tables(0.0)
+                    create_cluster(tables, ControllerSettings().network)
+                    secrets = msgspec.json.encode(tables.authority)
+                    await until(lambda: said_in(logs, "follows"))
+                    assert await health(listen) == 200
+                finally:
+                    running.cancel()
+                    await asyncio.wait((running,))
+
+    asyncio.run(run())
+
+
+def said_in(logs: list[Any], event: str) -> list[Any]:
+    return [each for each in logs if each["event"] == event]
+
+
+def lease_of_another(version: int) -> dict[str, Any]:
+    """Renewed with each look: nobody else comes to lead."""
+    metadata = {"name": "limpet-controller", "uid": "u", "resourceVersion": str(version)}
+    spec = {
+        "holderIdentity": "another",
+        "leaseDurationSeconds": 15,
+        "renewTime": f"2026-01-01T00:00:00.{version:06}Z",
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def secret_with(record: bytes) -> dict[str, Any]:
+    data = {"name": b64encode(b"authority").decode(), "record": b64encode(record).decode()}
+    metadata = {"name": "limpet-authority", "uid": "u", "resourceVersion": "1"}
+    return {"metadata": metadata, "data": data}

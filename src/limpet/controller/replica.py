@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from limpet.base.addresses import UnderlayLink
@@ -32,6 +33,7 @@ from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.picture.listed import ListedServices
 from limpet.controller.reach import read_links
+from limpet.controller.registry.reading import LOST_SECRETS
 from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.serving import serve, serve_following, serve_monitors
 from limpet.controller.settings import ControllerSettings
@@ -203,13 +205,11 @@ async def _follow(
         await serve_monitors(health, settings, undo)
         while not elector.leads:
             try:
-                item = await store.get(AUTHORITY, AUTHORITY)
+                authority = await _authority(store)
             except StorageError as error:
                 say(error)
-            else:
-                if item is not None:
-                    authority = decode_json(item.value, AuthorityRecord)
-                    break
+            if authority is not None:
+                break
             # While no cluster is made, who leads makes it, and then this one answers nodes, too.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN_S):
@@ -220,3 +220,16 @@ async def _follow(
         await serve_following(settings, authority, api, undo)
         _log.info("follows", leader=elector.leader)
         await elector.turned(leads=True)
+
+
+async def _authority(store: KubernetesStore) -> AuthorityRecord | None:
+    """None: no cluster is made yet. Raises: StorageError."""
+    item = await store.get(AUTHORITY, AUTHORITY)
+    if item is None:
+        return None
+    try:
+        return decode_json(item.value, AuthorityRecord)
+    except msgspec.MsgspecError as error:
+        raise StorageError(
+            "read", "the cluster's secrets", str(error), hint=LOST_SECRETS
+        ) from error

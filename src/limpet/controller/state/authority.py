@@ -20,10 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.disk import refusals
+from limpet.base.errors import StorageError
 from limpet.cluster.api import SERVER_NAME, ca_digest
 from limpet.cluster.keys import ClusterKey, public_key_of, uid_of
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.network import Network
+from limpet.controller.registry.reading import LOST_SECRETS
 from limpet.controller.registry.records import (
     AUTHORITY,
     STATE,
@@ -94,15 +96,23 @@ def uid_of_certificate(der: bytes) -> str | None:
 
 
 def server_context(authority: AuthorityRecord) -> ssl.SSLContext:
-    """TLS 1.3 with a fresh server key; a client's certificate is asked for, not required."""
+    """TLS 1.3 with a fresh server key; a client's certificate is asked for, not required.
+
+    Raises: StorageError, also for secrets that are none.
+    """
     key = Ed25519PrivateKey.generate()
-    certificate = _certificate(
-        SERVER_NAME, key.public_key(), authority.ca_key, authority.ca_certificate, server=True
-    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.load_verify_locations(cadata=authority.ca_certificate)
+    try:
+        certificate = _certificate(
+            SERVER_NAME, key.public_key(), authority.ca_key, authority.ca_certificate, server=True
+        )
+        context.load_verify_locations(cadata=authority.ca_certificate)
+    except (ValueError, ssl.SSLError) as error:
+        raise StorageError(
+            "read", "the cluster's secrets", str(error), hint=LOST_SECRETS
+        ) from error
     with _secret_file(certificate.encode() + _pem(key)) as path:
         context.load_cert_chain(path)
     return context
