@@ -571,6 +571,21 @@ def test_uninstall_of_nothing_changes_nothing(plain_machine: Machine) -> None:
     assert_unchanged(before, plain_machine)
 
 
+def test_uninstall_goes_on_past_what_it_cannot_remove(plain_machine: Machine) -> None:
+    before = state_of(plain_machine)
+    limpet(plain_machine, "install", *SEGMENTS, "--no-start")
+    odd = "/run/limpet/attachments/odd"
+    plain_machine.path(odd).mkdir(parents=True)
+
+    done, said = refusal(plain_machine, "uninstall", "--purge")
+
+    assert said == f"limpet: uninstall: remove {odd}: Is a directory\n"
+    assert f"{BINARY}: removed" in done
+    plain_machine.path(odd).rmdir()
+    limpet(plain_machine, "uninstall", "--purge")
+    assert_unchanged(before, plain_machine)
+
+
 def test_a_bridge_that_others_use_too_stays_and_is_named(plain_machine: Machine) -> None:
     limpet(plain_machine, "install", *SEGMENTS, "--no-start")
     plain_machine.start(*LIMPET, "agent")

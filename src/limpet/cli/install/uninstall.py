@@ -95,8 +95,8 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
         # A runtime would go on calling us, or an agent set up again what is taken away.
         return removal
     attempt_steps(removal, lambda: give_back_devices(state_dir))
-    _remove_kernel_state(settings, removal, keep_pods=to_flannel)
-    _remove_run_dir(settings)
+    attempt(removal, lambda: _remove_kernel_state(settings, removal, keep_pods=to_flannel))
+    _remove_run_dir(settings, removal)
     for role in ("unit", "shim_conf", "daemon"):
         take_back(manifest, manifest.of_role(role), removal)
     if systemd_runs():
@@ -118,7 +118,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     if purge and not removal.failures:
         # Last: it says where all else is that another attempt has to find.
         take_back(manifest, manifest.of_role("config"), removal)
-    _remove_state(settings, manifest, removal, purge=purge)
+    attempt(removal, lambda: _remove_state(settings, manifest, removal, purge=purge))
     return removal
 
 
@@ -258,6 +258,7 @@ def _refuse_in_container(settings: Settings) -> None:
 
 
 def _remove_kernel_state(settings: Settings, removal: Removal, *, keep_pods: bool) -> None:
+    """Raises: LimpetError."""
     path = settings.folders.state_dir / SYSCTLS_FILE
     originals: dict[str, str] | None = None
     needed: dict[str, str] = {}
@@ -284,20 +285,22 @@ def _is_of_no_pod(mark: LinkMark) -> bool:
     return mark.group != POD_GROUP
 
 
-def _remove_run_dir(settings: Settings) -> None:
+def _remove_run_dir(settings: Settings, removal: Removal) -> None:
     """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
     folders = [settings.folders.run_dir / name for name in _RUN_FOLDERS]
-    for folder in folders:
-        for path in folder.glob("*"):
-            remove_durably(path)
-    for path in (
-        settings.folders.socket,
-        *(settings.folders.run_dir / name for name in _RUN_FILES),
-    ):
-        remove_durably(path)
+    paths = [path for folder in folders for path in folder.glob("*")]
+    paths.append(settings.folders.socket)
+    paths += [settings.folders.run_dir / name for name in _RUN_FILES]
+    for path in paths:
+        attempt(removal, partial(_remove_file, path))
     for folder in (*folders, settings.folders.run_dir, SOCKET_FOLDER):
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def _remove_file(path: Path) -> None:
+    """Raises: StorageError."""
+    remove_durably(path)
 
 
 def _remove_record(folder: Path, *, was_called: bool) -> list[str]:
@@ -331,7 +334,10 @@ def _remove_identity(settings: Settings, removal: Removal) -> None:
 
 
 def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, purge: bool) -> None:
-    """The record of the installation goes when nothing is left that it tells of."""
+    """The record of the installation goes when nothing is left that it tells of.
+
+    Raises: StorageError.
+    """
     if removal.failures:
         return
     for folder in manifest.remove_folders():
