@@ -328,6 +328,22 @@ def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -
     assert limpet.err.count("\n") == 1
 
 
+def test_release_knows_a_pod_that_another_program_has_written_as_one_word(
+    node: LabNode, limpet: Shell
+) -> None:
+    """`limpet ipam list` showed it, and it was the pod's when it came back."""
+    node.pod("web-0").add()
+    node.stop_agent()
+    for name in ("10.244.7.9-default-db-0", "10.244.7.10-default-db-01", "10.244.7.11_default_db"):
+        (node.data_dir / "limpet" / name).touch()
+    node.start_agent()
+
+    assert limpet("ipam", "release", "default/db-0") == 0
+    assert limpet.out.splitlines() == ["10.244.7.9 released"]
+    bound = [address for address, state in states(limpet).items() if state == "bound"]
+    assert bound == ["10.244.7.10", "10.244.7.11"]
+
+
 def test_an_address_in_use_is_released_only_by_force(node: LabNode, limpet: Shell) -> None:
     node.pod("web-0").add()
 

@@ -53,6 +53,12 @@ class Binding:
     joined: bool = False
     """True: `key.pod` is `<namespace>-<pod>`, spelled so that the two cannot be told apart."""
 
+    def may_be_of(self, namespace: str, pod: str) -> bool:
+        """Whether an interface of that pod would get the address."""
+        if self.joined:
+            return self.key.pod == f"{namespace}-{pod}"
+        return (self.key.namespace, self.key.pod) == (namespace, pod)
+
 
 class Entry(NamedTuple):
     """The state of one address. A binding outlives its holders."""

@@ -261,15 +261,15 @@ class Admin:
             see = hint(asked, there, f"there are: {', '.join(there) or 'none'}")
             raise LimpetError(f"release: no record of network {asked!r} ({see})")
         what = _what(arguments)
-        keys = {record.address: record.key for record in ledger.records(now_s=now_s)}
+        bindings = ledger.bindings()
         meant = [
-            address
-            for address, key in keys.items()
-            if address == what
+            record.address
+            for record in ledger.records(now_s=now_s)
+            if record.address == what
             or (
                 isinstance(what, PodKey)
-                and key is not None
-                and (key.namespace, key.pod) == (what.namespace, what.pod)
+                and record.address in bindings
+                and bindings[record.address].may_be_of(what.namespace, what.pod)
             )
         ]
         holders = ledger.holders()
