@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -50,8 +51,13 @@ class Reflection:
             # An answer has to leave from the address that was asked.
             sockets = UdpSockets(lambda data, arrive: self._hear(sockets, data, arrive))
             self._sockets.append(sockets)
-            for version in (4, 6) if isinstance(address, IPv6Address) else (4,):
-                sockets.open(version, at[1])
+            sockets.open(4, at[1])
+            if isinstance(address, IPv6Address):
+                try:
+                    sockets.open(6, at[1])
+                except OSError as error:
+                    if error.errno != errno.EAFNOSUPPORT:
+                        raise  # else the kernel has no IPv6, and nobody asks over it
             return
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(

@@ -17,7 +17,7 @@ from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import until
 
 
-class _WithoutIPv6(socket.socket):
+class WithoutIPv6(socket.socket):
     """As a kernel that was booted with ipv6.disable=1 answers."""
 
     def __init__(self, family: int = -1, kind: int = -1, *rest: int) -> None:
@@ -29,7 +29,7 @@ class _WithoutIPv6(socket.socket):
 def test_every_address_is_listened_at_where_the_kernel_has_no_ipv6(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket, "socket", _WithoutIPv6)
+    monkeypatch.setattr(socket, "socket", WithoutIPv6)
 
     with open_listener(("::", 0)) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
