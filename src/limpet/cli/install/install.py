@@ -95,14 +95,8 @@ def install(options: InstallOptions) -> InstallReport:
         if joining:
             _join(options, settings, target, files, report, flannel)
         if report.complete:
-            _write(
-                options,
-                target,
-                Manifest.load(settings.folders.state_dir),
-                files,
-                report,
-                flannel,
-            )
+            manifest = Manifest.load(settings.folders.state_dir)
+            _write(options, target, manifest, files, report, flannel)
     return report
 
 
@@ -243,7 +237,7 @@ def _look(
     """`settings`: as they are or will be written. `flannel`: it is taken over, and in nobody's
     way."""
     return [
-        *_against_config(options, settings),
+        *_against_config(options, settings, flannel),
         *_against_flannel(settings, target, flannel),
         *gather(
             lambda: examine(target if flannel is None else _without_flannel(target, flannel)),
@@ -327,8 +321,11 @@ def _asked(options: InstallOptions) -> Settings:
         raise CommandLineError(str(error)) from error
 
 
-def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Finding]:
-    """A configuration that is there is a person's: what the command line says has to be in it."""
+def _against_config(
+    options: InstallOptions, settings: Settings, flannel: Flannel | None
+) -> Iterator[Finding]:
+    """A configuration that is there is a person's: what the command line says has to be in it, and
+    flannel's bridge, where it is taken over: its pods are on that one."""
     if not options.paths.config.exists():
         return
     asked = _asked(options)
@@ -348,11 +345,14 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
         wanted, there = getattr(asked.pods, name), getattr(settings.pods, name)
         if wanted not in (getattr(Settings().pods, name), there):
             text = json.dumps(options.asked.document()[name])
+            is_flannels = flannel is not None and (name, wanted) == ("bridge", flannel.bridge)
+            whose = "flannel" if is_flannels else "the command line"
             yield error(
                 "option-differs",
-                f"{options.paths.config} has another value of {name} than the command line",
+                f"{options.paths.config} has another value of {name} than {whose}",
                 "a configuration that is there is never overwritten",
-                f"write {name} = {text} there, or leave the option out",
+                f"write {name} = {text} there"
+                + ("" if is_flannels else ", or leave the option out"),
             )
 
 

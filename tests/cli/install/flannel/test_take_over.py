@@ -91,6 +91,18 @@ def test_a_pod_that_was_given_back_to_flannel_is_flannels(cloud: Cloud) -> None:
         assert "own-leftovers" not in [each["id"] for each in json.loads(found)["findings"]]
 
 
+def test_a_configuration_with_another_bridge_than_flannels_is_a_conflict_with_flannel(
+    cloud: Cloud,
+) -> None:
+    """A person was told to leave out an option that nobody had given."""
+    cloud.machine.write("/etc/limpet/agent.toml", 'log_level = "debug"\n')
+
+    said = cloud.machine.try_run(*LIMPET, *TAKE_OVER, *joining(cloud)).stdout
+
+    assert "/etc/limpet/agent.toml has another value of bridge than flannel\n" in said
+    assert 'write bridge = "cni0" there\n' in said
+
+
 def _rules(cloud: Cloud) -> str:
     return cloud.machine.run("ip", "rule") + cloud.machine.run("ip", "-6", "rule")
 
