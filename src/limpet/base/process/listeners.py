@@ -60,7 +60,7 @@ class UnixServer:
         self._listener: socket.socket | None = None
         self._again = Timer("accepting", self._read)
         self._has_told = False
-        """That it rests, since the last connection."""
+        """Whether it was logged that it rests, since the last connection."""
 
     def start(self) -> None:
         """Makes the socket, anew where it is there already. Raises: StorageError."""
