@@ -170,6 +170,29 @@ def test_of_a_table_that_holds_what_is_not_wanted_nothing_stays(make_netns: Netn
     inside(make_netns, Nftables, check)
 
 
+@pytest.mark.parametrize(
+    "done",
+    [
+        "add table {at} {{ flags dormant; }}",
+        "add ct timeout {at} tt {{ protocol tcp; l3proto ip; }}",
+    ],
+    ids=["asleep", "another object"],
+)
+def test_what_others_did_to_a_table_is_gone_once_it_is_put(
+    make_netns: NetnsFactory, done: str
+) -> None:
+    def check(nft: Nftables) -> None:
+        wanted = let_in("refused")
+        nft.put_table(wanted)
+        listed = nft.list_table()
+        nft.run(done.format(at=f"inet {NFT_TABLE}"), what="of somebody else")
+        assert nft.list_table() != listed
+        assert nft.keep(wanted)
+        assert nft.list_table() == listed
+
+    inside(make_netns, Nftables, check)
+
+
 def test_a_large_table_does_not_change_how_later_ones_are_printed(make_netns: NetnsFactory) -> None:
     def check(nft: Nftables) -> None:
         nft.put_table(LARGE)

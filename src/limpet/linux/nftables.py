@@ -306,7 +306,9 @@ def _items(text: str) -> frozenset[str]:
 
 
 _OBJECT = re.compile(r"^\t(chain|set|counter) (\S+) \{\n(.*?)^\t\}", re.MULTILINE | re.DOTALL)
-_OTHER_OBJECT = re.compile(r"^\t(?!chain |set |counter )\S+ \S+ \{$", re.MULTILINE)
+_OTHER_OBJECT = re.compile(r"^\t(?!(?:chain|set|counter) \S+ \{$)\S.*\{$", re.MULTILINE)
+_OF_THE_TABLE = re.compile(r"^\t(?:comment |flags (?!owner))", re.MULTILINE)
+"""What goes with the table alone, as `flags dormant`, with which no rule is asked."""
 _IN_ORDER = {"chain": 0, "set": 1, "counter": 2}
 """Kinds that may go one after the other, since those before are what leads to those behind."""
 _ADDING = re.compile(r"^add element \S+ \S+ (\S+) \{(.*)\}$", re.MULTILINE)
@@ -329,8 +331,8 @@ def sets_first(table: str, listing: str, ruleset: str, adding: str) -> tuple[str
     those that are there. In one, packets of that moment would find new sets of intervals without
     their elements, since the kernel fills these last (nft_set_commit_update), and be dropped.
 
-    `adding`: commands that fill sets as well. None: nothing in it is looked up in intervals, or a
-    set that is there is another, or has what is not wanted.
+    `adding`: commands that fill sets as well. None: nothing in it is looked up in intervals; or
+    what is there has another set, or something that is not wanted.
     """
     fills = {
         name: found[1]
@@ -343,6 +345,7 @@ def sets_first(table: str, listing: str, ruleset: str, adding: str) -> tuple[str
     if (
         _INTERVALS not in ruleset
         or _OTHER_OBJECT.search(frame + wanted)
+        or _OF_THE_TABLE.search(frame)
         or any(each not in want for each in have)
         or any(not found <= _items(fills.get(name, "")) for name, found in held.items())
     ):

@@ -261,7 +261,13 @@ class Admin:
             see = hint(asked, there, f"there are: {', '.join(there) or 'none'}")
             raise LimpetError(f"release: no record of network {asked!r} ({see})")
         what = _what(arguments)
-        bindings = ledger.bindings()
+        holders = ledger.holders()
+        # What is written as one word may be another pod's, and is then held by that one.
+        bindings = {
+            address: binding
+            for address, binding in ledger.bindings().items()
+            if not (binding.joined and address in holders)
+        }
         meant = [
             record.address
             for record in ledger.records(now_s=now_s)
@@ -272,7 +278,6 @@ class Admin:
                 and bindings[record.address].may_be_of(what.namespace, what.pod)
             )
         ]
-        holders = ledger.holders()
         live = [address for address in meant if address in holders]
         if live and not arguments.get("force"):
             raise LimpetError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
@@ -50,7 +51,7 @@ def read_report(report: ReportedByNode, tables: Tables) -> list[tuple[Key, str]]
     return [
         ((pod.namespace, pod.pod), str(address))
         for pod in report.pods
-        for address in map(ip_address, pod.addresses)
+        for address in map(ip_address, _addresses(pod.addresses))
         if is_within(int(address), bounds[address.version])
     ]
 
@@ -60,7 +61,7 @@ def _addresses(texts: Sequence[str]) -> Iterator[str]:
         try:
             yield str(ip_address(text))
         except ValueError:
-            continue  # what a kubelet says; nobody is helped by refusing the pod
+            continue  # what others have written; nobody is helped by refusing the pod
 
 
 def _words(holders: str) -> str:
@@ -81,8 +82,8 @@ class Pods:
         self._found: tuple[HeldTwice, ...] = ()
         self._reported: set[str] = set()
         """Uids of nodes whose reports may have come, or gone, and were not taken up yet."""
-        self._failed: set[str] = set()
-        """Those of them of which it failed."""
+        self._failed: Counter[str] = Counter()
+        """How often it failed of those of them of which it did."""
         self._names: dict[str, str] = {}
         """Names of nodes whose reports were taken up, by uid."""
         self._reflector = Reflector(
@@ -127,22 +128,22 @@ class Pods:
             await asyncio.sleep(_AGAIN_S)
 
     async def _take_reports(self) -> None:
-        """One after the other: a node's pods may take a mebibyte. What failed before comes last, so
-        that it does not keep the others from being taken up."""
+        """One after the other: a node's pods may take a mebibyte. What failed most often comes
+        last, so that it does not keep the others from being taken up."""
         reported, now_s = set(self._reported), time.monotonic()
         self._reported.clear()
-        for uid in sorted(reported, key=lambda uid: (uid in self._failed, uid)):
+        for uid in sorted(reported, key=lambda uid: (self._failed[uid], uid)):
             try:
                 await self._take_report(uid, now_s)
             except Exception as error:
-                self._failed.add(uid)
+                self._failed[uid] += 1
                 self._reported |= reported
                 if not isinstance(error, LimpetError):
                     raise
                 _log.warning("reports of pods not taken up", error=str(error))
                 return
             reported.discard(uid)
-            self._failed.discard(uid)
+            self._failed.pop(uid, None)
 
     async def _take_report(self, uid: str, now_s: float) -> None:
         """Raises: LimpetError."""

@@ -109,7 +109,7 @@ def server_context(authority: AuthorityRecord) -> ssl.SSLContext:
             SERVER_NAME, key.public_key(), authority.ca_key, authority.ca_certificate, server=True
         )
         context.load_verify_locations(cadata=authority.ca_certificate)
-    except (ValueError, ssl.SSLError) as error:
+    except (ValueError, TypeError, ssl.SSLError) as error:
         raise StorageError(
             "read", "the cluster's secrets", str(error), hint=LOST_SECRETS
         ) from error

@@ -66,13 +66,16 @@ def test_a_report_that_cannot_be_read_does_not_keep_others_from_being_taken_up(
         for grant in grants:
             await cluster.reports.put(grant.uid, PodReport(1, (), None), 1.0, lambda _: None)
         first, *others = sorted(grants, key=lambda grant: grant.uid)
-        store.refused = first.uid
+        store.refused = frozenset({first.uid, others[0].uid})
+        await pods._take_reports()
+        await pods._take_reports()
+        store.refused = frozenset({first.uid})
         await pods._take_reports()
         await pods._take_reports()
         assert set(pods._names) == {grant.uid for grant in others}
         assert pods._reported == {first.uid}
 
-        store.refused = ""
+        store.refused = frozenset()
         await pods._take_reports()
         assert set(pods._names) == {grant.uid for grant in grants}
         assert not pods._reported
@@ -83,11 +86,11 @@ def test_a_report_that_cannot_be_read_does_not_keep_others_from_being_taken_up(
 
 
 class Refusing(SqliteStore):
-    """Does not read one report."""
+    """Does not read some reports."""
 
-    refused = ""
+    refused: frozenset[str] = frozenset()
 
     async def get(self, kind: str, name: str) -> Item | None:
-        if (kind, name) == (REPORT, self.refused):
+        if kind == REPORT and name in self.refused:
             raise StorageError("read report", name, "data.record: it is missing")
         return await super().get(kind, name)
