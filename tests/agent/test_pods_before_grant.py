@@ -4,8 +4,6 @@ that they are in: whichever is first, both count in the end."""
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,6 +45,7 @@ from limpet.datapath.node.pod.reaper import Reaper
 from limpet.datapath.node.ports.part import PortPart
 from limpet.ipam.leases import Holder, PodKey, Range
 from limpet.policies.policy import Key, PolicyPod
+from tests.beds.descriptors import room_for_descriptors
 from tests.beds.member import membership_of
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
@@ -188,18 +187,6 @@ def test_pods_are_closed_while_the_clusters_policies_may_not_all_be_here(
         asyncio.run(scenario())
 
 
-@contextmanager
-def without_files() -> Iterator[None]:
-    """The process can open no more of them."""
-    spare, limits = os.open("/dev/null", os.O_RDONLY), resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(spare)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def test_a_pod_is_gone_only_when_it_could_be_looked_for(
     member: Membership, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,7 +200,7 @@ def test_a_pod_is_gone_only_when_it_could_be_looked_for(
 
     async def scenario() -> None:
         gone = GonePods(member, endpoints=lambda: [address], attached=list, changed=lambda: None)
-        with without_files():
+        with room_for_descriptors(0):
             gone.look_soon()
             await until(is_said)
         assert gone.addresses == frozenset()

@@ -33,7 +33,7 @@ REPLACED = {
 """What is put into a part of ours that goes on to run: it counts or stands still and hands on, it
 fails for once, or it says what takes too long to come to pass. Constants (a time, a bound) need no
 row."""
-OTHERS = {"time", "sys", "sys.stdin", "sys.stdout", "os", "socket", "socket.socket"}
+OTHERS = {"time", "sys", "sys.stdin", "sys.stdout", "os", "socket"}
 """The machine's own."""
 
 

@@ -195,7 +195,10 @@ class Nftables:
         """Our table becomes `ruleset` (empty: there is none); no packet meets neither. `adding`:
         commands that fill its sets, where the ruleset has no elements. `within`: the table, which
         is there, stays whose it is, and what it has is replaced."""
-        listing = (self.list_table() or "") if within or _INTERVALS in ruleset else ""
+        is_listed = within or may_have_sets_first(ruleset)
+        self._replace((self.list_table() or "") if is_listed else "", ruleset, adding, within)
+
+    def _replace(self, listing: str, ruleset: str, adding: str, within: bool) -> None:
         steps = sets_first(self._at, listing, ruleset, adding)
         if steps is None and within:
             steps = (contents_replaced(self._at, listing, ruleset) + adding,)
@@ -210,9 +213,10 @@ class Nftables:
 
         Raises: KernelError.
         """
-        if self.read_ruleset(wanted) == wanted:
+        found = self.read_ruleset(wanted)
+        if found == wanted:
             return False
-        self.put_table(wanted)
+        self._replace(found, wanted, adding="", within=False)
         return True
 
     def read_table(self) -> TableListing:
@@ -326,14 +330,21 @@ def contents_replaced(table: str, listing: str, ruleset: str) -> str:
     return _replaced(table, _OBJECT.findall(listing), _OBJECT.findall(ruleset))
 
 
+def may_have_sets_first(ruleset: str) -> bool:
+    """Whether something in it is looked up in intervals, and all of it can be put in steps."""
+    return _INTERVALS in ruleset and not _OTHER_OBJECT.search(ruleset)
+
+
 def sets_first(table: str, listing: str, ruleset: str, adding: str) -> tuple[str, ...] | None:
     """The same in two transactions: the first fills the sets, the second puts the rules in place of
     those that are there. In one, packets of that moment would find new sets of intervals without
     their elements, since the kernel fills these last (nft_set_commit_update), and be dropped.
 
-    `adding`: commands that fill sets as well. None: nothing in it is looked up in intervals; or
-    what is there has another set, or something that is not wanted.
+    `adding`: commands that fill sets as well. None: there is no need to, or no way; or what is
+    there has another set, or something that is not wanted.
     """
+    if not may_have_sets_first(ruleset):
+        return None
     fills = {
         name: found[1]
         for name, body in _BLOCK.findall(ruleset)
@@ -342,23 +353,22 @@ def sets_first(table: str, listing: str, ruleset: str, adding: str) -> tuple[str
     (frame, held), wanted = split_listing(listing), split_listing(ruleset).frame
     before, after = _OBJECT.findall(frame), _OBJECT.findall(wanted)
     have, want = ([each for each in found if each[0] == "set"] for found in (before, after))
+    old, new = ([each for each in found if each[0] != "set"] for found in (before, after))
     if (
-        _INTERVALS not in ruleset
-        or _OTHER_OBJECT.search(frame + wanted)
+        _OTHER_OBJECT.search(frame)
         or _OF_THE_TABLE.search(frame)
         or any(each not in want for each in have)
         or any(not found <= _items(fills.get(name, "")) for name, found in held.items())
     ):
         return None
     first = [] if listing else [f"add table {table}"]
-    first += [_adding(table, each) for each in want if each not in have]
+    first += [_add_command(table, each) for each in want if each not in have]
     first += [
         f"add element {table} {name} {{{text}}}"
         for name, text in fills.items()
         if _items(text) != held.get(name)
     ]
-    rules = _replaced(table, *([x for x in y if x[0] != "set"] for y in (before, after)))
-    return "".join(f"{line}\n" for line in first), rules
+    return "".join(f"{line}\n" for line in first), _replaced(table, old, new)
 
 
 def _replaced(table: str, before: _Objects, after: _Objects) -> str:
@@ -372,11 +382,11 @@ def _replaced(table: str, before: _Objects, after: _Objects) -> str:
             is_base = bool(lines) and lines[0].startswith("type ")
             rules += [f"add rule {table} {name} {rule}" for rule in lines[is_base:]]
             body = "".join(lines[:is_base])
-        commands.append(_adding(table, (kind, name, body)))
+        commands.append(_add_command(table, (kind, name, body)))
     return "".join(f"{line}\n" for line in (*commands, *rules))
 
 
-def _adding(table: str, what: tuple[str, str, str]) -> str:
+def _add_command(table: str, what: tuple[str, str, str]) -> str:
     kind, name, body = what
     lines = "; ".join(line.strip() for line in body.splitlines())
     return f"add {kind} {table} {name}" + (f" {{ {lines}; }}" if lines else "")

@@ -261,23 +261,18 @@ class Admin:
             see = hint(asked, there, f"there are: {', '.join(there) or 'none'}")
             raise LimpetError(f"release: no record of network {asked!r} ({see})")
         what = _what(arguments)
-        holders = ledger.holders()
-        # What is written as one word may be another pod's, and is then held by that one.
-        bindings = {
-            address: binding
-            for address, binding in ledger.bindings().items()
-            if not (binding.joined and address in holders)
-        }
-        meant = [
-            record.address
-            for record in ledger.records(now_s=now_s)
-            if record.address == what
-            or (
-                isinstance(what, PodKey)
-                and record.address in bindings
-                and bindings[record.address].may_be_of(what.namespace, what.pod)
-            )
-        ]
+        bindings, holders = ledger.bindings(), ledger.holders()
+
+        def is_meant(address: Address) -> bool:
+            binding = bindings.get(address)
+            if not isinstance(what, PodKey) or binding is None:
+                return address == what
+            # What is written as one word may be another pod's, and is then held by that one.
+            is_anothers = binding.joined and address in holders
+            return binding.may_be_of(what.namespace, what.pod) and not is_anothers
+
+        records = ledger.records(now_s=now_s)
+        meant = [each.address for each in records if is_meant(each.address)]
         live = [address for address in meant if address in holders]
         if live and not arguments.get("force"):
             raise LimpetError(

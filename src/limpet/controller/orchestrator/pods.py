@@ -15,7 +15,7 @@ from ipaddress import ip_address
 import structlog
 
 from limpet.base import faults
-from limpet.base.addresses import bounds_by_version, is_within
+from limpet.base.addresses import Address, bounds_by_version, is_within
 from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
 from limpet.controller.orchestrator.events import Events
@@ -42,7 +42,9 @@ def read_pod(found: PlacedPod) -> LivePod | None:
     if found.spec.host_network or metadata.deletion_timestamp is not None:
         return None
     key = (metadata.namespace, metadata.name)
-    return LivePod(key, metadata.uid, found.spec.node_name, tuple(_addresses(found.addresses)))
+    return LivePod(
+        key, metadata.uid, found.spec.node_name, tuple(map(str, _addresses(found.addresses)))
+    )
 
 
 def read_report(report: ReportedByNode, tables: Tables) -> list[tuple[Key, str]]:
@@ -51,15 +53,15 @@ def read_report(report: ReportedByNode, tables: Tables) -> list[tuple[Key, str]]
     return [
         ((pod.namespace, pod.pod), str(address))
         for pod in report.pods
-        for address in map(ip_address, _addresses(pod.addresses))
+        for address in _addresses(pod.addresses)
         if is_within(int(address), bounds[address.version])
     ]
 
 
-def _addresses(texts: Sequence[str]) -> Iterator[str]:
+def _addresses(texts: Sequence[str]) -> Iterator[Address]:
     for text in texts:
         try:
-            yield str(ip_address(text))
+            yield ip_address(text)
         except ValueError:
             continue  # what others have written; nobody is helped by refusing the pod
 

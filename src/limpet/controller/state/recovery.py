@@ -178,22 +178,20 @@ def is_clipped(tables: Tables, margin: int) -> bool:
     )
 
 
-def note_report(tables: Tables, uid: str, margin: int) -> bool:
-    """The node has shown its grant. True: the recovery is over."""
+def note_report(tables: Tables, uid: str, margin: int) -> None:
+    """The node has shown its grant; with the last one's report the recovery is over."""
     if tables.nodes[uid].reported_epoch != tables.state.epoch:
         tables.put_node(uid, reported_epoch=tables.state.epoch)
-    return end_if_all_reported(tables, margin)
+    end_if_all_reported(tables, margin)
 
 
-def end_if_all_reported(tables: Tables, margin: int) -> bool:
-    """True: somebody has, nobody is waited for any more, and the recovery is over."""
+def end_if_all_reported(tables: Tables, margin: int) -> None:
+    """The recovery is over where somebody has, and nobody is waited for any more."""
     if tables.state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
-        return False
-    if not any(each.reported_epoch == tables.state.epoch for each in tables.nodes.values()):
-        return False
-    _log.info("every node has reported: granting as ever")
-    _put(tables, None)
-    return True
+        return
+    if any(each.reported_epoch == tables.state.epoch for each in tables.nodes.values()):
+        _log.info("every node has reported: granting as ever")
+        _put(tables, None)
 
 
 def resume(tables: Tables) -> None:

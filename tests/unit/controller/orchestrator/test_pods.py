@@ -8,6 +8,7 @@ from pathlib import Path
 
 from limpet.base.errors import StorageError
 from limpet.cluster.api import InterfaceAddresses, PodReport
+from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.registry.records import REPORT
@@ -20,17 +21,20 @@ from limpet.kubernetes.client import Client
 from tests.unit.controller.state.cluster_tables import join
 
 
+async def with_nodes(store: SqliteStore, count: int) -> tuple[Cluster, Pods, list[Grant]]:
+    """A controller that has begun, with nodes n1, n2 ... of the cluster."""
+    cluster = Cluster(store, ControllerSettings())
+    await cluster.start()
+    client = Client(plain_access("http://127.0.0.1:1"))
+    numbers = range(1, count + 1)
+    grants = [await cluster.change(partial(join, number=n, name=f"n{n}")) for n in numbers]
+    return cluster, Pods(client, cluster, Events(client)), grants
+
+
 def test_what_a_node_has_reported_is_forgotten_when_it_is_removed(tmp_path: Path) -> None:
     async def body() -> None:
         store = SqliteStore(tmp_path / "controller.db")
-        cluster = Cluster(store, ControllerSettings())
-        await cluster.start()
-        client = Client(plain_access("http://127.0.0.1:1"))
-        pods = Pods(client, cluster, Events(client))
-        grants = [
-            await cluster.change(partial(join, number=number, name=f"n{number}"))
-            for number in (1, 2)
-        ]
+        cluster, pods, grants = await with_nodes(store, 2)
         for grant in grants:
             address = str(grant.segments[0].network_address + 9)
             reported = InterfaceAddresses("", "shop", f"web-{grant.name}", "eth0", (address,))
@@ -55,14 +59,7 @@ def test_a_report_that_cannot_be_read_does_not_keep_others_from_being_taken_up(
 ) -> None:
     async def body() -> None:
         store = Refusing(tmp_path / "controller.db")
-        cluster = Cluster(store, ControllerSettings())
-        await cluster.start()
-        client = Client(plain_access("http://127.0.0.1:1"))
-        pods = Pods(client, cluster, Events(client))
-        grants = [
-            await cluster.change(partial(join, number=number, name=f"n{number}"))
-            for number in (1, 2, 3)
-        ]
+        cluster, pods, grants = await with_nodes(store, 3)
         for grant in grants:
             await cluster.reports.put(grant.uid, PodReport(1, (), None), 1.0, lambda _: None)
         first, *others = sorted(grants, key=lambda grant: grant.uid)
