@@ -28,7 +28,7 @@ from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.ladder.candidates import CandidateFacts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.codec import encode_answer, parse_answer
-from limpet.paths.probe.messages import AnsweredBy, ProbeAnswer
+from limpet.paths.probe.messages import AnsweredBy, Candidate, ProbeAnswer
 from limpet.paths.proven import read_paths, write_paths
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.web.live.map_rows import map_rows, worse
@@ -52,6 +52,14 @@ TOY = Transport(
 )
 """Proven by the same probe as VXLAN, and better."""
 PATH = PeerPath(TOY, 1500, underlay=UNDERLAY)
+TUNNEL_TOY = replace(
+    transports.TUNNEL,
+    name="tunnel-toy",
+    preference=transports.TUNNEL.preference - 1,
+    number=201,
+    versions=lambda presence: presence.vtep_macs,
+)
+"""Proven by the same probe as the tunnel, and better."""
 
 
 def toy_hops(
@@ -89,6 +97,49 @@ def test_the_ladder_takes_what_the_row_prefers_where_both_ends_have_a_device_for
 
     assert climbed(both) == PATH
     assert climbed(frozenset({("vxlan", 4)})) == vxlan(2)
+
+
+def by_tunnel(devices: frozenset[tuple[str, int]]) -> tuple[Transport, Transport]:
+    """Rung of a peer whose tunnel alone answers, and what its answer is said to stand for."""
+    ladder = Ladder()
+    facts = CandidateFacts(
+        (UNDERLAY,), 7471, devices=devices, clear=False, tunnel=True, endpoints=((UNDERLAY, 51820),)
+    )
+    ladder.settle(facts, (ETH0,), at_s=0.0, urgent=True)
+    (candidate,) = ladder.candidates
+    for now_s in (0.0, 0.5, 1.0, 1.5):
+        for question in ladder.take_due(now_s, vital=True):
+            ladder.answered(question.candidate, now_s + 0.01, rtt_s=0.01, via=AnsweredBy())
+    assert candidate.kind is ProbeKind.TUNNEL
+    assert ladder.path is not None
+    return ladder.path.rung, ladder.choice().rung(candidate)
+
+
+def test_a_row_that_a_probe_through_the_tunnel_proves_is_taken_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(transports.TRANSPORTS, TUNNEL_TOY.name, TUNNEL_TOY)
+    both = transports.devices_of(a_presence(1)) & transports.devices_of(a_presence(2))
+
+    assert by_tunnel(both) == (TUNNEL_TOY, TUNNEL_TOY)
+    assert by_tunnel(frozenset()) == (transports.TUNNEL, transports.TUNNEL)
+
+
+def test_what_answers_is_said_to_be_what_the_pair_would_use() -> None:
+    both = transports.devices_of(a_presence(1)) & transports.devices_of(a_presence(2))
+    site = Candidate(ProbeKind.SITE, UNDERLAY, 7471)
+    link = Candidate(ProbeKind.LINK, UNDERLAY, 7471, "eth0")
+
+    def said(candidate: Candidate, devices: frozenset[tuple[str, int]]) -> Transport:
+        ladder = Ladder()
+        facts = CandidateFacts((UNDERLAY,), 7471, devices=devices)
+        ladder.settle(facts, (ETH0,), at_s=0.0, urgent=True)
+        return ladder.choice().rung(candidate)
+
+    assert said(site, both) is TOY
+    assert said(site, frozenset({("vxlan", 4)})) is transports.VXLAN
+    assert said(site, frozenset()) is transports.VXLAN, "the last row, where no device is"
+    assert said(link, both) is transports.ROUTE
 
 
 def test_a_peer_can_tell_it_and_a_node_keeps_it(tmp_path: Path) -> None:

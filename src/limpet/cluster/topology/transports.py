@@ -58,8 +58,9 @@ class Transport:
     in_stream: bool = False
     """Through a TCP connection of the agent's, so the path's endpoint is one of loopback that means
     nothing once the agent was started again."""
-    versions: Callable[[Presence], Collection[int]] = lambda _presence: ()
-    """IP versions of the underlay that a node has said to have a device of its own for."""
+    versions: Callable[[Presence], Collection[int]] | None = None
+    """IP versions of the underlay that a node has said to have a device of its own for; None: it
+    needs no such."""
 
     @property
     def relayed(self) -> bool:
@@ -150,8 +151,12 @@ def by_preference() -> list[Transport]:
 
 def devices_of(presence: Presence) -> frozenset[tuple[str, int]]:
     """Name and IP version of the underlay of what the node has devices for."""
-    rows = TRANSPORTS.values()
-    return frozenset((row.name, version) for row in rows for version in row.versions(presence))
+    return frozenset(
+        (row.name, version)
+        for row in TRANSPORTS.values()
+        if row.versions is not None
+        for version in row.versions(presence)
+    )
 
 
 def numbered(number: int) -> Transport:

@@ -217,18 +217,25 @@ class PathChoice:
 
     def rung(self, candidate: Candidate) -> Transport:
         """What an answer stands for; of a relay, what its end says."""
-        match candidate.kind:
-            case ProbeKind.LINK | ProbeKind.OVERLAY:
-                return transports.ROUTE
-            case ProbeKind.SITE:
-                return transports.VXLAN
         if not candidate.relay:
-            return transports.TUNNEL
+            on_link = candidate.kind is ProbeKind.LINK
+            return self._straight(
+                ProbeKind.OVERLAY if on_link else candidate.kind, candidate.address.version
+            )
         for end in self.facts.relay_ends:
             if candidate_of_end(end) == candidate:
                 return end.rung
         known = self.path is not None and tunnel_candidate(self.path) == candidate
         return self.path.rung if self.path is not None and known else transports.RELAY
+
+    def _straight(self, proof: ProbeKind, version: int) -> Transport:
+        """The best row that is proven so, by no relay, and that both ends have a device for; the
+        last one, where they have none."""
+        rows = [row for row in by_preference() if row.proof is proof and not row.relayed]
+        usable = (
+            row for row in rows if row.versions is None or (row.name, version) in self.facts.devices
+        )
+        return next(usable, rows[-1])
 
     def may_leave(self, best: PeerPath, grade: int, now_s: float, *, patient: bool) -> bool:
         """Whether the present path may be left for `best`, of that grade: it is better, or what the
