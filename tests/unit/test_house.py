@@ -63,7 +63,7 @@ the format."""
 SHOWN = (
     *("limpet.agent.policies.said", "limpet.agent.status", "limpet.picture"),
     *("limpet.cli.answers", "limpet.controller.admin.answers"),
-    *("limpet.dns.status.answers", "limpet.relay.status"),
+    *("limpet.dns.status.answers", "limpet.lab.measure.shown", "limpet.relay.status"),
     *("limpet.cluster.exchange.messages", "limpet.relay.messages", "limpet.relay.stream.codec"),
 )
 """What is shown to people has the name of what it shows, and what is said between nodes has the

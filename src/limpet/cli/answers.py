@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import Struct, field
 
 from limpet.agent.policies.said import FlowLine
 from limpet.agent.status.paths import PathAnswer
@@ -69,6 +69,18 @@ class FindingLine(Answered, frozen=True, kw_only=True):
     advice: str
     topic: str
 
+    @classmethod
+    def of(cls, finding: Finding) -> FindingLine:
+        return cls(
+            level=finding.level,
+            id=finding.id,
+            harm=finding.harm,
+            what=finding.what,
+            why=finding.why,
+            advice=finding.advice,
+            topic=finding.topic,
+        )
+
 
 class Found(Answered, frozen=True, kw_only=True):
     """`limpet doctor`."""
@@ -130,91 +142,6 @@ class PathJudged(PathAnswer, frozen=True, kw_only=True):
     refused: str
     """Why the Service refuses that port whatever policies say; empty: it does not, or none is
     asked."""
-
-
-class SiteShown(Answered, frozen=True, kw_only=True):
-    """A site of a world."""
-
-    site: str
-    lan: list[str]
-    nat: str
-    public_address: str
-    udp_blocked: bool
-
-
-class NodeRunning(Answered, frozen=True, kw_only=True):
-    """A node of a world."""
-
-    node: str
-    site: str
-    addresses: list[str]
-    agent: str
-    pid: int | None
-    segments: list[str]
-    pods: int
-    clock: str | None
-    """What time its agent was told that it is; None: it has the true one."""
-    disk_full: bool
-    config: str
-
-
-class PodRunning(Answered, frozen=True, kw_only=True):
-    """A pod of a world."""
-
-    pod: str
-    node: str
-    addresses: list[str]
-    there: bool
-
-
-class ControllerRunning(Answered, frozen=True, kw_only=True):
-    """The controller of a world."""
-
-    pid: int | None
-    endpoints: list[str]
-    config: str
-
-
-class PathSeen(Answered, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """What a node of a world says of its way to another one."""
-
-    source: str
-    target: str
-    rung: str
-    endpoint: str
-    relay: str
-    why: str
-
-
-class Unanswered(Answered, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """A ping that nobody answered."""
-
-    source: str
-    target: str
-    address: str
-
-
-class Reach(Answered, frozen=True, kw_only=True):
-    """Who reached whom."""
-
-    pings: int
-    unanswered: list[Unanswered]
-
-
-class WorldShown(Answered, frozen=True, kw_only=True):
-    """`limpet lab up` and `limpet lab status`."""
-
-    world: str
-    topology: str
-    folder: str
-    cut_off: list[str]
-    controller: ControllerRunning
-    sites: list[SiteShown]
-    nodes: list[NodeRunning]
-    paths: list[PathSeen]
-    pods: list[PodRunning]
-    reach: Reach | UnsetType = UNSET
-    """With --ping."""
 
 
 class LabLack(Answered, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from limpet.base.text.few import few
 from limpet.datapath.node.uplinks import FORWARDING
 from limpet.datapath.services.kube_proxy import HALF_CLOSED, find_kube_proxy
 from limpet.linux.netlink.socket import RouteSocket
@@ -42,10 +43,4 @@ def _is_on(path: str, originals: Mapping[str, str]) -> bool:
 
 def _guests() -> str:
     with RouteSocket() as route:
-        return _some(guest_links(route.links().values()))
-
-
-def _some(ifnames: Iterable[str]) -> str:
-    found = sorted(ifnames)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more
+        return few(sorted(guest_links(route.links().values())), _NAMED)

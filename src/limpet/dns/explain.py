@@ -13,6 +13,7 @@ import dns.rdatatype
 
 from limpet import __version__
 from limpet.base.errors import LimpetError
+from limpet.base.text.few import few
 from limpet.dns import wire
 from limpet.dns.address_names import reversed_address
 from limpet.dns.names import ClusterNames, Found
@@ -86,8 +87,7 @@ def slices_of(found: Found, names: ClusterNames) -> list[str]:
 def _told_by(slices: list[str]) -> str:
     if not slices:
         return ""
-    more = f" and {len(slices) - _MOST_SLICES} more" if len(slices) > _MOST_SLICES else ""
-    return f", EndpointSlice {', '.join(slices[:_MOST_SLICES])}{more}"
+    return f", EndpointSlice {few(slices, _MOST_SLICES)}"
 
 
 async def _ask(resolver: Resolver[Client], server: DnsServer, query: bytes) -> bytes:

@@ -17,6 +17,7 @@ from limpet.base.bounds.words import (
     EVENTS_PER_HOUR,
 )
 from limpet.base.rate_limit import TokenBucket
+from limpet.base.text.few import few
 from limpet.picture.timeline import Happening
 
 EACH_AT_ONCE, EACH_PER_HOUR = EVENTS_OF_ONE.most, EVENTS_OF_ONE_PER_HOUR.most
@@ -138,7 +139,6 @@ def together(happenings: list[Happening]) -> list[Happening]:
 def _of_many(group: list[Happening]) -> Happening:
     first, node = group[0], group[0].names[:1]
     peers = [each.names[-1] for each in group if each.names]
-    more = len(group) - _NAMED
-    named = ", ".join(peers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    named = few(peers, _NAMED)
     words = f"{len(group)} peers: {first.became or 'none'}, was {first.was or 'none'} ({named})"
     return replace(first, words=words, peer="", names=(*node, *peers[:_FOUND]))

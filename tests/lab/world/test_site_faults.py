@@ -8,12 +8,12 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from limpet.lab.launch import launcher
 from limpet.lab.measure.report import describe
+from limpet.lab.measure.shown import SiteShown, WorldShown
 from limpet.lab.world.worlds import find_world, take_down
 from tests.waiting import wait_until
 
@@ -51,7 +51,7 @@ def refused(*words: str) -> str:
     return done.stderr
 
 
-def status() -> dict[str, Any]:
+def status() -> WorldShown:
     return describe(find_world(NAME))
 
 
@@ -66,13 +66,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         take_down(NAME)
 
 
-def yard() -> dict[str, Any]:
-    return next(site for site in status()["sites"] if site["site"] == "yard")
+def yard() -> SiteShown:
+    return next(site for site in status().sites if site.site == "yard")
 
 
 def test_a_site_s_nat_and_what_has_befallen_it_are_shown() -> None:
     before = yard()
-    assert (before["nat"], before["udp_blocked"]) == ("cgn", False)
+    assert (before.nat, before.udp_blocked) == ("cgn", False)
 
     assert "the gateway of yard has rebooted" in succeeds("fault", "gateway", "yard")
     assert "seen as 198.18." in succeeds("fault", "public-address", "all")
@@ -81,10 +81,10 @@ def test_a_site_s_nat_and_what_has_befallen_it_are_shown() -> None:
     shown = succeeds("status")
     succeeds("fault", "udp", "yard", "--restore")
 
-    assert broken["public_address"] != before["public_address"]
-    assert broken["public_address"] in shown
+    assert broken.public_address != before.public_address
+    assert broken.public_address in shown
     assert "UDP is blocked" in shown
-    assert not yard()["udp_blocked"]
+    assert not yard().udp_blocked
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_cannot_befall_a_site_is_refused(words: tuple[str, ...], expected: 
 
 
 def rungs() -> dict[tuple[str, str], str]:
-    return {(each["from"], each["to"]): each["rung"] for each in status()["paths"]}
+    return {(each.source, each.target): each.rung for each in status().paths}
 
 
 def test_every_pair_is_in_the_status_and_in_the_picture(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -
 def test_an_agent_that_is_gone_is_named_in_its_paths() -> None:
     succeeds("fault", "kill", "post")
 
-    found = [each for each in status()["paths"] if each["from"] == "post"]
+    found = [each for each in status().paths if each.source == "post"]
     succeeds("fault", "kill", "post", "--restore")
 
-    assert [each["why"] for each in found] == ["its agent does not answer"] * 3
+    assert [each.why for each in found] == ["its agent does not answer"] * 3

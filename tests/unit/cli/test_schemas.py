@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
 from jsonschema import Draft202012Validator
 
+from limpet.cli import answers
 from limpet.cli.main import app
 from limpet.cli.usage.figures import metrics_page
 from limpet.cli.usage.options import commands_page
@@ -18,6 +21,7 @@ from limpet.cli.usage.reference import exit_codes_page, json_page, schemas
 from limpet.cli.usage.schemas import ANSWERS, schema_of
 from limpet.cli.usage.tree import all_commands
 from limpet.lab.launch import ByExec
+from limpet.lab.measure import shown
 from tests.answers import Judging
 from tests.lab.world.test_commands import ASKED_ELSEWHERE
 
@@ -29,6 +33,21 @@ def test_every_command_with_a_result_has_a_schema() -> None:
     commands = all_commands(typer.main.get_command(app))
     told = {each.words for each in commands if any("-o" in one.words for one in each.options)}
     assert set(ANSWERS) == told
+
+
+@pytest.mark.parametrize("module", [answers, shown], ids=["cli", "lab"])
+def test_what_is_described_is_what_answers_are_made_of(module: ModuleType) -> None:
+    """A dict that is sent instead could have other keys than its schema, and nothing would tell."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "src").rglob("*.py"))
+    described = {
+        name
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+        and each.__module__ == module.__name__
+        and not each.__subclasses__()
+    }
+    made = re.compile(r"(?<!class )\b(\w+)(?:\.of)?\(|\bconvert\(\w+, (\w+)\b")
+    assert described <= {name for found in made.findall(text) for name in found}
 
 
 @pytest.mark.parametrize("words", ANSWERS)

@@ -148,11 +148,12 @@ def _agent_log(settings: Settings, pid: int | None) -> str:
 
 
 def _doctor(settings: Settings) -> str:
+    from limpet.cli.answers import FindingLine
     from limpet.cli.doctor.doctor import diagnose
     from limpet.cli.doctor.findings import by_harm
 
     found = by_harm(diagnose(settings, None, None))
-    return _json([each.document() for each in found])
+    return _json([FindingLine.of(each) for each in found])
 
 
 def _plan(settings: Settings) -> str:

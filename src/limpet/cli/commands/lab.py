@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from msgspec import UNSET, structs, to_builtins
 
 from limpet.base.errors import LimpetError
+from limpet.base.text.few import few
 from limpet.cli.answers import LabLack, TakenDown, WorldRefused
 from limpet.cli.commands.lab_faults import Fault, befall
 from limpet.cli.options import Format, Words, group
@@ -20,6 +22,7 @@ from limpet.cli.output import Output, counted, put, put_document, put_table, say
 
 if TYPE_CHECKING:  # loaded by the command that needs it, so that others start soon
     from limpet.lab.measure.matrix import Matrix
+    from limpet.lab.measure.shown import NodeRunning, PodRunning, SiteShown
     from limpet.lab.needs.check import MissingError
     from limpet.lab.world.world import World
 
@@ -119,7 +122,7 @@ def lab_status(
 
     With --ping, exit code 1 when somebody is not reached.
     """
-    from limpet.lab.measure.report import describe, picture
+    from limpet.lab.measure.report import describe, picture, reached
     from limpet.lab.world.worlds import find_world
 
     _require_root()
@@ -131,8 +134,8 @@ def lab_status(
             raise LimpetError(f"write {svg}: {error.strerror or error}") from error
     matrix = world.reach(within_s=_ASKED_AGAIN_S) if ping else None
     if output.is_document:
-        reach = {"reach": _reach_document(matrix)} if matrix else {}
-        put_document(describe(world) | reach, output)
+        reach = UNSET if matrix is None else reached(matrix)
+        put_document(structs.replace(describe(world), reach=reach), output)
     else:
         _put_world(world)
         if matrix is not None:
@@ -243,10 +246,8 @@ def _pairs_words(pairs: Sequence[tuple[str, str]]) -> str:
     """Empty where it is not about pairs."""
     if not pairs:
         return ""
-    shown = ", ".join("-".join(pair) for pair in pairs[:_PAIRS_SHOWN])
-    rest = len(pairs) - _PAIRS_SHOWN
-    more = f" and {rest} more" if rest > 0 else ""
-    return f": {counted(len(pairs), 'pair')} have no other way ({shown}{more})"
+    shown = few(("-".join(pair) for pair in pairs), _PAIRS_SHOWN)
+    return f": {counted(len(pairs), 'pair')} have no other way ({shown})"
 
 
 def _require_root() -> None:
@@ -279,43 +280,45 @@ def _put_world(world: World, *, paths: bool = True) -> None:
     from limpet.lab.measure.report import describe
 
     seen = describe(world)
-    pid = seen["controller"]["pid"]
+    controller = seen.controller
+    runs = f"process {controller.pid}" if controller.pid else "does not run"
     put(
-        f"world {seen['world']} ({seen['topology']}) in {seen['folder']}; controller "
-        f"{f'process {pid}' if pid else 'does not run'} at {seen['controller']['endpoints'][0]}"
+        f"world {seen.world} ({seen.topology}) in {seen.folder}; controller {runs} at "
+        f"{controller.endpoints[0]}"
     )
-    put(f"cut off: {', '.join(seen['cut_off']) or 'nothing'}")
+    put(f"cut off: {', '.join(seen.cut_off) or 'nothing'}")
     put("")
-    put_table([_site_row(each) for each in seen["sites"]], _SITE_COLUMNS)
+    put_table([_site_row(each) for each in seen.sites], _SITE_COLUMNS)
     put("")
-    put_table([_node_row(each) for each in seen["nodes"]], _NODE_COLUMNS)
-    if seen["pods"]:
+    put_table([_node_row(each) for each in seen.nodes], _NODE_COLUMNS)
+    if seen.pods:
         put("")
-        put_table([_pod_row(each) for each in seen["pods"]], _POD_COLUMNS)
-    if seen["paths"] and paths:
+        put_table([_pod_row(each) for each in seen.pods], _POD_COLUMNS)
+    if seen.paths and paths:
         put("")
-        put_table(seen["paths"], _PATH_COLUMNS)
+        put_table([to_builtins(each) for each in seen.paths], _PATH_COLUMNS)
 
 
-def _site_row(site: dict[str, Any]) -> dict[str, Any]:
-    faults = "UDP is blocked" if site["udp_blocked"] else ""
-    return {**site, "lan": ",".join(site["lan"]), "faults": faults}
+def _site_row(site: SiteShown) -> dict[str, Any]:
+    faults = "UDP is blocked" if site.udp_blocked else ""
+    return {**structs.asdict(site), "lan": ",".join(site.lan), "faults": faults}
 
 
-def _node_row(node: dict[str, Any]) -> dict[str, Any]:
-    faults = ["its disk is full"] if node["disk_full"] else []
-    faults += [f"its clock started at {node['clock']}"] if node["clock"] else []
+def _node_row(node: NodeRunning) -> dict[str, Any]:
+    faults = ["its disk is full"] if node.disk_full else []
+    faults += [f"its clock started at {node.clock}"] if node.clock else []
     return {
-        **node,
-        "addresses": ",".join(node["addresses"]),
-        "segments": ",".join(node["segments"]),
+        **structs.asdict(node),
+        "addresses": ",".join(node.addresses),
+        "segments": ",".join(node.segments),
         "faults": "; ".join(faults),
     }
 
 
-def _pod_row(pod: dict[str, Any]) -> dict[str, Any]:
-    addresses = ",".join(pod["addresses"])
-    return {**pod, "addresses": addresses if pod["there"] else f"{addresses} (gone)"}
+def _pod_row(pod: PodRunning) -> dict[str, Any]:
+    addresses = ",".join(pod.addresses)
+    gone = "" if pod.there else " (gone)"
+    return {**structs.asdict(pod), "addresses": f"{addresses}{gone}"}
 
 
 def put_matrix(matrix: Matrix) -> None:
@@ -324,13 +327,3 @@ def put_matrix(matrix: Matrix) -> None:
         put(line)
     missing = len(matrix.failures)
     put(f"{matrix.count - missing} of {matrix.count} pings answered")
-
-
-def _reach_document(matrix: Matrix) -> dict[str, Any]:
-    return {
-        "pings": matrix.count,
-        "unanswered": [
-            {"from": source, "to": target, "address": address}
-            for source, target, address in matrix.failures
-        ],
-    }

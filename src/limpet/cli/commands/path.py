@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from limpet.agent.client import ask
@@ -16,6 +15,7 @@ from limpet.agent.policies.said import FlowLine, Judged
 from limpet.agent.settings import load_settings
 from limpet.agent.status.paths import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
 from limpet.agent.status.services import EndpointStatus, ServiceWay
+from limpet.cli.answers import PathJudged
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, duration, put, put_table, say, show, show_table
@@ -86,8 +86,8 @@ def path(
     judged = None if port is None else _judged(agent, answer, protocol, port)
     refused = "" if port is None else refusal(answer.service, protocol, port)
     if output.is_document and judged is not None:
-        policies = to_builtins(judged.flows)
-        show({**to_builtins(answer), "policies": policies, "refused": refused}, output)
+        known = asdict(answer)
+        show(PathJudged(**known, policies=judged.flows, refused=refused), output)
     else:
         told = service_lines(answer.service, answer.paths) if answer.service is not None else []
         show(answer, output, *told, *(line for each in answer.paths for line in path_lines(each)))

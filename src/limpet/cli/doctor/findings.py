@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.catalogue import KINDS, Harm
@@ -49,18 +48,6 @@ class Finding:
         if self.id:
             lines.append(f"       see: limpet help {self.id}")
         return lines
-
-    def document(self) -> dict[str, Any]:
-        """For a program."""
-        return {
-            "level": self.level,
-            "id": self.id,
-            "harm": self.harm,
-            "what": self.what,
-            "why": self.why,
-            "advice": self.advice,
-            "topic": self.topic,
-        }
 
 
 def ok(what: str) -> Finding:

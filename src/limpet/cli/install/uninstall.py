@@ -21,6 +21,7 @@ from limpet.agent.settings import Settings
 from limpet.base.disk import refusals, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, KUBERNETES_POLICIES, OWN_POLICIES, POD_GROUP
+from limpet.base.text.few import few
 from limpet.cli.answers import Uninstalled
 from limpet.cli.doctor.pods.attached import read_pods
 from limpet.cli.install.files import InstalledFile, Manifest
@@ -52,6 +53,7 @@ from limpet.services.kept_here import HERE_FILE
 from limpet.timeline.file import FOLDER, remove_all
 
 _AGENT_STOP_S = 60.0
+_PODS_NAMED = 5
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
 _RUN_FILES = (
     *("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE, JOURNAL_FILE),
@@ -82,7 +84,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     pods = attached_pods(settings)
     if pods and not force and not to_flannel:
         raise LimpetError(
-            f"uninstall: pods are attached: {_some(pods)} "
+            f"uninstall: pods are attached: {few(pods, _PODS_NAMED)} "
             "(stop them first, or --force takes their interfaces away)"
         )
     removal = Removal()
@@ -185,11 +187,6 @@ def _described(attachment: Attachment) -> str:
     name = f"{attachment.pod.namespace}/{attachment.pod.name}".strip("/")
     addresses = ", ".join(str(each.ip) for each in attachment.addresses)
     return f"{name or attachment.holder.container_id} ({addresses})"
-
-
-def _some(pods: list[str]) -> str:
-    more = f" and {len(pods) - 5} more" if len(pods) > 5 else ""
-    return ", ".join(pods[:5]) + more
 
 
 # Names, and the agent.

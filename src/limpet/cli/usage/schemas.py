@@ -17,6 +17,7 @@ from limpet.cli.netcheck.told import Netcheck
 from limpet.cli.trace.verdict import Traced
 from limpet.controller.admin import answers as controller
 from limpet.dns.status.answers import NameAnswered, NamesStatus
+from limpet.lab.measure.shown import WorldShown
 from limpet.picture.timeline import Timeline
 
 ANSWERS: dict[str, tuple[type, ...]] = {
@@ -75,8 +76,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "controller restore": (answers.Restored,),
     "controller rotate-key": (controller.KeyRotated,),
     "controller recovery": (controller.Recovery,),
-    "lab up": (answers.WorldShown, answers.WorldRefused),
-    "lab status": (answers.WorldShown,),
+    "lab up": (WorldShown, answers.WorldRefused),
+    "lab status": (WorldShown,),
     "lab fault": (answers.Befallen,),
     "lab down": (answers.TakenDown,),
 }

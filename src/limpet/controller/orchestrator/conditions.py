@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from limpet.base.text.escaping import escaped
+from limpet.base.text.few import few
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
@@ -120,7 +121,7 @@ def _grants_readable(facts: ConditionFacts) -> Condition:
     named = [f"{uid}: {why}" for uid, why in facts.unreadable_grants.items()]
     words = (
         f"{len(named)} NodeGrants cannot be read; their segments stay reserved, and each is "
-        f"written again as soon as its node says hello: {_some(named)}"
+        f"written again as soon as its node says hello: {few(named, _MOST_NAMED)}"
     )
     return Condition("GrantsReadable", False, "Unreadable", words)
 
@@ -177,8 +178,8 @@ def _name_unique(tables: Tables, grant: Grant) -> Condition:
     if not others:
         return Condition("NameUnique", True, "Unique", "no other machine has its node's name")
     words = (
-        f"other machines have joined under the name {grant.name} too: {_some(others)} (remove "
-        "those that are gone: limpet node remove UID)"
+        f"other machines have joined under the name {grant.name} too: {few(others, _MOST_NAMED)} "
+        "(remove those that are gone: limpet node remove UID)"
     )
     return Condition("NameUnique", False, "SeveralMachines", words)
 
@@ -239,8 +240,8 @@ def _pod_addresses(twice: Sequence[str]) -> Condition:
     if not twice:
         return Condition("PodAddressesUnique", True, "Unique", "no address is held by two pods")
     words = (
-        f"two live pods hold one address: {_some(twice)} (delete one of each two, so that it gets "
-        "another address; does another pod network use the same addresses?)"
+        f"two live pods hold one address: {few(twice, _MOST_NAMED)} (delete one of each two, so "
+        "that it gets another address; does another pod network use the same addresses?)"
     )
     return Condition("PodAddressesUnique", False, "HeldTwice", words)
 
@@ -260,7 +261,7 @@ def _community(shown: Shown, tables: Tables, facts: ConditionFacts) -> Condition
         return Condition("Ready", False, "NotRead", "the controller has not read it yet")
     nodes = nodes_in(name, tables)
     absent = sorted(each for each in record.members if not tables.uids_of(each))
-    more = f"; not joined yet: {_some(absent)}" if absent else ""
+    more = f"; not joined yet: {few(absent, _MOST_NAMED)}" if absent else ""
     if not nodes:
         words = (
             f"no node is in it{more} (name nodes in spec.members, or labels that nodes have in "
@@ -278,11 +279,6 @@ def _ready(shown: Shown, reason: str, words: str) -> Condition:
     if shown.differs:
         return Condition("Ready", False, "SpecDiffers", shown.differs)
     return Condition("Ready", True, reason, words)
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _MOST_NAMED
-    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 _FIND: dict[str, Find] = {

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from limpet.base.text.few import few
 from limpet.picture.nodes import NodeState
 from limpet.picture.said import Level
 from limpet.picture.timeline import Entry, Happening
@@ -126,11 +127,10 @@ def _told(each_by_itself: list[Happening], what: str) -> list[Happening]:
         return each_by_itself
     first = each_by_itself[0]
     names = sorted(name for each in each_by_itself for name in each.names)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return [
         Happening(
             kind=_KIND,
-            words=f"{len(names)} nodes {what}: {', '.join(names[:_NAMED])}{more}",
+            words=f"{len(names)} nodes {what}: {few(names, _NAMED)}",
             level=first.level,
             names=tuple(names[:_MOST_NAMES]),
             was=first.was,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from limpet.base.text.few import few
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.registry.refusal import RefusedError
 
 _SEGMENTS = frozenset({Code.QUOTA, Code.EXHAUSTED, Code.RECOVERING})
+_SEGMENTS_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,4 @@ def cloned(grant: Grant, error: RefusedError) -> Happening:
 
 
 def _segments(grant: Grant) -> str:
-    named = [str(each) for each in grant.segments[:8]]
-    more = len(grant.segments) - len(named)
-    return (", ".join(named) or "no segments") + (f" and {more} more" if more else "")
+    return few(map(str, grant.segments), _SEGMENTS_NAMED) or "no segments"

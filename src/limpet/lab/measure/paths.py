@@ -11,17 +11,17 @@ from limpet.lab.world.world import World
 
 
 class SeenPath(Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """What `source` says about its way to `target`; both are names of nodes."""
+    """What a node of a world says of its way to another one; both by name."""
 
     source: str
     target: str
-    rung: str = ""
+    rung: str
     """Empty: it has no way."""
-    endpoint: str = ""
+    endpoint: str
     """`address:port` that the tunnel's packets are sent to."""
-    relay: str = ""
+    relay: str
     """Name of the relay."""
-    why: str = ""
+    why: str
     """Why it has no way."""
 
 
@@ -36,12 +36,13 @@ def seen_paths(world: World) -> list[SeenPath]:
 
 def _answers(world: World, machine: Machine) -> list[SeenPath]:
     others = [label for label in world.machines if label != machine.label]
+    known = ("rung", "endpoint", "relay", "why")
     try:
         peers = {each["name"]: each for each in machine.ask("peers")["peers"]}
+        unknown = {"why": "it does not know it yet"}
     except LimpetError:
-        return [SeenPath(machine.label, each, why="its agent does not answer") for each in others]
-    known = ("rung", "endpoint", "relay", "why")
-    seen = {label: peers.get(label, {"why": "it does not know it yet"}) for label in others}
+        peers, unknown = {}, {"why": "its agent does not answer"}
+    seen = {label: peers.get(label, unknown) for label in others}
     return [
         SeenPath(machine.label, label, **{key: peer.get(key) or "" for key in known})
         for label, peer in seen.items()

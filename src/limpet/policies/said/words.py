@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from limpet.base.text.few import few
 from limpet.policies.policy import (
     Direction,
     IpBlock,
@@ -54,10 +55,9 @@ def _direction_words(direction: Direction, rules: Sequence[PolicyRule]) -> str:
     if not rules:
         return f"{lets} nothing"
     way = "from" if direction == "ingress" else "to"
-    said = [
+    said = (
         f"{ports_words(rule)} {way} "
         f"{' and '.join(map(peer_words, rule.peers)) if rule.peers else 'everybody'}"
-        for rule in rules[:_MOST_RULES]
-    ]
-    more = f", and {len(rules) - _MOST_RULES} more" if len(rules) > _MOST_RULES else ""
-    return f"{lets} {', '.join(said)}{more}"
+        for rule in rules
+    )
+    return f"{lets} {few(said, _MOST_RULES, last=', and ')}"

@@ -8,6 +8,7 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.status.ping import PingAnswer
+from limpet.cli.answers import Pinged
 from limpet.cli.commands.diagnosis.ping import Tally, conclusions, is_direct, round_line
 
 WAY: dict[str, Any] = {
@@ -37,11 +38,11 @@ def answer(**changes: Any) -> PingAnswer:
     return convert({**ROUND, **changes}, PingAnswer)
 
 
-def tally(*rounds: PingAnswer) -> dict[str, Any]:
+def tally(*rounds: PingAnswer) -> Pinged:
     found = Tally()
     for each in rounds:
         found.add(each)
-    return found.told("crane-1")
+    return found.told("crane-1", [*rounds])
 
 
 def test_a_round_says_by_which_rung_each_answer_came_and_which_is_in_use() -> None:
@@ -60,7 +61,7 @@ def test_the_summary_counts_what_was_lost_by_each_way() -> None:
 
     told = tally(answer(), lost, answer(ways=[{**WAY, "rtt_ms": 11.5}]))
 
-    tunnel, relay, packet = told["summary"]
+    tunnel, relay, packet = told.summary
     assert (tunnel.sent, tunnel.answered, tunnel.lost_percent) == (3, 2, 33.3)
     assert (tunnel.least_ms, tunnel.mean_ms, tunnel.most_ms) == (9.5, 10.5, 11.5)
     assert (relay.sent, relay.answered, relay.in_use) == (2, 2, False)
@@ -88,6 +89,6 @@ def test_a_pod_that_is_silent_is_not_reached_though_its_node_answers() -> None:
 
     told = tally(answer(pod="shop/web-0", packets=silent))
 
-    assert told["answered"] is False
+    assert told.answered is False
     assert any("a policy, the pod itself" in each for each in conclusions(told, until_direct=False))
-    assert tally(answer(packets=silent))["answered"] is True, "of a node a probe does"
+    assert tally(answer(packets=silent)).answered is True, "of a node a probe does"

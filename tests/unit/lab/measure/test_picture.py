@@ -30,7 +30,9 @@ def names_of(topology: Topology) -> list[str]:
 
 
 def all_paths(topology: Topology, rung: str = "tunnel") -> list[SeenPath]:
-    return [SeenPath(one, other, rung) for one, other in permutations(names_of(topology), 2)]
+    return [
+        SeenPath(one, other, rung, "", "", "") for one, other in permutations(names_of(topology), 2)
+    ]
 
 
 @pytest.mark.parametrize("name", topology_names())
@@ -60,8 +62,8 @@ def test_sites_are_shown_with_their_nats_and_relays_as_such() -> None:
 
 def test_a_pair_has_the_colours_of_both_directions_and_says_by_which_relay() -> None:
     paths = [
-        SeenPath("radio-1", "digger-1", "relay", "203.0.113.11:21000", relay="hub"),
-        SeenPath("digger-1", "radio-1", why="no path <to it> is proven"),
+        SeenPath("radio-1", "digger-1", "relay", "203.0.113.11:21000", "hub", ""),
+        SeenPath("digger-1", "radio-1", "", "", "", "no path <to it> is proven"),
     ]
 
     root = read(draw(load_topology("nated"), paths))

@@ -35,6 +35,7 @@ def doctor(
     output: Format = Output.TABLE,
 ) -> None:
     """Look for whatever may be wrong, the worst first; exit code 1 when something is."""
+    from limpet.cli.answers import FindingLine, Found
     from limpet.cli.doctor.doctor import diagnose
     from limpet.cli.doctor.findings import by_harm, errors, grouped
 
@@ -43,7 +44,7 @@ def doctor(
     findings = by_harm(diagnose(settings, cni_conf_dir, cni_bin_dir))
     if fix and _mend(findings, settings, (cni_conf_dir, cni_bin_dir), yes=yes):
         findings = by_harm(diagnose(settings, cni_conf_dir, cni_bin_dir))
-    answer = {"findings": [each.document() for each in findings]}
+    answer = Found(findings=[FindingLine.of(each) for each in findings])
     show(answer, output, *grouped(findings))
     if errors(findings):
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from limpet.cli.answers import Topic, Topics, TopicShown
 from limpet.cli.options import Format
 from limpet.cli.output import Output, put_markdown, show, show_table
 from limpet.cli.topics.pages import TopicPage, find_docs, look_up, read_pages
@@ -29,7 +30,7 @@ def help(
     if topic:
         text = look_up(pages, " ".join(topic))
         if output.is_document:
-            show({"topic": " ".join(topic), "markdown": text}, output)
+            show(TopicShown(topic=" ".join(topic), markdown=text), output)
         else:
             put_markdown(text)
         return
@@ -39,7 +40,7 @@ def help(
         {"topic": "FINDING", "about": "such as `limpet help agent-silent`; `limpet help doctor`"},
         {"topic": "decisions/NAME", "about": "why it is so: `limpet help decisions/nat`"},
     ]
-    answer = {"topics": [{"topic": each.name, "about": each.title} for each in pages.values()]}
+    answer = Topics(topics=[Topic(topic=each.name, about=each.title) for each in pages.values()])
     show_table(answer, output, rows, nothing="there is no documentation")
 
 

@@ -66,15 +66,15 @@ def ping(
         pass
     if not tally.rounds:
         raise typer.Exit(1)
-    told = tally.told(target)
+    told = tally.told(target, rounds)
     if output.is_document:
-        put_document(Pinged(**{**told, "rounds": rounds}), output)
+        put_document(told, output)
     else:
         put("")
-        put_table([summary_row(each) for each in told["summary"]])
+        put_table([summary_row(each) for each in told.summary])
         for words in conclusions(told, until_direct=until_direct):
             say(words)
-    if not told["answered"] or (until_direct and not told["direct"]):
+    if not told.answered or (until_direct and not told.direct):
         raise typer.Exit(1)
 
 
@@ -124,25 +124,26 @@ class Tally:
             key = (_PACKET, packet.address, 6 if ":" in packet.address else 4)
             self._trips.setdefault(key, []).append(packet.rtt_ms)
 
-    def told(self, target: str) -> dict[str, Any]:
-        """The fields of `Pinged`, without the rounds."""
+    def told(self, target: str, rounds: list[PingAnswer]) -> Pinged:
+        """`rounds`: those that are told one by one."""
         last = self._last
         assert last is not None
         summary = [self._summary(key, trips) for key, trips in self._trips.items()]
         packets = any(each.answered for each in summary if each.rung == _PACKET)
         probes = any(each.answered for each in summary if each.rung != _PACKET)
-        return {
-            "target": target,
-            "node": last.node,
-            "pod": last.pod,
-            "addresses": last.addresses,
-            "rung": last.rung,
-            "direct": is_direct(last),
+        return Pinged(
+            target=target,
+            node=last.node,
+            pod=last.pod,
+            addresses=last.addresses,
+            rung=last.rung,
+            direct=is_direct(last),
             # A pod is reached when packets reach it; its node's agent may not run, or answer alone.
-            "answered": packets or (probes and not last.pod),
-            "summary": summary,
-            "why": last.why,
-        }
+            answered=packets or (probes and not last.pod),
+            summary=summary,
+            why=last.why,
+            rounds=rounds,
+        )
 
     def _summary(self, key: tuple[str, str, int], trips: list[float | None]) -> PingSummary:
         rung, by, version = key
@@ -218,15 +219,15 @@ def summary_row(each: PingSummary) -> dict[str, Any]:
     }
 
 
-def conclusions(told: dict[str, Any], *, until_direct: bool) -> Iterator[str]:
+def conclusions(told: Pinged, *, until_direct: bool) -> Iterator[str]:
     """What a person should know beside the figures."""
-    if told["why"]:
-        yield f"no way was probed: {told['why']}"
-    probes = [each for each in told["summary"] if each.rung != _PACKET]
-    packets = [each for each in told["summary"] if each.rung == _PACKET]
-    if told["pod"] and not told["answered"] and any(each.answered for each in probes):
+    if told.why:
+        yield f"no way was probed: {told.why}"
+    probes = [each for each in told.summary if each.rung != _PACKET]
+    packets = [each for each in told.summary if each.rung == _PACKET]
+    if told.pod and not told.answered and any(each.answered for each in probes):
         yield (
-            f"{told['node']} answers, and {told['pod']} does not: a policy, the pod itself, or the "
+            f"{told.node} answers, and {told.pod} does not: a policy, the pod itself, or the "
             "way of packets that are larger than probes (limpet path, limpet policy show)"
         )
     elif (
@@ -234,11 +235,11 @@ def conclusions(told: dict[str, Any], *, until_direct: bool) -> Iterator[str]:
         and not any(each.answered for each in probes)
         and any(each.answered for each in packets)
     ):
-        yield f"packets get through, and the agent of {told['node']} does not answer: does it run?"
-    if until_direct and not told["direct"]:
+        yield f"packets get through, and the agent of {told.node} does not answer: does it run?"
+    if until_direct and not told.direct:
         yield (
             "the pair still needs a relay (limpet path --probe says which direct ways were tried, "
             "and what the NAT has to do with it)"
-            if _is_relayed(told["rung"])
+            if _is_relayed(told.rung)
             else "no direct way has answered"
         )

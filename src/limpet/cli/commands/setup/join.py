@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
 from limpet.base.errors import AgentUnavailable, CommandLineError
-from limpet.cli.answers import ControllersMoved
+from limpet.cli.answers import ControllersMoved, JoinedCluster
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, has_unit, systemctl, systemd_runs
 from limpet.cli.options import Config, Format, TokenFile, given_token, require_root
@@ -88,7 +87,14 @@ def join(
     if joined.kept_pods:
         pods = counted(joined.kept_pods, "pod")
         lines.append(f"addresses are kept for {pods} of the machine that it replaces")
-    show({**asdict(joined), "segments": segments}, output, *lines)
+    answer = JoinedCluster(
+        name=joined.name,
+        uid=joined.uid,
+        cluster=joined.cluster,
+        segments=segments,
+        kept_pods=joined.kept_pods,
+    )
+    show(answer, output, *lines)
     say(f"limpet: {_restart_agent(settings)}")
 
 

@@ -6,8 +6,9 @@ import secrets
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import asdict
+from msgspec import convert
 
+from limpet.cli.answers import PageToken, PageTokenMade, PageTokenRemoved, PageTokens
 from limpet.cli.commands.token import day, ttl_s
 from limpet.cli.commands.ui.cloud import token_book
 from limpet.cli.options import ControllerConfig, Format, group
@@ -45,28 +46,25 @@ def token_create(
 
     secret = PREFIX + secrets.token_urlsafe(32)
     made = _file(config).create(name, secret, may_write=write, for_s=ttl_s(ttl))
-    show({"token": secret, "expires_at_s": made.expires_at_s}, output, secret)
+    show(PageTokenMade(token=secret, expires_at_s=made.expires_at_s), output, secret)
     say(f"limpet: it {'may look and act' if write else 'may look'} until {day(made.expires_at_s)}")
 
 
 @token.command("list")
 def token_list(config: ControllerConfig = None, output: Format = Output.TABLE) -> None:
     """The tokens, without what they are."""
-    found = [
-        {key: value for key, value in asdict(each).items() if key != "digest"}
-        for each in _file(config).all()
-    ]
+    # The struct has no field for what the token is kept as, so that nothing shows it.
+    found = [convert(each, PageToken, from_attributes=True) for each in _file(config).all()]
     rows = [
         {
-            "name": each["name"],
-            "may": "look and act" if each["may_write"] else "look",
-            "expires": day(each["expires_at_s"]),
+            "name": each.name,
+            "may": "look and act" if each.may_write else "look",
+            "expires": day(each.expires_at_s),
         }
         for each in found
     ]
-    show_table(
-        {"tokens": found}, output, rows, nothing="there is no token (limpet ui token create)"
-    )
+    answer = PageTokens(tokens=found)
+    show_table(answer, output, rows, nothing="there is no token (limpet ui token create)")
 
 
 @token.command("remove")
@@ -75,7 +73,7 @@ def token_remove(
 ) -> None:
     """Take a token back; whoever has signed in with it is out."""
     _file(config).remove(name)
-    show({"removed": name}, output, f"removed {name}")
+    show(PageTokenRemoved(removed=name), output, f"removed {name}")
 
 
 def _file(config: ControllerConfig) -> TokenBook:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState, PortRange
+from limpet.base.text.few import few
 from limpet.cli.doctor.findings import Finding, error
 from limpet.datapath.change import Drop, Put
 from limpet.datapath.node.apply import NodeKernel
@@ -54,11 +55,10 @@ def examine_planned(
     """For a node whose agent does not answer: nobody mends what is not as planned."""
     changes = pending_changes(settings, state, pods)
     if changes:
-        named = "; ".join(map(words_of, changes[:_MOST_NAMED]))
-        more = f"; and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
+        named = few(map(words_of, changes), _MOST_NAMED, "; ", "; and ")
         yield error(
             "not-as-planned",
-            f"the node is not as planned: {named}{more}",
+            f"the node is not as planned: {named}",
             "pods that run may not reach others, and no agent is there to mend it",
             "start the agent, which puts it right",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from limpet import __version__
+from limpet.base.text.few import few
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.output import count, counted
 from limpet.dns.status.answers import NamesStatus, Upstream
@@ -107,13 +108,12 @@ def pod_findings(elsewhere: Mapping[str, Sequence[str]], domain: str) -> Iterato
     """`elsewhere`: pods that look for names of the cluster at other addresses, and those."""
     if not elsewhere:
         return
-    named = [f"{pod} ({', '.join(asked)})" for pod, asked in [*elsewhere.items()][:_MOST_NAMED]]
-    more = f" and {len(elsewhere) - _MOST_NAMED} more" if len(elsewhere) > _MOST_NAMED else ""
+    named = (f"{pod} ({', '.join(asked)})" for pod, asked in elsewhere.items())
     yield warn(
         "dns-pods-elsewhere",
         f"names of {domain} are asked of others than this node by "
         f"{counted(len(elsewhere), 'pod')}: "
-        f"{', '.join(named)}{more}",
+        f"{few(named, _MOST_NAMED)}",
         "what they ask is away when the cloud is",
         "they were started before the kubelet had clusterDNS, or name others themselves "
         "(dnsConfig): start them anew",

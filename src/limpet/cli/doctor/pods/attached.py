@@ -15,6 +15,7 @@ from limpet.base.addresses import Address
 from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_regular
 from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.base.text.few import few
 from limpet.cli.doctor.findings import Finding, error, warn
 from limpet.cli.output import counted
 from limpet.datapath.node.pod.attachment import Attachment
@@ -62,17 +63,11 @@ def examine_leaks(settings: Settings) -> Iterator[Finding]:
         yield warn(
             "address-leaks",
             f"containers that are gone hold {counted(len(leaks), 'address')}: "
-            f"{_few(each.address for each in leaks)}",
+            f"{few((each.address for each in leaks), _MOST_NAMED)}",
             "the runtime has not said that they ended (it crashed, or the node did); pods do not "
             "get these addresses",
             "limpet ipam repair, which keeps what is kept for a pod",
         )
-
-
-def _few(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
 
 
 def stale_neighbours(pods: Iterable[Attachment]) -> list[tuple[str, Address, str, str]]:
@@ -123,7 +118,7 @@ def mtu_findings(
     most_bytes = uplink_bytes if is_too_large else mtu_bytes
     large = [pod for pod in pods if pod.bridge is not None and pod.link.mtu_bytes > most_bytes]
     if large and most_bytes:
-        names = _few(pod.pod.name or pod.holder.container_id for pod in large)
+        names = few((pod.pod.name or pod.holder.container_id for pod in large), _MOST_NAMED)
         found_bytes = max(pod.link.mtu_bytes for pod in large)
         by_setting = is_set and not is_too_large
         where = "mtu_bytes of the configuration says" if by_setting else "the uplink has"
@@ -152,7 +147,8 @@ def examine_docker(containers: Path = _DOCKERS) -> Iterator[Finding]:
     if found:
         yield error(
             "pods-on-docker",
-            f"Docker's own bridge has {counted(len(found), 'pod')} of Kubernetes: {_few(found)}",
+            f"Docker's own bridge has {counted(len(found), 'pod')} of Kubernetes: "
+            f"{few(found, _MOST_NAMED)}",
             "they have addresses of Docker's, which other nodes do not reach, and which a pod of "
             "another node may have too",
             "tell who starts them to use CNI (cri-dockerd: --network-plugin=cni; KubeEdge: "
