@@ -36,6 +36,14 @@ def link_local_of(mac: str) -> IPv6Address:
     return _LINK_LOCAL.network_address + int.from_bytes(low, "big")
 
 
+def address_or_none(text: str) -> Address | None:
+    """None where it is no address."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
 def packed(text: str) -> bytes:
     """4 or 16 bytes of an address without a zone. Raises: ValueError.
 

@@ -6,15 +6,14 @@ Source: pkg/proxy/healthcheck of Kubernetes, for what is said.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
 import structlog
 
-from limpet.base.acceptor.places import Places, source_of
 from limpet.base.bounds.strangers import (
     HEALTH_CONNECTIONS,
     HEALTH_CONNECTIONS_OF_ONE,
@@ -22,7 +21,8 @@ from limpet.base.bounds.strangers import (
     HEALTH_REQUEST,
     HEALTH_S,
 )
-from limpet.base.process.listeners import close_server, open_listener, start_server
+from limpet.base.http.one_request import RequestServers
+from limpet.base.process.listeners import close_server, open_listener
 from limpet.base.timer import Timer
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -30,7 +30,6 @@ from limpet.services.values import Service, ServiceName
 
 _log = structlog.get_logger("services")
 
-_HEAD_ENDS = b"\r\n\r\n"
 _RETRY_S = 10.0
 _EVERYWHERE = ("::", "0.0.0.0")
 """The second where a machine has no IPv6."""
@@ -46,12 +45,14 @@ class ServiceHealth:
         self._whose: dict[int, ServiceName] = {}
         self.troubles: dict[int, str] = {}
         """Ports where nobody can ask, and why."""
-        self._connections: Places[asyncio.StreamWriter] = Places(
-            HEALTH_CONNECTIONS.most, HEALTH_CONNECTIONS_OF_ONE.most
+        self._requests = RequestServers(
+            HEALTH_CONNECTIONS.most,
+            HEALTH_CONNECTIONS_OF_ONE.most,
+            request_bytes=HEALTH_REQUEST.most,
+            patience_s=HEALTH_S.most,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
-        self._timer = Timer("health of Services", lambda: self._run(self._follow()))
+        self._timer = Timer("health of Services", lambda: self._requests.run(self._follow()))
 
     def changed(self, names: Iterable[ServiceName]) -> None:
         """These Services may ask for other ports than before."""
@@ -79,12 +80,7 @@ class ServiceHealth:
 
     async def stop(self) -> None:
         self._timer.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        for server in self._servers.values():
-            await close_server(server)
-        for writer in list(self._connections):
-            writer.transport.abort()
+        await self._requests.stop(self._servers.values())
 
     # Ports
 
@@ -105,10 +101,8 @@ class ServiceHealth:
         why = ""
         for address in _EVERYWHERE:
             try:
-                self._servers[port] = await start_server(
-                    lambda reader, writer: self._connected(port, reader, writer),
-                    open_listener((address, port)),
-                    limit_bytes=HEALTH_REQUEST.most - len(_HEAD_ENDS),
+                self._servers[port] = await self._requests.start(
+                    open_listener((address, port)), partial(self._answer, port)
                 )
             except OSError as error:
                 why = error.strerror or str(error)
@@ -130,38 +124,13 @@ class ServiceHealth:
             )
         self.troubles[port] = why
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # Answers
 
-    def _connected(
-        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        leaves = self._connections.put(writer, source_of(writer.get_extra_info("peername")[0]))
-        if leaves is not None:
-            leaves.transport.abort()
-        self._run(self._serve(port, reader, writer))
-
-    async def _serve(
-        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Reads one request, whatever it asks for, and writes one answer."""
-        try:
-            with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(HEALTH_S.most):
-                    request = await reader.readuntil(_HEAD_ENDS)
-                    if request.partition(b"\r\n")[0].endswith((b" HTTP/1.1", b" HTTP/1.0")):
-                        writer.write(self._answer(port))
-                    writer.close()
-                    await writer.wait_closed()
-        finally:
-            self._connections.drop(writer)
-            writer.transport.abort()
-
-    def _answer(self, port: int) -> bytes:
+    def _answer(self, port: int, request: bytes | None) -> bytes:
+        """Whatever it asks for, as long as it asks."""
+        asked = (request or b"").partition(b"\r\n")[0]
+        if not asked.endswith((b" HTTP/1.1", b" HTTP/1.0")):
+            return b""
         namespace, name = self._whose.get(port, ("", ""))
         count = local_endpoints(self._catalog, (namespace, name), self._here())
         status = HTTPStatus.OK if count else HTTPStatus.SERVICE_UNAVAILABLE

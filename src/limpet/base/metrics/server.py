@@ -6,14 +6,12 @@ Whoever can reach the address may read it; the default is that there is none.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 import structlog
 
 from limpet.base import faults
-from limpet.base.acceptor.places import Places, source_of
 from limpet.base.addresses import Listen
 from limpet.base.bounds.strangers import (
     FIGURES_CONNECTIONS,
@@ -21,12 +19,12 @@ from limpet.base.bounds.strangers import (
     FIGURES_REQUEST,
     FIGURES_S,
 )
-from limpet.base.process.listeners import close_server, open_listener, start_server
+from limpet.base.http.one_request import RequestServers
+from limpet.base.process.listeners import open_listener
 from limpet.base.timer import Timer
 
 _log = structlog.get_logger("metrics")
 
-_HEAD_ENDS = b"\r\n\r\n"
 _RETRY_S = 30.0
 _TEXT = "text/plain; charset=utf-8"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -51,16 +49,17 @@ class MetricsServer:
         """`metrics`: the exposition. `reasons`: why the agent is not ready; empty: it is."""
         self._metrics = metrics
         self._reasons = reasons
-        self._patience_s = patience_s
         self._retry_s = retry_s
         self._waiting = list(listen)
         self._servers: list[asyncio.Server] = []
-        self._connections: Places[asyncio.StreamWriter] = Places(
-            FIGURES_CONNECTIONS.most, FIGURES_CONNECTIONS_OF_ONE.most
+        self._requests = RequestServers(
+            FIGURES_CONNECTIONS.most,
+            FIGURES_CONNECTIONS_OF_ONE.most,
+            request_bytes=FIGURES_REQUEST.most,
+            patience_s=patience_s,
         )
-        self._retry = Timer("metrics", lambda: self._run(self.start()))
+        self._retry = Timer("metrics", lambda: self._requests.run(self.start()))
         self._tried = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.troubles: dict[Listen, str] = {}
         """Where it does not listen, and why."""
         self.addresses: list[Listen] = []
@@ -74,7 +73,8 @@ class MetricsServer:
     async def _listen(self) -> None:
         for at in list(self._waiting):
             try:
-                server = await self._open(at)
+                listener = open_listener(at, may_come_later=True)
+                server = await self._requests.start(listener, self._answer)
             except OSError as error:
                 why = error.strerror or str(error)
                 if self.troubles.get(at) != why:
@@ -93,56 +93,22 @@ class MetricsServer:
         if self._waiting:
             self._retry.set_in(self._retry_s)
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _open(self, at: Listen) -> asyncio.Server:
-        """Raises: OSError."""
-        listener = open_listener(at, may_come_later=True)
-        limit_bytes = FIGURES_REQUEST.most - len(_HEAD_ENDS)
-        return await start_server(self._connected, listener, limit_bytes=limit_bytes)
-
     async def stop(self) -> None:
         self._retry.stop()
-        for server in self._servers:
-            await close_server(server)
-        for writer in list(self._connections):
-            writer.transport.abort()
-        for task in list(self._tasks):
-            task.cancel()
+        await self._requests.stop(self._servers)
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        leaves = self._connections.put(writer, source_of(writer.get_extra_info("peername")[0]))
-        if leaves is not None:
-            leaves.transport.abort()
-        self._run(self._serve(reader, writer))
+    def _answer(self, request: bytes | None) -> bytes:
+        status, content_type, body = self._answer_page(request)
+        allow = "Allow: GET\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n{allow}"
+            f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode("ascii") + body
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads one request, writes one answer, closes. Source: RFC 9112."""
-        try:
-            with contextlib.suppress(OSError, EOFError):  # TimeoutError is an OSError
-                async with asyncio.timeout(self._patience_s):
-                    status, content_type, body = await self._answer(reader)
-                    allow = "Allow: GET\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
-                    head = (
-                        f"HTTP/1.1 {status.value} {status.phrase}\r\n{allow}"
-                        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-                        "Connection: close\r\n\r\n"
-                    )
-                    writer.write(head.encode("ascii") + body)
-                    writer.close()
-                    await writer.wait_closed()
-        finally:
-            self._connections.drop(writer)
-            writer.transport.abort()
-
-    async def _answer(self, reader: asyncio.StreamReader) -> Page:
-        """Raises: OSError, EOFError where no whole request comes."""
-        try:
-            request = await reader.readuntil(_HEAD_ENDS)
-        except asyncio.LimitOverrunError:
+    def _answer_page(self, request: bytes | None) -> Page:
+        if request is None:
             too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             return too_large, _TEXT, b"the request is too large\n"
         line = request.partition(b"\r\n")[0].decode("latin-1").split(" ")

@@ -19,16 +19,9 @@ from limpet.cli.answers import PathJudged
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, duration, put, put_table, say, show, show_table
-from limpet.cluster.topology.transports import TRANSPORTS
+from limpet.cluster.topology.transports import PROBE_WORDS, TRANSPORTS
 
-_ASKED = {
-    "link": "same link",
-    "site": "same site",
-    "overlay": "overlay address on the link",
-    "tunnel": "tunnel",
-}
-
-
+_ASKED = {kind.name.lower(): words for kind, words in PROBE_WORDS.items()}
 _PEER_WIDE = ("segments", "behind", "uid")
 
 

@@ -31,6 +31,15 @@ class ProbeKind(IntEnum):
     """What leaves by our tunnel's port gets to the peer's tunnel, through NATs and relays."""
 
 
+PROBE_WORDS = {
+    ProbeKind.LINK: "same link",
+    ProbeKind.OVERLAY: "overlay address on the link",
+    ProbeKind.SITE: "same site",
+    ProbeKind.TUNNEL: "tunnel",
+}
+"""For a person: where was asked."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Transport:
     """How packets for a peer travel: a row of the table."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import Protocol
 
 import msgspec
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Prefix, address_or_none
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.segments import AddressSpace
 from limpet.kubernetes.kinds.objects import Resource, Viewed
@@ -133,7 +133,9 @@ def read_node(node: KubernetesNode) -> NodeObject:
         node.metadata.labels or {},
         tuple(prefixes),
         tuple(unreadable),
-        tuple(filter(None, (_address(each.address) for each in node.status.addresses or ()))),
+        tuple(
+            filter(None, (address_or_none(each.address) for each in node.status.addresses or ()))
+        ),
         _of_flannel(node),
     )
 
@@ -144,10 +146,3 @@ def _of_flannel(node: KubernetesNode) -> dict[str, str]:
         for key, value in (node.metadata.annotations or {}).items()
         if key.startswith(FLANNEL_PREFIX)
     }
-
-
-def _address(text: str) -> Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None

@@ -3,13 +3,12 @@ about. Of a Pod nothing is kept in memory but its labels, addresses and named po
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import address_or_none
 from limpet.base.bounds.tenants import POD_ADDRESSES, POD_CONTAINERS, POD_PORTS
 from limpet.base.bounds.words import LABEL
 from limpet.base.text.shared import share
@@ -86,7 +85,7 @@ def pod_of(view: PodView) -> PolicyPod | None:
     if view.status.phase in _ENDED:
         return None
     metadata = view.metadata
-    addresses = [_address(each.ip) for each in view.status.pod_i_ps or ()]
+    addresses = [address_or_none(each.ip) for each in view.status.pod_i_ps or ()]
     return PolicyPod(
         Key(share(metadata.namespace), metadata.name),
         tuple(each for each in addresses if each is not None),
@@ -94,13 +93,6 @@ def pod_of(view: PodView) -> PolicyPod | None:
         _ports(view.spec),
         view.spec.host_network,
     )
-
-
-def _address(text: str) -> Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
 
 
 def _ports(spec: PodSpecView) -> dict[NamedPort, int]:

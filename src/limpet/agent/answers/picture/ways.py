@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from limpet.base.addresses import endpoint_text
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import ProbeKind
+from limpet.cluster.topology.transports import PROBE_WORDS, ProbeKind
 from limpet.paths.summary import CandidateSummary, WaySummary
 from limpet.picture.pair import Outward, Pair, Probe, Reach, Way
 
@@ -16,12 +16,6 @@ _STEADY = 0.25
 """A round trip, or a loss, that is within so much of what was shown is shown as that was: else no
 two pictures are the same."""
 _STEADY_LOSS = 0.04
-_WORDS = {
-    ProbeKind.LINK: "same link",
-    ProbeKind.OVERLAY: "overlay address on the link",
-    ProbeKind.SITE: "same site",
-    ProbeKind.TUNNEL: "tunnel",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ def _probe(asked: CandidateSummary, nodes: Mapping[str, NodeEntry], ahead_s: flo
         to = at if candidate.kind is ProbeKind.TUNNEL else str(candidate.address)
     return Probe(
         rung=asked.rung.name,
-        what=_WORDS[candidate.kind],
+        what=PROBE_WORDS[candidate.kind],
         to=to,
         device=candidate.device or state.via.ifname,
         answered=None if not streaks.loss and not streaks.answers else not streaks.misses,
