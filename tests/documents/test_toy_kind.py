@@ -57,7 +57,7 @@ TOY = Kind(
     signers=cluster_keys,
     revoked=revoked_keys,
     by_cluster=ByCluster(
-        renewed=lambda toy, version, revision: replace(toy, version=version, revision=revision),
+        renewed=lambda toy, version, revision: replace(toy, version=version, revision=revision()),
         withdrawn=lambda forged, revision: Toy(forged.name, 1, revision=revision, tombstone=True),
     ),
 )

@@ -153,8 +153,9 @@ class ByCluster(Generic[T]):
     The values have an `era`, which is set when they are signed.
     """
 
-    renewed: Callable[[T, int, int], T]
-    """The same value with this version, and with this revision of the cluster where it has one."""
+    renewed: Callable[[T, int, Callable[[], int]], T]
+    """The same value with this version, and with the cluster's next revision, which the callable
+    takes, where it has one."""
     withdrawn: Callable[[T, int], T] | None = None
     """The value at this revision that takes the place of what a stolen key has signed, under the
     same name: a tombstone, or something that says nothing any more."""

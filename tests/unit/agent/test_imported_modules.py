@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from limpet.agent.policies.slot import POLICY_KIND
+from limpet.cluster.kinds.policy import POLICY
+
 SCRIPT = """
 import json, os, socket, sys, threading
 notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -101,3 +104,8 @@ def test_an_agent_in_a_cluster_that_hears_its_controller_has_nothing_of_kubernet
     assert [name for name in found if name.startswith("limpet.kubernetes")] == []
     # To sign and to ask controllers.
     assert of_others(found) == {"cryptography", "h11", "limpet", "msgspec", "structlog"}
+
+
+def test_a_kind_that_is_known_by_its_name_alone_has_that_name() -> None:
+    """To keep the kinds out of memory until there is one of it."""
+    assert POLICY.name == POLICY_KIND

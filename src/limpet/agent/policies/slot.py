@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a node without policies, or on its own, need not have them 
 
 _log = structlog.get_logger("policy")
 
-_POLICY = "policy"
+POLICY_KIND = "policy"
 """The kind of the cluster's documents. A node on its own does without `limpet.cluster.kinds`."""
 VERBS = ("policy.apply", "policy.delete", "policy.list", "policy.show", "policy.judge", "pod.label")
 _TABLES = [
@@ -77,7 +77,7 @@ class PolicySlot:
         if self._membership is None:
             return False
         replica = self._membership.replica
-        return bool(replica.known.of(_POLICY)) or not replica.has_heard_all
+        return bool(replica.known.of(POLICY_KIND)) or not replica.has_heard_all
 
     @property
     def _waits_to_join(self) -> bool:
@@ -100,7 +100,7 @@ class PolicySlot:
 
     def hear(self, change: Change) -> None:
         """The cluster's documents changed: with its first policy there are policies here."""
-        if self.policies is None and any(kind == _POLICY for kind, _ in change.keys):
+        if self.policies is None and any(kind == POLICY_KIND for kind, _ in change.keys):
             with noted("opening network policies"):
                 self.open().part.wake("the cluster has policies")
         if self.policies is not None:

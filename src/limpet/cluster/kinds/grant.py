@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -98,8 +98,8 @@ def _signers(grant: Grant, known: Lookup) -> tuple[bytes, ...]:
     return cluster_keys(grant, known)
 
 
-def _renewed(grant: Grant, generation: int, revision: int) -> Grant:
-    return replace(grant, generation=generation, revision=revision)
+def _renewed(grant: Grant, generation: int, next_revision: Callable[[], int]) -> Grant:
+    return replace(grant, generation=generation, revision=next_revision())
 
 
 def _withdrawn(forged: Grant, revision: int) -> Grant:

@@ -6,7 +6,7 @@ withdrawn has none: unlike what has a tombstone it may come back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +35,8 @@ def _parse(found: dict[str, Any]) -> SignedPolicy:
     return SignedPolicy(found["name"], found["revision"], document, found.get("era", 0))
 
 
-def _renewed(policy: SignedPolicy, _version: int, revision: int) -> SignedPolicy:
-    return replace(policy, revision=revision)
+def _renewed(policy: SignedPolicy, _version: int, next_revision: Callable[[], int]) -> SignedPolicy:
+    return replace(policy, revision=next_revision())
 
 
 def _withdrawn(forged: SignedPolicy, revision: int) -> SignedPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,7 +106,7 @@ def _is_of_flannel(presence: Presence, known: Lookup) -> bool:
     return grant is not None and grant.value.is_flannel
 
 
-def _renewed(presence: Presence, sequence: int, _revision: int) -> Presence:
+def _renewed(presence: Presence, sequence: int, _revision: Callable[[], int]) -> Presence:
     return replace(presence, sequence=sequence)
 
 

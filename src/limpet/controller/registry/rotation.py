@@ -127,9 +127,9 @@ def _of_the_cluster(tables: Tables) -> Iterator[Document]:
 def _sign_again(tables: Tables, document: Document) -> bool:
     kind = KINDS[document.kind]
     assert kind.by_cluster is not None
-    revision = tables.next_revision() if hasattr(document.value, "revision") else 0
     version = _following(document.version)
-    tables.sign(kind, kind.by_cluster.renewed(document.value, version, revision))
+    renewed = kind.by_cluster.renewed(document.value, version, tables.next_revision)
+    tables.sign(kind, renewed)
     return True
 
 
