@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from limpet.base.bounds.tenants import CNI_CONNECTIONS
-from limpet.base.process.listeners import listen_on_socket
+from limpet.base.process.listeners import UnixServer
 from limpet.base.timer import Timer
 from limpet.cni import frames as shim
 
@@ -29,8 +29,6 @@ _PATIENCE_S = 30.0
 """For a request to come in, and for an answer to be taken; both are at once with a live shim."""
 _BACKLOG = 1024
 _RECEIVE_BYTES = 256 << 10
-_REST_S = 1.0
-"""After a connection that could not be accepted: no file or memory is left."""
 
 
 class _Connection:
@@ -139,45 +137,27 @@ class CniServer:
         self.tasks: set[asyncio.Task[None]] = set()
         """Requests that are being answered."""
         self.connections: set[_Connection] = set()
-        self._listener: socket.socket | None = None
-        self._again = Timer("requests", self._accept_again)
+        self._accepting = UnixServer(path, _BACKLOG, self._connected)
         self._is_full = False
 
     async def start(self) -> None:
         """Raises: StorageError."""
-        self._listener = listen_on_socket(self._path, _BACKLOG)
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._accepting.start()
 
-    def _accept(self) -> None:
-        """One connection for each turn of the loop, so that none waits for a burst of others."""
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            _log.error("no connection can be accepted", error=error.strerror or str(error))
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._again.set_in(_REST_S)
-            return
-        connection.setblocking(False)
+    def _connected(self, connection: socket.socket) -> None:
         served = _Connection(connection, self)
         self.connections.add(served)
         if len(self.connections) >= CNI_CONNECTIONS.most:
             self._is_full = True
-            asyncio.get_running_loop().remove_reader(self._listener)
+            self._accepting.pause()
         served.read()
 
     def left(self, connection: _Connection) -> None:
         """It is closed, and makes room."""
         self.connections.discard(connection)
-        if self._is_full and self._listener is not None:
+        if self._is_full:
             self._is_full = False
-            self._accept_again()
-
-    def _accept_again(self) -> None:
-        assert self._listener is not None
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+            self._accepting.resume()
 
     async def stop(self) -> None:
         """Takes no more requests; those that were taken are answered."""
@@ -185,11 +165,7 @@ class CniServer:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("the socket file stays", path=str(self._path), error=str(error))
-        self._again.stop()
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        self._accepting.close()
         while self.tasks:
             await asyncio.wait(self.tasks)
         for connection in list(self.connections):

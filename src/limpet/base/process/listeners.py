@@ -76,6 +76,15 @@ class UnixServer:
             self._listener.close()
             self._listener = None
 
+    def pause(self) -> None:
+        """Accepts nobody until `resume`; who comes waits, as many as the backlog holds."""
+        self._again.stop()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+
+    def resume(self) -> None:
+        self._read()
+
     def _read(self) -> None:
         if self._listener is not None:
             asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
