@@ -20,6 +20,11 @@ class Part(ABC, Generic[State, Change]):
 
     In a round the loop asks for `plan`, `state` and `diff`, and has the changes applied. What a
     part did is never taken for what is: `state` is read, or is a cache that `hear` keeps true.
+
+    A part is the thin process around modules of its room that are pure and do the work: its `plan`
+    asks for the facts that they decide by (which links there are), its `diff` may read what only
+    these changes need (the filter of peers, where somebody may have changed it). Neither writes to
+    the kernel; nor may either be called but by the loop, since they note what they have seen.
     """
 
     name: ClassVar[str]
