@@ -32,6 +32,11 @@ class RequestServers:
         self._patience_s = patience_s
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def connections(self) -> int:
+        """Number of those that are open."""
+        return len(self._places)
+
     async def start(self, listener: socket.socket, answer: Answer) -> asyncio.Server:
         """Takes over a bound socket, and closes it where no server comes of it. Raises: OSError."""
         return await start_server(

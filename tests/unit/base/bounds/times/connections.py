@@ -17,6 +17,7 @@ from aiohttp import web
 from limpet.agent.serving.health import ServiceHealth
 from limpet.base.bounds import strangers
 from limpet.base.metrics.server import MetricsServer
+from limpet.base.process.listeners import open_listener
 from limpet.controller.api.server import Api
 from limpet.controller.figures.metrics import Metrics
 from limpet.controller.settings import ControllerSettings, WaitSettings
@@ -62,7 +63,7 @@ def _(amount: int) -> bool:
         try:
             answer = await answer_later(
                 *(loop, server.addresses[0], _ASKED),
-                is_begun=lambda: len(server._connections) == 1,
+                is_begun=lambda: server._requests.connections == 1,
                 seconds=amount - _BEFORE_S,
             )
         finally:
@@ -76,11 +77,13 @@ def _(amount: int) -> bool:
 def _(amount: int) -> bool:
     async def body(loop: StoppedClock) -> bool:
         health = ServiceHealth(Catalog(), lambda: Here("here"))
-        server = await asyncio.start_server(partial(health._connected, 31234), "127.0.0.1", 0)
+        server = await health._requests.start(
+            open_listener(("127.0.0.1", 0)), partial(health._answer, 31234)
+        )
         try:
             answer = await answer_later(
                 *(loop, server.sockets[0].getsockname()[:2], _ASKED),
-                is_begun=lambda: len(health._connections) == 1,
+                is_begun=lambda: health._requests.connections == 1,
                 seconds=amount - _BEFORE_S,
             )
         finally:
