@@ -6,7 +6,6 @@ import secrets
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import convert
 
 from limpet.cli.answers import PageToken, PageTokenMade, PageTokenRemoved, PageTokens
 from limpet.cli.commands.token import day, ttl_s
@@ -53,8 +52,15 @@ def token_create(
 @token.command("list")
 def token_list(config: ControllerConfig = None, output: Format = Output.TABLE) -> None:
     """The tokens, without what they are."""
-    # The struct has no field for what the token is kept as, so that nothing shows it.
-    found = [convert(each, PageToken, from_attributes=True) for each in _file(config).all()]
+    found = [
+        PageToken(
+            name=each.name,
+            may_write=each.may_write,
+            created_at_s=each.created_at_s,
+            expires_at_s=each.expires_at_s,
+        )
+        for each in _file(config).all()
+    ]
     rows = [
         {
             "name": each.name,
