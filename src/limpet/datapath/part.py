@@ -23,8 +23,9 @@ class Part(ABC, Generic[State, Change]):
 
     A part is the thin process around modules of its room that are pure and do the work: its `plan`
     asks for the facts that they decide by (which links there are), its `diff` may read what only
-    these changes need (the filter of peers, where somebody may have changed it). Neither writes to
-    the kernel; nor may either be called but by the loop, since they note what they have seen.
+    these changes need (the filter of peers, where somebody may have changed it). What others see is
+    changed by `apply` alone, but for the maps and programs of Services that `diff` loads, or gives
+    up. None is called but by the loop, since a part notes what it has seen.
     """
 
     name: ClassVar[str]

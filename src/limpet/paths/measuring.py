@@ -20,7 +20,7 @@ class Measured:
 
     candidate: Candidate
     rung: Transport
-    """Rung that its answer proves."""
+    """Rung that the pair takes by its answer."""
     rtt_ms: float | None
     """None: no answer within a second."""
     in_use: bool

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from limpet.base.addresses import endpoint_text
-from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import Transport
+from limpet.paths.ladder.candidates import is_direct
 from limpet.paths.ladder.choice import PathChoice
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import ProbeState
@@ -67,7 +67,7 @@ class CandidateSummary:
 
     candidate: Candidate
     rung: Transport
-    """Rung that its answer proves."""
+    """Rung that the pair takes by its answer."""
     state: ProbeState
 
 
@@ -122,7 +122,7 @@ def why_indirect(ladder: Ladder, nat: str) -> Indirect | None:
                 "look at the relays: `limpet doctor` on them",
             ),
         )
-    direct = [each for each in asked_of(ladder) if each.rung is transports.TUNNEL]
+    direct = [each for each in asked_of(ladder) if is_direct(each.candidate)]
     if not direct and nat == SYMMETRIC:
         return Indirect(
             "this node's NAT shows each other node another port, and the peer names no address at "

@@ -30,6 +30,7 @@ from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.codec import encode_answer, parse_answer
 from limpet.paths.probe.messages import AnsweredBy, Candidate, ProbeAnswer
 from limpet.paths.proven import read_paths, write_paths
+from limpet.paths.summary import why_indirect
 from limpet.picture.pair import Pair, Reach, Way
 from limpet.web.live.map_rows import map_rows, worse
 from limpet.web.live.words import rung_words
@@ -107,6 +108,9 @@ def by_tunnel(devices: frozenset[tuple[str, int]]) -> tuple[Transport, Transport
     )
     ladder.settle(facts, (ETH0,), at_s=0.0, urgent=True)
     (candidate,) = ladder.candidates
+    indirect = why_indirect(ladder, "cone")
+    assert indirect is not None
+    assert "none of the peer's 1 endpoints answers" in indirect.why
     for now_s in (0.0, 0.5, 1.0, 1.5):
         for question in ladder.take_due(now_s, vital=True):
             ladder.answered(question.candidate, now_s + 0.01, rtt_s=0.01, via=AnsweredBy())

@@ -96,7 +96,7 @@ class UnixServer:
             return  # who came has gone
         except OSError as error:
             if not self._has_told:
-                _log.warning(
+                _log.error(
                     "no connections are taken for a while",
                     socket=str(self._path),
                     error=error.strerror,

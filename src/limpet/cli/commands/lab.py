@@ -246,7 +246,7 @@ def _pairs_words(pairs: Sequence[tuple[str, str]]) -> str:
     """Empty where it is not about pairs."""
     if not pairs:
         return ""
-    shown = few(("-".join(pair) for pair in pairs), _PAIRS_SHOWN)
+    shown = few(pairs, _PAIRS_SHOWN, say="-".join)
     return f": {counted(len(pairs), 'pair')} have no other way ({shown})"
 
 

@@ -91,4 +91,4 @@ def cloned(grant: Grant, error: RefusedError) -> Happening:
 
 
 def _segments(grant: Grant) -> str:
-    return few(map(str, grant.segments), _SEGMENTS_NAMED) or "no segments"
+    return few(grant.segments, _SEGMENTS_NAMED) or "no segments"

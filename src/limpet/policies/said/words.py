@@ -55,9 +55,9 @@ def _direction_words(direction: Direction, rules: Sequence[PolicyRule]) -> str:
     if not rules:
         return f"{lets} nothing"
     way = "from" if direction == "ingress" else "to"
-    said = (
-        f"{ports_words(rule)} {way} "
-        f"{' and '.join(map(peer_words, rule.peers)) if rule.peers else 'everybody'}"
-        for rule in rules
-    )
-    return f"{lets} {few(said, _MOST_RULES, last=', and ')}"
+
+    def say(rule: PolicyRule) -> str:
+        peers = " and ".join(map(peer_words, rule.peers)) if rule.peers else "everybody"
+        return f"{ports_words(rule)} {way} {peers}"
+
+    return f"{lets} {few(rules, _MOST_RULES, last=', and ', say=say)}"

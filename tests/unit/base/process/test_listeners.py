@@ -52,7 +52,7 @@ async def test_connections_are_taken_again_once_there_are_descriptors(
             await until(lambda: logs)
             await asyncio.sleep(0.01)  # it tries again meanwhile, and is refused again
         await until(lambda: found)
-        assert [line["log_level"] for line in logs] == ["warning"], "it is told once"
+        assert [line["log_level"] for line in logs] == ["error"], "it is told once"
         assert not found[0].getblocking()
     found[0].close()
     server.close()

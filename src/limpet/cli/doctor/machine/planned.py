@@ -55,7 +55,7 @@ def examine_planned(
     """For a node whose agent does not answer: nobody mends what is not as planned."""
     changes = pending_changes(settings, state, pods)
     if changes:
-        named = few(map(words_of, changes), _MOST_NAMED, "; ", "; and ")
+        named = few(changes, _MOST_NAMED, "; ", "; and ", say=words_of)
         yield error(
             "not-as-planned",
             f"the node is not as planned: {named}",

@@ -108,12 +108,12 @@ def pod_findings(elsewhere: Mapping[str, Sequence[str]], domain: str) -> Iterato
     """`elsewhere`: pods that look for names of the cluster at other addresses, and those."""
     if not elsewhere:
         return
-    named = (f"{pod} ({', '.join(asked)})" for pod, asked in elsewhere.items())
+    named = few(elsewhere, _MOST_NAMED, say=lambda pod: f"{pod} ({', '.join(elsewhere[pod])})")
     yield warn(
         "dns-pods-elsewhere",
         f"names of {domain} are asked of others than this node by "
         f"{counted(len(elsewhere), 'pod')}: "
-        f"{few(named, _MOST_NAMED)}",
+        f"{named}",
         "what they ask is away when the cloud is",
         "they were started before the kubelet had clusterDNS, or name others themselves "
         "(dnsConfig): start them anew",

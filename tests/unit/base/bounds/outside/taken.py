@@ -56,6 +56,9 @@ UNBOUNDED: dict[str, dict[str, str]] = {
         "dns/handover": "keeper.py ready.py",
         "linux/netlink": "socket.py transactions.py",
     },
+    "bounded by the rows of whoever makes it": {
+        "base/http": "one_request.py",
+    },
     "handed on as it comes, one datagram or byte after the other, to where it is counted": {
         "base/acceptor": "listener.py",
         "cluster/datagrams": "udp_sockets.py",
