@@ -174,6 +174,21 @@ def test_only_a_cone_lets_somebody_in_that_nobody_spoke_to(
     assert gets(inner, sockets.on("hub"), at, after=known) == open_  # another port of the known
 
 
+def test_a_port_that_is_shown_for_two_of_the_lan_leads_to_the_newer_one(sockets: Sockets) -> None:
+    """The kernel takes one at random; what it shows to others is not in its way."""
+    known = sockets.on("hub"), sockets.on("quay")
+    seen: set[At] = set()
+    for number in itertools.count():
+        inner, after = sockets.on("cone-1"), known[number % 2]
+        at = mapped(inner, after)
+        if at in seen:
+            break
+        seen.add(at)
+        inner.close()
+
+    assert gets(inner, sockets.on("quay"), at, after=after)
+
+
 @pytest.mark.parametrize(
     ("one", "other"), [("port-1", "cgn-1"), ("port-1", "cone-1"), ("cgn-1", "cone-1")]
 )

@@ -58,6 +58,11 @@ table inet gate {{
 
 
 def translation_rules(nat: Translation) -> str:
+    """The kernel shows one port for two of the LAN that speak to different places, and `update`
+    leaves what a key leads to as it was (net/netfilter/nft_dynset.c): so whoever is new takes the
+    port over from the one before. `owners` are those who did, so that it is done once of each, and
+    a port does not lead nowhere for a moment with every packet.
+    """
     if nat.per_destination:
         udp = f"snat to {nat.public} fully-random"
     elif nat.keeps_port:
@@ -70,10 +75,13 @@ def translation_rules(nat: Translation) -> str:
     hairpin_out = f"iifname {LAN} oifname {LAN} ct status dnat meta l4proto udp {udp}"
     memory = f"flags dynamic,timeout; timeout {nat.timeout_s}s; size 65535;"
     mapped = f"oifname {{ {LAN}, {WAN} }} ip saddr {nat.public} meta l4proto udp"
+    owner = "udp sport . ct original ip saddr . ct original proto-src"
+    newer = f"{mapped} ct state new {owner} != @owners"
     return f"""
 table ip translate {{
     map hosts {{ type inet_service : ipv4_addr; {memory} }}
     map ports {{ type inet_service : inet_service; {memory} }}
+    set owners {{ type inet_service . ipv4_addr . inet_service; {memory} }}
     chain prerouting {{
         type nat hook prerouting priority -100;
         {inbound if nat.lets_anybody_in else ""}
@@ -87,6 +95,9 @@ table ip translate {{
     }}
     chain learn {{
         type filter hook postrouting priority 150;
+        {newer} delete @hosts {{ udp sport : ct original ip saddr }}
+        {newer} delete @ports {{ udp sport : ct original proto-src }}
+        {mapped} ct direction original update @owners {{ {owner} }}
         {mapped} ct direction original update @hosts {{ udp sport : ct original ip saddr }}
         {mapped} ct direction original update @ports {{ udp sport : ct original proto-src }}
         {mapped} ct direction reply update @hosts {{ udp sport : ct reply ip saddr }}
