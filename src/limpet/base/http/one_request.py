@@ -59,7 +59,7 @@ class RequestServers:
             await close_server(server)
         for writer in list(self._places):
             writer.transport.abort()
-        for task in list(self._tasks):
+        for task in list(self._tasks):  # of those that came while the servers were closed
             task.cancel()
 
     def _connected(

@@ -58,7 +58,7 @@ class UnixServer:
         self._backlog = backlog
         self._connected = connected
         self._listener: socket.socket | None = None
-        self._again = Timer("accepting", self._read)
+        self._again = Timer("accepting", self.resume)
         self._has_told = False
         """Whether it was logged that it rests, since the last connection."""
 
@@ -66,7 +66,7 @@ class UnixServer:
         """Makes the socket, anew where it is there already. Raises: StorageError."""
         self.close()
         self._listener = listen_on_socket(self._path, self._backlog)
-        self._read()
+        self.resume()
 
     def close(self) -> None:
         """The socket's file stays: it may be another process's by now."""
@@ -83,9 +83,7 @@ class UnixServer:
             asyncio.get_running_loop().remove_reader(self._listener)
 
     def resume(self) -> None:
-        self._read()
-
-    def _read(self) -> None:
+        """Accepts again; nothing once it is closed."""
         if self._listener is not None:
             asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 

@@ -231,11 +231,15 @@ class PathChoice:
     def _straight(self, proof: ProbeKind, version: int) -> Transport:
         """The best row that is proven so, by no relay, and that both ends have a device for; the
         last one, where they have none."""
-        rows = [row for row in by_preference() if row.proof is proof and not row.relayed]
-        usable = (
+        rows = [
+            row for row in transports.TRANSPORTS.values() if row.proof is proof and not row.relayed
+        ]
+        usable = [
             row for row in rows if row.versions is None or (row.name, version) in self.facts.devices
-        )
-        return next(usable, rows[-1])
+        ]
+        if usable:
+            return min(usable, key=lambda row: row.preference)
+        return max(rows, key=lambda row: row.preference)
 
     def may_leave(self, best: PeerPath, grade: int, now_s: float, *, patient: bool) -> bool:
         """Whether the present path may be left for `best`, of that grade: it is better, or what the
